@@ -1,0 +1,42 @@
+# Everything runs in .venv, made on first use. Only Python 3.11+ and the package indexes are needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
+	     /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Tailrace needs Python 3.11 or newer, this is {v[0]}.{v[1]}: make PYTHON=python3.12 …")'
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing Tailrace and its tools into $(VENV) (about a minute the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## See it work: real Postgres, real Kafka, the connector killed twice, a verdict
+	@$(BIN)/tailrace demo
+
+test: $(READY) ## Run all tests on real servers (KILL_ROUNDS=200 for a longer kill loop)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and mend what ruff can
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical
+	@$(BIN)/python -m benchmarks.drain
+
+clean: ## Remove the virtual environment and all caches
+	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

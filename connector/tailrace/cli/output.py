@@ -1,0 +1,97 @@
+"""What commands print: tables and JSON for results, one shape for errors.
+
+Results go to stdout and errors to stderr. On a terminal there is colour, unless NO_COLOR is set; elsewhere
+plain, aligned text that `grep` and `awk` can read. Everything passes `mask`. rich is imported only to draw
+a table on a terminal: the long-running commands never pay for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from tailrace.config.secrets import mask
+from tailrace.errors import TailraceError
+
+_RED, _DIM, _GREEN, _RESET = "\x1b[1;31m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Colour is for people: a terminal, and no wish against it (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def table(title: str, rows: Sequence[Mapping[str, object]], stream: TextIO | None = None) -> None:
+    """Prints rows under the keys of the first one; an empty table says so."""
+    out = stream or sys.stdout
+    if not rows:
+        print(mask(f"{title}: none"), file=out)
+        return
+    names = list(rows[0])
+    cells = [[mask(_cell(row.get(name))) for name in names] for row in rows]
+    if out.isatty():
+        _rich_table(title, names, cells, out)
+        return
+    widths = [max(len(line[i]) for line in [names, *cells]) for i in range(len(names))]
+    print(mask(title), file=out)
+    for line in [names, *cells]:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(), file=out)
+
+
+def emit_json(obj: object, stream: TextIO | None = None) -> None:
+    """Prints one JSON value on one line."""
+    print(json.dumps(_masked(obj), ensure_ascii=False), file=stream or sys.stdout, flush=True)
+
+
+def say(text: str = "", stream: TextIO | None = None) -> None:
+    """Prints a line of text."""
+    print(mask(text), file=stream or sys.stdout)
+
+
+def print_error(error: TailraceError, *, as_json: bool, stream: TextIO | None = None) -> None:
+    """What happened, why, and what to do: for a person, or as one JSON object for a program."""
+    out = stream or sys.stderr
+    if as_json:
+        told = {"error": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
+        emit_json({**told, "exit_code": error.exit_code}, out)
+        return
+    red, dim, green, reset = (_RED, _DIM, _GREEN, _RESET) if has_colour(out) else ("", "", "", "")
+    print(mask(f"{red}{error.code}:{reset} {error.what}"), file=out)
+    if error.why:
+        print(mask(f"  {dim}why:{reset}    {error.why}"), file=out)
+    if error.remedy:
+        print(mask(f"  {green}remedy:{reset} {error.remedy}"), file=out)
+
+
+def _rich_table(title: str, names: list[str], cells: list[list[str]], out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=Text(mask(title)), title_justify="left")
+    for name in names:
+        drawn.add_column(Text(name))
+    for line in cells:
+        # As Text: a value such as [red] is data, not markup.
+        drawn.add_row(*map(Text, line))
+    Console(file=out, no_color=not has_colour(out)).print(drawn)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _masked(value: Any) -> object:  # noqa: ANN401  whatever JSON can hold
+    """Masks texts before they are encoded: an escaped secret would no longer be recognised."""
+    if isinstance(value, Mapping):
+        return {str(key): _masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float) else mask(str(value))

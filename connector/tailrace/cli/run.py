@@ -1,0 +1,91 @@
+"""`tailrace run`: one pipeline in the foreground, until SIGTERM or an error that needs a person."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import typer
+
+from tailrace.config.load import load_pipeline
+from tailrace.config.secrets import mask
+from tailrace.worker.assembly import assemble
+from tailrace.worker.supervisor import Supervisor
+
+EXIT_SECONDS = 5.0
+"""SIGTERM promises an end within this time. Leaving without a last commit is safe: the next start publishes it."""
+
+
+def run(
+    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    adopt: bool = typer.Option(
+        False,
+        "--adopt",
+        help="Take slot and publication as they are now, once, after an error that asks for it.",
+    ),
+    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object a line."),
+) -> None:
+    """Tail an outbox and publish it to Kafka, until SIGTERM.
+
+    SIGTERM and SIGINT finish the batch at hand, confirm it and leave within 5 s. Trouble that may pass is waited
+    out; anything else ends with a named error, its cause and its remedy, and nothing is lost.
+
+    Examples:
+
+        tailrace run orders.yaml
+
+        TAILRACE_KAFKA__BOOTSTRAP=kafka:9092 tailrace run orders.yaml --log-json
+    """
+    configure_logging(as_json=log_json)
+    supervisor = Supervisor(assemble(load_pipeline(file), adopt=adopt))
+    _spare_garbage_collection()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        supervisor.stop()
+        # A thread, since the main one may be inside a call of a driver that does not return in time.
+        leave = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+        leave.daemon = True
+        leave.start()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    supervisor.run()
+
+
+def _spare_garbage_collection() -> None:
+    # Events are freed by reference count; the cyclic collector would only walk over each batch again and again, for
+    # a fifth of the throughput. What is here now stays for good, so it need not be looked at either.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+
+
+def configure_logging(*, as_json: bool) -> None:
+    """Lines to stderr, every one through the mask; librdkafka's own chatter only when it matters."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _masked,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _masked(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: mask(value) if isinstance(value, str) else value for name, value in event.items()}

@@ -1,0 +1,133 @@
+"""From a file and the environment to a checked `Pipeline`, or to one error that lists everything that is
+wrong.
+
+Order: the file, then `TAILRACE_<SECTION>__<FIELD>` variables over it, then references, then the model.
+Variables are settings only where their first part is a section or a setting of the file; everything else
+that begins with `TAILRACE_` (kill points, addresses of the local stack, logging) belongs to others and is
+left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from tailrace.config.document import Document, Place, read_document
+from tailrace.config.model import SECRET_PLACES, Pipeline, Section
+from tailrace.config.problems import Problem, config_error, field_at, found_problems, section_of
+from tailrace.config.references import UnresolvedError, has_reference, resolve
+from tailrace.config.secrets import Secret, fit_connection
+
+PREFIX = "TAILRACE_"
+_LISTS = (("source", "order_by"), ("outbox", "columns"), ("kafka", "settings"))
+"""Settings that are not single values: their variables are read as YAML (`[created_at, id]`)."""
+
+
+def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> Pipeline:
+    """Loads and checks a pipeline's file; ConfigError names every problem, with its line and its remedy."""
+    file, environ = Path(path), os.environ if environ is None else environ
+    document = read_document(file)
+    folder = file.absolute().parent
+    _fill_empty_sections(document.data)
+    origins, problems = _override(document, environ)
+    tree = _resolved(document.data, (), environ, folder, problems)
+    try:
+        pipeline = Pipeline.model_validate(tree, context={"folder": folder})
+    except ValidationError as error:
+        # A setting whose reference failed is not validated a second time: the first message is the true one.
+        known = {problem.place for problem in problems}
+        problems += [p for p in found_problems(error, document.data) if p.place not in known]
+    if problems:
+        # Without its cause: pydantic's own text repeats the problems in other words.
+        raise config_error(file, problems, document.lines, origins) from None
+    _remember_written(pipeline, document.data)
+    return pipeline
+
+
+def _fill_empty_sections(data: dict[str, Any]) -> None:
+    """A section whose lines are all commented out stands, with its defaults: `schemas:` still checks."""
+    for name, value in data.items():
+        field = field_at((str(name),))
+        if value is None and field is not None and section_of(field) is not None:
+            data[name] = {}
+
+
+def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Place, str], list[Problem]]:
+    """Lays the variables over the file's data; returns which place came from which variable."""
+    origins: dict[Place, str] = {}
+    problems: list[Problem] = []
+    for variable in sorted(environ):
+        place = _place_of(variable)
+        if place is None:
+            continue
+        origins[place] = variable
+        value: object = environ[variable]
+        if place in _LISTS:
+            try:
+                value = yaml.safe_load(environ[variable])
+            except yaml.YAMLError:
+                problems.append(
+                    Problem(place, "is not valid YAML", f"write {variable} as one line of YAML, such as [a, b]")
+                )
+                continue
+        section: object = document.data
+        for name in place[:-1]:
+            section = section.setdefault(name, {}) if isinstance(section, dict) else None
+        if isinstance(section, dict):  # otherwise the section itself is wrong, which the model is going to say
+            section[place[-1]] = value
+    return origins, problems
+
+
+def _place_of(variable: str) -> Place | None:
+    """`TAILRACE_KAFKA__BOOTSTRAP` -> `("kafka", "bootstrap")`; None for variables that are not settings."""
+    if not variable.startswith(PREFIX):
+        return None
+    parts = variable.removeprefix(PREFIX).lower().split("__")
+    field = field_at((parts[0],))
+    if field is None or (section_of(field) is None) != (len(parts) == 1):
+        return None
+    if parts[:2] == ["kafka", "settings"] and len(parts) > 2:
+        # librdkafka's names have dots, which a variable's name cannot have.
+        return (*parts[:2], "__".join(parts[2:]).replace("_", "."))
+    return tuple(parts)
+
+
+def _resolved(value: object, place: Place, environ: Mapping[str, str], folder: Path, problems: list[Problem]) -> object:
+    """A copy of the data with references resolved; below places that may hold secrets, as `Secret`."""
+    if isinstance(value, dict):
+        return {k: _resolved(v, (*place, str(k)), environ, folder, problems) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_resolved(v, (*place, str(i)), environ, folder, problems) for i, v in enumerate(value)]
+    if not isinstance(value, str) or not has_reference(value):
+        return value
+    may_be_secret = any(place[: len(secret)] == secret for secret in SECRET_PLACES)
+    try:
+        if place == ("source", "postgres"):
+            return Secret(value, resolve(value, environ, folder, fit_connection))
+        plain = resolve(value, environ, folder)
+    except UnresolvedError as error:
+        problems.append(Problem(place, f"cannot be resolved: {error.why}", error.remedy))
+        return Secret(value, "") if may_be_secret else value
+    return Secret(value, plain) if may_be_secret else plain
+
+
+def _remember_written(section: Section, written: dict[str, Any]) -> None:
+    """Lets every setting that came through a reference be shown as it was written."""
+    for name, value in written.items():
+        inner = getattr(section, name)
+        if isinstance(inner, Section):
+            _remember_written(inner, value)
+        elif not isinstance(inner, Secret) and name != "settings" and _refers(value):
+            section.remember_written(name, deepcopy(value))
+
+
+def _refers(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_refers, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and has_reference(value)

@@ -1,0 +1,248 @@
+"""Every setting of a pipeline, in one place: names, defaults, and what is expected of each.
+
+`description` says what is expected and `examples` shows it: both are what a user reads when a setting is
+wrong, so a setting and its error message cannot drift apart. Models are frozen and know no unknown fields.
+A setting that came through a reference is shown as it was written, whether printed or dumped; the attribute
+holds the resolved value.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from tailrace.config.kafka_settings import checked_settings, wrong
+from tailrace.config.secrets import Secret
+from tailrace.config.values import (
+    Bootstrap,
+    Column,
+    Connection,
+    Folder,
+    Replication,
+    Seconds,
+    Settings,
+    Table,
+    Template,
+    Topic,
+    Whole,
+)
+from tailrace.outbox.ddl import split_table
+
+SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"))
+"""Settings that may hold secrets: the loader hands references below them on as `Secret`."""
+
+DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
+"""Debezium's own naming: used when neither rules nor a template are given."""
+
+
+class Section(BaseModel):
+    """A part of the file. `_written` holds, by field, what was written where a reference was used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def remember_written(self, field: str, written: object) -> None:
+        """Shows `written` instead of the field's resolved value from now on."""
+        self._written[field] = written
+
+    def __repr_args__(self) -> list[tuple[str | None, object]]:
+        return [(name, self._written.get(name or "", value)) for name, value in super().__repr_args__()]
+
+    @model_serializer(mode="wrap")
+    def _shown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**handler(self), **self._written}
+
+
+class Source(Section):
+    postgres: Connection = Field(
+        description="a Postgres connection: a postgresql:// address or host=… dbname=…",
+        examples=["postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop"],
+    )
+    table: Table = Field(description="the outbox table as schema.table", examples=["public.outbox"])
+    slot: str = Field(
+        default="",
+        pattern=r"^[a-z0-9_]{1,63}$",
+        description="a slot name: a-z, 0-9 and _, at most 63",
+        examples=["tailrace_orders"],
+    )
+    publication: str = Field(
+        default="",
+        min_length=1,
+        max_length=63,
+        description="a publication name, at most 63 long",
+        examples=["tailrace_orders"],
+    )
+    create: bool = Field(default=True, description="true or false", examples=["true"])
+    start: Literal["now", "beginning"] = Field(default="now", description="now or beginning", examples=["now"])
+    order_by: tuple[Column, ...] = Field(
+        default=(), description="a list of columns of the outbox table", examples=["[created_at, id]"]
+    )
+    failover: bool = Field(default=False, description="true or false (Postgres 17 and newer)", examples=["false"])
+    on_change: Literal["ignore", "halt"] = Field(default="ignore", description="ignore or halt", examples=["ignore"])
+    link_timeout: Seconds = Field(
+        default=30, ge=1, le=3600, description="seconds, from 1 to 3600", examples=["30"], allow_inf_nan=False
+    )
+
+    @property
+    def schema_and_table(self) -> tuple[str, str]:
+        return split_table(self.table)
+
+
+class ColumnOverrides(Section):
+    """Where the table's columns are named differently from the layout."""
+
+    id: Column | None = Field(default=None, description="a column name", examples=["event_id"])
+    type: Column | None = Field(default=None, description="a column name", examples=["event_type"])
+    aggregate: Column | None = Field(default=None, description="a column name", examples=["aggregate"])
+    key: Column | None = Field(default=None, description="a column name", examples=["aggregate_id"])
+    payload: Column | None = Field(default=None, description="a column name", examples=["body"])
+    version: Column | None = Field(default=None, description="a column name", examples=["schema_version"])
+    timestamp: Column | None = Field(default=None, description="a column name", examples=["created_at"])
+
+    def given(self) -> dict[str, str]:
+        """Only what was overridden, by the layout's own names."""
+        return {name: column for name in type(self).model_fields if (column := getattr(self, name)) is not None}
+
+
+class Outbox(Section):
+    layout: Literal["debezium"] = Field(default="debezium", description="debezium", examples=["debezium"])
+    columns: ColumnOverrides = Field(
+        default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
+    )
+
+
+class Schemas(Section):
+    folder: Folder = Field(
+        default=Path("schemas"),
+        validate_default=True,
+        description="a folder of schemas",
+        examples=["schemas"],
+    )
+    unknown: Literal["dead_letter", "pass"] = Field(
+        default="dead_letter", description="dead_letter or pass", examples=["dead_letter"]
+    )
+
+
+class Topics(Section):
+    folder: Folder | None = Field(default=None, description="a folder of routing rules", examples=["topics"])
+    template: Template | None = Field(
+        default=None,
+        description="a topic name in which {aggregate} and {type} may stand",
+        examples=[DEFAULT_TEMPLATE],
+    )
+    create: bool = Field(default=True, description="true or false", examples=["true"])
+    partitions: Whole = Field(default=3, ge=1, le=10_000, description="a whole number from 1 to 10000", examples=["3"])
+    replication: Replication = Field(default=1, description="a number of copies, or -1", examples=["3"])
+
+    @model_validator(mode="after")
+    def _somewhere_to_go(self) -> Self:
+        if self.folder is None and self.template is None:
+            self.__dict__["template"] = DEFAULT_TEMPLATE
+        return self
+
+
+class Kafka(Section):
+    bootstrap: Bootstrap = Field(description="host:port, several separated by commas", examples=["localhost:9092"])
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        default="exactly_once", description="exactly_once or at_least_once", examples=["exactly_once"]
+    )
+    offsets_topic: Topic = Field(default="tailrace-offsets", description="a topic name", examples=["tailrace-offsets"])
+    dead_letter_topic: Topic = Field(default="", description="a topic name", examples=["orders.dead-letters"])
+    internal_replication: Replication = Field(default=1, description="a number of copies, or -1", examples=["3"])
+    settings: Settings = Field(
+        default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
+    )
+
+    def client_settings(self) -> dict[str, str | int | float | bool]:
+        """The pass-through settings with secrets revealed: for the client library and nothing else."""
+        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.settings.items()}
+
+
+class Limits(Section):
+    batch_records: Whole = Field(
+        default=10_000, ge=1, le=1_000_000, description="a whole number from 1 to 1000000", examples=["10000"]
+    )
+    batch_bytes: Whole = Field(
+        default=8_388_608,
+        ge=1024,
+        le=1 << 30,
+        description="bytes, from 1024 to 1073741824",
+        examples=["8388608"],
+    )
+    payload_bytes: Whole = Field(
+        default=1_000_000, ge=1, le=1 << 30, description="bytes, from 1 to 1073741824", examples=["1000000"]
+    )
+
+
+class Pipeline(Section):
+    """One outbox table to Kafka. `name` is the transactional id and the key on the offsets topic."""
+
+    pipeline: str = Field(
+        pattern=r"^[a-z0-9_-]{1,48}$",
+        description="a name: a-z, 0-9, _ and -, at most 48",
+        examples=["orders"],
+    )
+    source: Source = Field(
+        description="the database: at least `postgres` and `table`",
+        examples=["{postgres: 'postgresql://tailrace@localhost/shop', table: public.outbox}"],
+    )
+    outbox: Outbox = Field(
+        default=Outbox(), description="settings such as `layout: debezium`", examples=["{layout: debezium}"]
+    )
+    schemas: Schemas | None = Field(
+        default=None, description="settings such as `folder: schemas`", examples=["{folder: schemas}"]
+    )
+    topics: Topics = Field(
+        default=Topics(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
+    )
+    kafka: Kafka = Field(description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"])
+    on_invalid: Literal["dead_letter", "halt"] = Field(
+        default="dead_letter", description="dead_letter or halt", examples=["dead_letter"]
+    )
+    limits: Limits = Field(
+        default=Limits(),
+        description="settings such as `batch_records: 10000`",
+        examples=["{batch_records: 10000}"],
+    )
+
+    @property
+    def name(self) -> str:
+        return self.pipeline
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Fills in what depends on the name or on other sections, and checks what spans sections."""
+        slot = f"tailrace_{self.pipeline.replace('-', '_')}"
+        columns = self.outbox.columns
+        order = tuple(column for column in (columns.timestamp, columns.id or "id") if column)
+        source = {
+            "slot": self.source.slot or slot,
+            "publication": self.source.publication or slot,
+            "order_by": self.source.order_by or order,
+        }
+        letters = self.kafka.dead_letter_topic or f"{self.pipeline}.dead-letters"
+        self.__dict__["source"] = self.source.model_copy(update=source)
+        self.__dict__["kafka"] = self.kafka.model_copy(update={"dead_letter_topic": letters})
+        if letters == self.kafka.offsets_topic:
+            raise wrong(
+                "another topic than kafka.offsets_topic",
+                "rename kafka.dead_letter_topic: the offsets topic is compacted and would lose letters",
+                "kafka",
+                "dead_letter_topic",
+            )
+        checked_settings(
+            self.kafka.settings,
+            self.limits.payload_bytes,
+            transactional=self.kafka.delivery == "exactly_once",
+        )
+        return self

@@ -1,0 +1,159 @@
+"""What is wrong with a pipeline's file, in words: pydantic's findings become sentences with a remedy.
+
+All problems are told at once, each with its place in the file. What was given is shown only for settings
+that cannot hold a secret, and as it was written: a resolved reference never appears.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from tailrace.config.document import Place
+from tailrace.config.model import SECRET_PLACES, Pipeline, Section
+from tailrace.config.secrets import hide_passwords, mask
+from tailrace.errors import ConfigError
+
+_SHOWN = 60
+"""Longer values are cut: the place in the file says the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken setting: what is the matter with it, and what to do."""
+
+    place: Place
+    matter: str
+    remedy: str
+
+
+def config_error(
+    file: Path, problems: list[Problem], lines: dict[Place, int], origins: dict[Place, str]
+) -> ConfigError:
+    """One error for all problems; each names the file, the line or the variable, and the field."""
+
+    def located(problem: Problem) -> str:
+        line = next((lines[place] for place in _upwards(problem.place) if place in lines), None)
+        origin = next((origins[place] for place in _upwards(problem.place) if place in origins), None)
+        where = f"{file} (from {origin})" if origin else f"{file}:{line}" if line else str(file)
+        return f"{where}: {'.'.join(problem.place) or 'the file'} {problem.matter}"
+
+    if len(problems) == 1:
+        return ConfigError(mask(located(problems[0])), remedy=mask(_sentence(problems[0].remedy)))
+    told = "".join(f"\n    {located(p)}\n      remedy: {_sentence(p.remedy)}" for p in problems)
+    return ConfigError(
+        f"{file} has {len(problems)} problems",
+        why=mask(told),
+        remedy="Correct them all, then check with `tailrace check`.",
+    )
+
+
+def found_problems(error: ValidationError, written: dict[str, Any]) -> list[Problem]:
+    """Pydantic's findings in our words; `written` is the file's data before references were resolved."""
+    details = error.errors(include_url=False, include_input=True)
+    return [_problem(detail, written) for detail in details]
+
+
+def field_at(place: Place) -> FieldInfo | None:
+    """The setting's declaration, or None for what is not declared."""
+    model: type[Section] | None = Pipeline
+    found: FieldInfo | None = None
+    for name in place:
+        if model is None:
+            return found if found is not None and found.annotation is not None and name.isdigit() else None
+        found = model.model_fields.get(name)
+        if found is None:
+            return None
+        model = section_of(found)
+    return found
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The model behind a field that is a section of its own."""
+    annotation = field.annotation
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+
+
+def _problem(detail: ErrorDetails, written: dict[str, Any]) -> Problem:
+    place = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    field, kind, leaf = field_at(place), detail["type"], place[-1] if place else ""
+    if kind == "extra_forbidden":
+        return _unknown(place)
+    if kind == "tailrace":
+        context = detail.get("ctx", {})
+        place = context["place"] or place
+        return Problem(place, f"{_given(place, written)}expected {context['expected']}", context["remedy"])
+    expected = field.description if field and field.description else "a setting that is known here"
+    example = f"{leaf}: {field.examples[0]}" if field and field.examples else ""
+    if kind == "missing":
+        under = f" under `{'.'.join(place[:-1])}:`" if len(place) > 1 else ""
+        return Problem(place, f"is missing: expected {expected}", f"add `{example}`{under}")
+    if not example:
+        return Problem(place, f"{_given(place, written)}expected {expected}", "remove it, or correct the name")
+    return Problem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
+
+
+def _unknown(place: Place) -> Problem:
+    """An unknown field; its value is not shown, since a misspelt `password` may be among them."""
+    parent = field_at(place[:-1])
+    model = (section_of(parent) if parent else None) or Pipeline
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(place[-1].lower().replace("-", "_"), known, n=1)
+    elsewhere = [".".join(path) for path in _all_places() if path[-1] == place[-1]]
+    if close:
+        remedy = f"did you mean `{close[0]}`?"
+    elif elsewhere:
+        remedy = f"did you mean `{elsewhere[0]}`? Move it there"
+    else:
+        remedy = "remove it, or correct the name"
+    return Problem(place, f"is not a setting: expected one of {', '.join(known)}", remedy)
+
+
+def _all_places(model: type[Section] = Pipeline, above: Place = ()) -> Iterator[Place]:
+    for name, field in model.model_fields.items():
+        yield (*above, name)
+        section = section_of(field)
+        if section is not None:
+            yield from _all_places(section, (*above, name))
+
+
+def _given(place: Place, written: dict[str, Any]) -> str:
+    if not place:
+        return "does not fit together: "
+    value: object = written
+    for name in place:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return "is wrong: "
+    field = field_at(place)
+    is_section = field is not None and section_of(field) is not None
+    if value is None:
+        return "is given without a value: "
+    if is_section or any(place[: len(secret)] == secret for secret in SECRET_PLACES) or field is None:
+        return "is wrong: "
+    if isinstance(value, list | dict):
+        return f"is {'a list' if isinstance(value, list) else 'a mapping'}: "
+    shown = hide_passwords(str(value))
+    return f"is {shown[:_SHOWN]!r}{'…' if len(shown) > _SHOWN else ''}: "
+
+
+def _upwards(place: Place) -> list[Place]:
+    """The place and those around it: a missing field has no line, its section has."""
+    return [place[:length] for length in range(len(place), 0, -1)]
+
+
+def _sentence(text: str) -> str:
+    ended = text if text.endswith(("?", ".")) else f"{text}."
+    return ended[:1].upper() + ended[1:]

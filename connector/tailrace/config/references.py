@@ -1,0 +1,96 @@
+"""References in settings: `${env:NAME}`, `${file:/path}`, `${file:/path:key}`, and `$${` for a plain `${`.
+
+They are resolved late, when the file is already parsed, so that a secret can neither break the YAML nor end
+up in its error messages. A reference that cannot be resolved says what to do about it; it never becomes an
+empty text, because an empty password is tried against the server and looks like a wrong one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+_TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOW = "write ${env:NAME}, ${file:/path} or ${file:/path:key}, and $${ for a plain ${"
+
+
+class UnresolvedError(Exception):
+    """A reference that leads nowhere: `why`, and the `remedy`. The loader adds the file and the field."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.remedy = remedy
+
+
+Fit = Callable[[str, str, str], str]
+
+
+def _as_it_is(value: str, _before: str, _after: str) -> str:
+    return value
+
+
+def has_reference(text: str) -> bool:
+    """Whether resolving would change the text: it holds a reference or an escape."""
+    return "${" in text
+
+
+def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _as_it_is) -> str:
+    """The text with its references replaced; relative paths count from `folder`.
+
+    `fit` is given each value with what stands before and after its reference, and may escape it.
+    """
+
+    def value(token: re.Match[str]) -> str:
+        return "${" if token[0] == "$${" else fit(found(token), text[: token.start()], text[token.end() :])
+
+    def found(token: re.Match[str]) -> str:
+        if not token["end"]:
+            raise UnresolvedError("a reference is not closed with }", _HOW)
+        kind, _, rest = token["body"].partition(":")
+        if kind == "env" and _VARIABLE.fullmatch(rest):
+            return _variable(rest, environ)
+        if kind == "file" and rest:
+            return _file(rest, folder)
+        raise UnresolvedError(f"{token[0]} is not a reference that is known here", _HOW)
+
+    return _TOKEN.sub(value, text)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if name not in environ:
+        raise UnresolvedError(f"the environment variable {name} is not set", f"set {name} where Tailrace is started")
+    if not environ[name]:
+        raise UnresolvedError(f"the environment variable {name} is empty", f"give {name} a value")
+    return environ[name]
+
+
+def _file(rest: str, folder: Path) -> str:
+    # A colon separates the key, unless what follows it is more path.
+    name, colon, key = rest.rpartition(":")
+    if not colon or "/" in key or not name:
+        name, key = rest, ""
+    try:
+        text = (folder / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnresolvedError(
+            f"the file {name} cannot be read ({error.strerror or type(error).__name__})",
+            f"create {name}, or let the user that runs Tailrace read it",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UnresolvedError(f"the file {name} is not text in UTF-8", f"store {name} as plain text") from error
+    value = _entry(text, key, name) if key else text.strip()
+    if not value:
+        raise UnresolvedError(f"the file {name} gives an empty value", f"put the value into {name}")
+    return value
+
+
+def _entry(text: str, key: str, name: str) -> str:
+    """The value of `key` among `key=value` lines; a later line wins, as in a properties file."""
+    entries = [line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#")]
+    values = [value.strip() for found, equals, value in entries if equals and found.strip() == key]
+    if not values:
+        raise UnresolvedError(f"the file {name} has no line {key}=…", f"add a line {key}=… to {name}")
+    return values[-1]

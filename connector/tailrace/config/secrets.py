@@ -1,0 +1,168 @@
+"""Values that must not be shown: how they are kept, displayed, and struck out of text.
+
+A `Secret` holds what the user wrote (shown wherever the setting is shown, with written-out passwords struck
+out) and what it stands for (only `reveal()` gives it). Whatever is known to be secret is remembered for the
+life of the process, and `mask` replaces it in any text: a last guard for log lines and messages of other
+libraries.
+
+In a connection string only the passwords are secret; in a Kafka setting every referenced value is, unless
+the setting is known to hold a name or an address. Striking those out as well would make messages useless.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+MASK = "***"
+
+SHORTEST = 4
+"""Shorter values are not struck out: they occur in ordinary words and would make every text unreadable."""
+
+REFERENCE = re.compile(r"\$\{[^}]*\}")
+
+# Connection strings. A reference may stand anywhere and may hold `:` and `/`, so it is matched as one piece.
+# The password is taken up to the last `@`: one that should have been percent-encoded is hidden as well.
+_PIECE = r"(?:\$\{[^}]*\}|[^:/?#@\s])*"
+_URL_PASSWORD = re.compile(rf"(?P<before>://{_PIECE}:)(?P<value>\S*)(?=@)")
+_KEY = r"(?:ssl)?password"
+_QUERY_PASSWORD = re.compile(rf"(?P<before>[?&]{_KEY}=)(?P<value>[^&\s]*)", re.IGNORECASE)
+_KEYWORD_PASSWORD = re.compile(
+    rf"(?P<before>(?:^|(?<=\s)){_KEY}\s*=\s*)"
+    r"(?P<value>'(?:[^'\\]|\\.)*'?|(?:\$\{[^}]*\}|\\.|[^\s\\])+)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_SECRET_SETTING = re.compile(
+    r"(password|passphrase|secret|token|\.pem|\.key|jaas\.config|oauthbearer\.config)$", re.IGNORECASE
+)
+_OPEN_SETTING = re.compile(
+    r"^(sasl\.username|sasl\.mechanisms?|security\.protocol|client\.(id|rack)|.*\.(location|servers|url|ms|bytes))$",
+    re.IGNORECASE,
+)
+
+_known: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+
+class Secret:
+    """A setting that may hold a secret: `text` is safe to show, `reveal()` is what to connect with."""
+
+    __slots__ = ("_text", "_value")
+
+    def __init__(self, text: str, value: str) -> None:
+        self._text = text
+        self._value = value
+
+    @property
+    def text(self) -> str:
+        """The setting as written, references unresolved, written-out passwords struck out."""
+        return self._text
+
+    def reveal(self) -> str:
+        """The resolved value. Hand it to a driver; never to a log, an error or a formatted string."""
+        return self._value
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Secret({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and (self._text, self._value) == (other._text, other._value)
+
+    def __hash__(self) -> int:
+        return hash((self._text, self._value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(cls, serialization=core_schema.to_string_ser_schema(when_used="always"))
+
+
+def connection_secret(given: str | Secret) -> Secret:
+    """A Postgres connection string whose passwords are hidden and remembered."""
+    text, value = (given, given) if isinstance(given, str) else (given.text, given.reveal())
+    passwords = [found["value"] for found in _passwords(value)]
+    remember(value if passwords else "", *passwords, *(plain for raw in passwords for plain in _decoded(raw)))
+    if text != value and "=" not in value and "://" not in value:
+        remember(value)  # not a connection string at all: nothing tells which part of it is the secret
+    return Secret(hide_passwords(text), value)
+
+
+def setting_secret(name: str, given: str | Secret) -> str | Secret:
+    """A Kafka setting: hidden if its name says so or if it came through a reference, else left as it is."""
+    named_secret = _SECRET_SETTING.search(name) is not None
+    if isinstance(given, str):
+        if not named_secret:
+            return given
+        remember(given)
+        return Secret(MASK, given)
+    if named_secret or not _OPEN_SETTING.match(name):
+        remember(given.reveal())
+    only_references = not REFERENCE.sub("", given.text).strip()
+    return Secret(given.text if only_references or not named_secret else MASK, given.reveal())
+
+
+def hide_passwords(text: str) -> str:
+    """Strikes the passwords out of a connection string; a reference is not a password and stays."""
+    for pattern in (_URL_PASSWORD, _QUERY_PASSWORD, _KEYWORD_PASSWORD):
+        text = pattern.sub(_strike, text)
+    return text
+
+
+def fit_connection(value: str, before: str, after: str) -> str:
+    """A referenced value in the form its place in a connection string asks for.
+
+    A password is a value, not a piece of URL: `p@ss/1` would end it early and make a host of its rest.
+    What is already percent-encoded stays as it is.
+    """
+    before, after = REFERENCE.sub("", before), REFERENCE.sub("", after)
+    scheme, separator, rest = before.partition("://")
+    if separator and "/" not in rest and "@" in after:
+        return re.sub(r"%(?![0-9A-Fa-f]{2})|[^\w.~%-]", lambda found: quote(found[0], safe=""), value)
+    if not separator and scheme.rstrip().endswith("=") and re.search(r"[\s'\\]", value):
+        return "'" + re.sub(r"(['\\])", r"\\\1", value) + "'"
+    return value
+
+
+def remember(*values: str) -> None:
+    """Makes `mask` strike these out from now on, in the forms in which other libraries may print them."""
+    global _pattern  # noqa: PLW0603  one process, one set of secrets: a guard that must be handed around is no guard
+    for value in values:
+        lines = [line for line in value.splitlines() if len(line) > 16 and not line.startswith("-----")]
+        for whole in {value, value.strip(), *lines}:
+            forms = (whole, quote(whole, safe=""), json.dumps(whole)[1:-1], repr(whole)[1:-1])
+            _known.update(form for form in forms if len(form) >= SHORTEST)
+    if _known:
+        # The longest first, so that a secret that begins with another one is struck out as a whole.
+        _pattern = re.compile("|".join(map(re.escape, sorted(_known, key=len, reverse=True))))
+
+
+def mask(text: str) -> str:
+    """The text with every secret known to this process struck out."""
+    return _pattern.sub(MASK, text) if _pattern else text
+
+
+def _passwords(value: str) -> list[re.Match[str]]:
+    patterns = (_URL_PASSWORD, _QUERY_PASSWORD, _KEYWORD_PASSWORD)
+    return [found for pattern in patterns for found in pattern.finditer(value) if found["value"]]
+
+
+def _decoded(raw: str) -> list[str]:
+    """What the server is sent for a password as written, and what libpq makes of one with a stray `@`."""
+    unquoted = re.sub(r"\\(.)", r"\1", raw[1:-1] if raw[:1] == raw[-1:] == "'" else raw)
+    return [unquote(raw), unquoted, raw.partition("@")[0]]
+
+
+def _strike(found: re.Match[str]) -> str:
+    value = found["value"]
+    return found[0] if not REFERENCE.sub("", value).strip("'") else found["before"] + MASK

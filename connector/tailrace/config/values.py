@@ -1,0 +1,110 @@
+"""What single settings must look like, beyond their type: connection, table, address, topic, folder.
+
+Each check returns the value or raises the sentence the user is going to read: what is expected, and a remedy.
+None of them connects to anything: whether a server agrees is for `tailrace check` to find out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
+
+from tailrace.config.kafka_settings import Setting, hidden_settings, setting_name, setting_value, wrong
+from tailrace.config.secrets import Secret, connection_secret
+from tailrace.errors import ConfigError
+from tailrace.outbox.ddl import quote, split_table
+from tailrace.routing.names import topic_flaw
+
+
+def connection(given: object) -> object:
+    if not isinstance(given, str | Secret):
+        return given
+    secret = connection_secret(given)
+    value = secret.reveal()
+    if not re.match(r"postgres(ql)?://\S+$|\s*\w+\s*=", value):
+        raise wrong(
+            "a Postgres connection: postgresql://user@host:5432/database, or host=… dbname=…",
+            "write `postgres: postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop`",
+        )
+    return secret
+
+
+def table(name: str) -> str:
+    """One parser for table names in the whole product; without a schema, `public` is written out."""
+    try:
+        schema, bare = split_table(name)
+        quote(schema)
+        quote(bare)
+    except ConfigError:
+        raise wrong("the outbox table as schema.table", "write it like `table: public.outbox`") from None
+    return name if name != bare else f"{schema}.{name}"
+
+
+def bootstrap(servers: str) -> str:
+    for server in servers.split(","):
+        found = re.fullmatch(r"\s*(?:\w+://)?(?:[\w.-]+|\[[0-9a-fA-F:.%\w]+\])(?::(\d{1,5}))?\s*", server)
+        if not found or not 0 < int(found[1] or 9092) < 65536:
+            raise wrong("host:port, several separated by commas", "write it like `bootstrap: localhost:9092`")
+    return servers
+
+
+def topic(name: str) -> str:
+    if flaw := topic_flaw(name):
+        raise wrong(f"a topic name, but {flaw}", "rename the topic: letters, digits, `.`, `_` and `-`")
+    return name
+
+
+def template(text: str) -> str:
+    unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"aggregate", "type"})
+    bare = re.sub(r"\{(aggregate|type)\}", "x", text)
+    if unknown or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", bare):
+        raise wrong(
+            "a topic name in which {aggregate} and {type} may stand",
+            "write it like `template: outbox.event.{aggregate}`",
+        )
+    return text
+
+
+def folder(path: Path, info: ValidationInfo) -> Path:
+    """Relative to the pipeline's file, whatever directory Tailrace was started in."""
+    base: Path | None = (info.context or {}).get("folder")
+    if base is None:
+        return path
+    if not (base / path).is_dir():
+        raise wrong(
+            "a folder that exists, relative to the pipeline's file",
+            "create the folder, or correct its name",
+        )
+    return base / path
+
+
+def not_bool(given: object) -> object:
+    """To Python `true` is the number 1, and `partitions: yes` is a mistake."""
+    if isinstance(given, bool):
+        raise wrong("a number", "write a number instead of true or false")
+    return given
+
+
+def replication(number: int) -> int:
+    if number == 0 or number < -1:
+        raise wrong("a number of copies, or -1 for the broker's own default", "write 3 (1 where there is one broker)")
+    return number
+
+
+Whole = Annotated[int, BeforeValidator(not_bool)]
+Seconds = Annotated[float, BeforeValidator(not_bool)]
+Connection = Annotated[Secret, BeforeValidator(connection)]
+Table = Annotated[str, AfterValidator(table)]
+Bootstrap = Annotated[str, AfterValidator(bootstrap)]
+Template = Annotated[str, AfterValidator(template)]
+Column = Annotated[str, Field(min_length=1, max_length=63)]
+Topic = Annotated[str, AfterValidator(topic)]
+Replication = Annotated[Whole, AfterValidator(replication)]
+Folder = Annotated[Path, AfterValidator(folder)]
+Settings = Annotated[
+    dict[Annotated[str, AfterValidator(setting_name)], Annotated[Setting, PlainValidator(setting_value)]],
+    AfterValidator(hidden_settings),
+]

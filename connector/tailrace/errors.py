@@ -1,0 +1,196 @@
+"""Every error Tailrace raises, whose fault it is, and what follows from it.
+
+    TailraceError
+    ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
+    ├── Unavailable                 a server is away; it may come back          peer    RETRY
+    │   ├── SourceUnavailable       Postgres cannot be reached or hung up
+    │   ├── SlotBusy                another session reads the slot
+    │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
+    │   └── OutcomeUnknown          a Kafka transaction may or may not be committed
+    ├── SourceError                 the log cannot be followed safely           user    HALT
+    │   ├── AccessRefused           login, privilege or server setting missing
+    │   ├── SlotMissing             a stored position, but no slot
+    │   ├── SlotLost                the server removed WAL the slot still needed
+    │   ├── SlotAhead               the slot was moved beyond the stored position
+    │   ├── SlotUnclaimed           a slot, but no stored position
+    │   ├── WrongLog                another cluster, timeline, database, slot or table
+    │   ├── PositionAhead           the stored position is beyond the server's log
+    │   ├── PublicationBroken       the publication is gone, changed or incomplete
+    │   ├── LayoutMismatch          the outbox table lacks a column the layout needs
+    │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE where policy forbids it
+    │   └── ProtocolError           bytes that are not pgoutput                 ours
+    ├── PublishError                Kafka refuses for good                      user    HALT
+    │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
+    │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
+    │   ├── OffsetRecordCorrupt     the stored position cannot be read
+    │   ├── TopicMissing            an output topic does not exist and may not be created
+    │   └── TopicRefused            a topic refuses our records (rights, size, policy)
+    ├── SchemaError                 a registered schema is itself not usable    user    HALT
+    ├── Halted                      a bad event, and the policy is `halt`       user    HALT
+    └── Rejected                    this one event cannot be published          user    DEAD_LETTER
+
+HALT is the default: only what is known to heal by waiting is retried, and only what concerns a single event
+is set aside. Each error carries what happened, why, and what to do about it; none carries a payload or a secret.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Action(Enum):
+    """What the pipeline does about an error."""
+
+    RETRY = "retry"
+    DEAD_LETTER = "dead_letter"
+    HALT = "halt"
+
+
+class Reason(Enum):
+    """Why an event was set aside; the five words that dead-letter tools filter by."""
+
+    MAX_RETRIES_EXCEEDED = "max_retries_exceeded"
+    POISON_MESSAGE = "poison_message"
+    SCHEMA_VALIDATION_FAILED = "schema_validation_failed"
+    PROCESSING_TIMEOUT = "processing_timeout"
+    PERMANENT_FAILURE = "permanent_failure"
+
+
+class TailraceError(Exception):
+    """The base: `what` happened, `why`, and the `remedy`, each a sentence for a person."""
+
+    action = Action.HALT
+    exit_code = 3
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.remedy = remedy
+
+    @property
+    def code(self) -> str:
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.what}"]
+        if self.why:
+            lines.append(f"  why:    {self.why}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+
+class ConfigError(TailraceError):
+    exit_code = 2
+
+
+class Unavailable(TailraceError):
+    action = Action.RETRY
+
+
+class SourceUnavailable(Unavailable):
+    pass
+
+
+class SlotBusy(Unavailable):
+    pass
+
+
+class KafkaUnavailable(Unavailable):
+    pass
+
+
+class OutcomeUnknown(Unavailable):
+    pass
+
+
+class SourceError(TailraceError):
+    pass
+
+
+class AccessRefused(SourceError):
+    pass
+
+
+class SlotMissing(SourceError):
+    pass
+
+
+class SlotLost(SourceError):
+    pass
+
+
+class SlotAhead(SourceError):
+    pass
+
+
+class SlotUnclaimed(SourceError):
+    pass
+
+
+class WrongLog(SourceError):
+    pass
+
+
+class PositionAhead(SourceError):
+    pass
+
+
+class PublicationBroken(SourceError):
+    pass
+
+
+class LayoutMismatch(SourceError):
+    pass
+
+
+class UnexpectedChange(SourceError):
+    pass
+
+
+class ProtocolError(SourceError):
+    pass
+
+
+class PublishError(TailraceError):
+    pass
+
+
+class Fenced(PublishError):
+    exit_code = 4
+
+
+class OffsetsTopicUnfit(PublishError):
+    pass
+
+
+class OffsetRecordCorrupt(PublishError):
+    pass
+
+
+class TopicMissing(PublishError):
+    pass
+
+
+class TopicRefused(PublishError):
+    pass
+
+
+class SchemaError(TailraceError):
+    exit_code = 2
+
+
+class Halted(TailraceError):
+    pass
+
+
+class Rejected(TailraceError):
+    """One event cannot be published; `explanation` says which field, what was expected, what came."""
+
+    action = Action.DEAD_LETTER
+
+    def __init__(self, reason: Reason, explanation: str, *, remedy: str = "") -> None:
+        super().__init__(explanation, remedy=remedy)
+        self.reason = reason
+        self.explanation = explanation

@@ -1,0 +1,72 @@
+"""What travels down the line: a Row as the log gave it, the OutboxEvent it means, the Record Kafka is given.
+
+They are immutable by convention and cheap to build: they are made once per event on the hot path.
+Payload bytes are carried through untouched from the column to the Kafka value.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.position import Position
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class Column(NamedTuple):
+    """A column of the outbox table as the log announces it; `type_oid` is Postgres's type number."""
+
+    name: str
+    type_oid: int
+
+
+Columns = tuple[Column, ...]
+
+
+class Row(NamedTuple):
+    """One committed outbox row: its values in text form, and its place in the log.
+
+    `place` names the row for people and headers (`<commit LSN>:<ordinal in its transaction>`); it is unique
+    in its log and grows in commit order. `committed_ms` is the commit time, in Unix milliseconds.
+    """
+
+    columns: Columns
+    values: tuple[bytes | None, ...]
+    place: str
+    committed_ms: int
+
+
+class OutboxEvent(NamedTuple):
+    """What an outbox row means. `extra` holds further columns, to be sent as headers."""
+
+    id: str
+    type: str
+    aggregate: str
+    key: bytes | None
+    payload: bytes | None
+    version: str | None
+    place: str
+    committed_ms: int
+    extra: Headers
+
+
+class Record(NamedTuple):
+    """What Kafka is given. The timestamp is the commit time, in Unix milliseconds."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int
+
+
+class Chunk(NamedTuple):
+    """What one `Source.read` brought: rows (perhaps none), the position behind them, whether more is at hand.
+
+    `urgent` says that the source waits for its position to be confirmed, as a server does when it shuts down.
+    """
+
+    rows: list[Row]
+    position: Position
+    more: bool
+    urgent: bool = False

@@ -1,0 +1,115 @@
+"""An event that cannot be published -> the record that keeps it: value, reason, and where it came from.
+
+Pure, though it lives beside the drivers. Whatever the event looks like, the record fits: the value is bounded
+by `limit_bytes`, and so is everything carried in headers, because a dead letter that Kafka refuses would stop
+the pipeline over the very event it was to get past. The value is never null, which on a compacted topic would
+mean "delete". `tailrace.payload` says what the value is: `original`, `omitted` (a summary stands in for it),
+`null` (the payload was NULL) or `row` (the row could not be read as an event: its columns, as JSON).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import orjson
+
+from tailrace.errors import Rejected
+from tailrace.event import Headers, OutboxEvent, Record, Row
+from tailrace.routing.records import record_for
+
+HEADER_BYTES = 4096
+"""Of any one header, the explanation above all; Kafka's default limit for a whole record is 1 MB."""
+CARRIED_BYTES = 65_536
+"""Of the table's further columns together."""
+PREFIX = "tailrace."
+
+
+def dead_letter(
+    row: Row,
+    event: OutboxEvent | None,
+    topic: str | None,
+    rejected: Rejected,
+    *,
+    letter_topic: str,
+    pipeline: str,
+    limit_bytes: int,
+) -> Record:
+    """The dead letter of `row`, for `letter_topic`.
+
+    `event` is None if the row could not be read; `topic` is where it would have gone, if known.
+    """
+    key: bytes | None = None
+    carried: Headers = []
+    if event is None:
+        kind, original = "row", _row_as_json(row)
+    else:
+        kind, original = ("null", b"") if event.payload is None else ("original", event.payload)
+        key = event.key
+        carried = record_for(event, letter_topic).headers
+    ours: Headers = [
+        ("tailrace.reason", rejected.reason.value),
+        ("tailrace.explanation", _cut(_explanation(rejected))),
+        ("tailrace.pipeline", pipeline),
+        ("tailrace.position", row.place),
+    ]
+    if topic is not None:
+        ours.append(("tailrace.topic", _cut(topic)))
+    digest = hashlib.sha256(original).hexdigest()
+    if kind != "null":
+        ours += [("tailrace.payload.length", str(len(original))), ("tailrace.payload.sha256", digest)]
+    value = original
+    if kind == "null":
+        value = b'{"omitted":false,"payload":null}'
+    elif len(original) > limit_bytes:
+        kind = "omitted"
+        value = orjson.dumps({"omitted": True, "length": len(original), "sha256": digest})
+    ours.append(("tailrace.payload", kind))
+    if key is not None and len(key) > HEADER_BYTES:
+        # Cutting it would make it another key, which is worse than none.
+        ours.append(("tailrace.key.omitted", str(len(key))))
+        key = None
+    kept, left_out = _bounded(carried)
+    if left_out:
+        ours.append(("tailrace.headers.omitted", _cut(",".join(left_out))))
+    return Record(letter_topic, value, key, ours + kept, row.committed_ms)
+
+
+def _explanation(rejected: Rejected) -> str:
+    return f"{rejected.explanation} Remedy: {rejected.remedy}" if rejected.remedy else rejected.explanation
+
+
+def _cut(text: str) -> bytes:
+    """As UTF-8 within HEADER_BYTES, without half a character at the end."""
+    encoded = text.encode(errors="replace")
+    return encoded if len(encoded) <= HEADER_BYTES else encoded[:HEADER_BYTES].decode(errors="ignore").encode()
+
+
+def _bounded(carried: Headers) -> tuple[Headers, list[str]]:
+    """The event's own headers as far as they fit, and the names of those that do not."""
+    kept: Headers = []
+    left_out: list[str] = []
+    room = CARRIED_BYTES
+    for name, value in carried:
+        size = len(name) + len(value.encode(errors="replace") if isinstance(value, str) else value or b"")
+        # Nobody but us speaks under our prefix: a column of that name could forge a reason.
+        if name.startswith(PREFIX) or size > min(room, HEADER_BYTES):
+            left_out.append(name)
+            continue
+        room -= size
+        kept.append((name, value))
+    return kept, left_out
+
+
+def _row_as_json(row: Row) -> bytes:
+    """Every column by name, as text where it is text: nothing of an unreadable row is lost."""
+    return orjson.dumps({column.name: _text(value) for column, value in zip(row.columns, row.values, strict=False)})
+
+
+def _text(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

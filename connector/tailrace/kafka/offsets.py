@@ -1,0 +1,137 @@
+"""The offsets topic: one compacted partition, one key per pipeline, its value the stored position.
+
+It is the only truth about how far a pipeline is. Its record is written in the Kafka transaction of the events it
+covers (I5), and is read, committed records only, after the old producer has been fenced. Whoever can write to this
+topic can make a pipeline skip events: guard it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicUnfit
+from tailrace.event import Record
+from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate
+from tailrace.kafka.topics import create_topic, topic_config
+from tailrace.position import Position
+from tailrace.routing.specs import TopicSpec
+
+READ_TIMEOUT = 90.0
+"""Longer than a transaction's timeout: a hanging transaction of another pipeline may hold the topic's end back."""
+STATUS_SUFFIX = "/status"
+"""A pipeline's last announced state stands beside its position, under this key."""
+
+
+def spec(options: KafkaOptions) -> TopicSpec:
+    """Small segments, so that compaction keeps a start short: the last segment is never compacted."""
+    return TopicSpec(
+        topic=options.offsets_topic,
+        partitions=1,
+        replication=options.internal_replication,
+        config={"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"},
+    )
+
+
+def ensure(options: KafkaOptions, admin: AdminClient) -> None:
+    """Creates the topic if it is missing; refuses one that would forget positions."""
+    name = options.offsets_topic
+    try:
+        found = admin.list_topics(timeout=10).topics.get(name)
+    except KafkaException as error:
+        raise translate(error_of(error), "asking Kafka for its topics") from None
+    if found is None or found.error is not None:
+        create_topic(admin, spec(options))
+        return
+    policy = topic_config(admin, name).get("cleanup.policy", "")
+    if policy != "compact":
+        raise OffsetsTopicUnfit(
+            f"the offsets topic {name} has cleanup.policy={policy}",
+            why="Kafka would delete stored positions by age or size.",
+            remedy=f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
+        )
+    if len(found.partitions) != 1:
+        raise OffsetsTopicUnfit(
+            f"the offsets topic {name} has {len(found.partitions)} partitions",
+            why="Positions of one pipeline must be in one order, so it has exactly one.",
+            remedy="Name another topic in kafka.offsets_topic.",
+        )
+
+
+def record(options: KafkaOptions, position: Position) -> Record:
+    """The record that stores `position`."""
+    return Record(
+        topic=options.offsets_topic,
+        key=options.pipeline.encode(),
+        value=json.dumps(position.to_json()).encode(),
+        headers=[],
+        timestamp=time.time_ns() // 1_000_000,
+    )
+
+
+def read(options: KafkaOptions) -> Position | None:
+    """The stored position of this pipeline, or None; call it only after the old producer is fenced."""
+    value = read_keys(options, {options.pipeline.encode()}).get(options.pipeline.encode())
+    return None if value is None else parse(options, value)
+
+
+def parse(options: KafkaOptions, value: bytes) -> Position:
+    try:
+        return Position.from_json(json.loads(value))
+    except (ValueError, KeyError, TypeError) as error:
+        raise OffsetRecordCorrupt(
+            f"the record under key {options.pipeline!r} on {options.offsets_topic} is not a position: {error!r}",
+            why="Something else wrote it, or a newer version of Tailrace did.",
+            remedy="Find the last good record of that key and write it again, or write a tombstone and start once with "
+            "--adopt.",
+        ) from None
+
+
+def read_keys(options: KafkaOptions, keys: set[bytes]) -> dict[bytes, bytes]:
+    """The last committed value of each key. Reads up to the end that the topic has now, and not less.
+
+    The end is the high watermark: the last *stable* offset may be held back by another pipeline's open transaction,
+    in front of a record of ours that is already committed.
+    """
+    consumer = Consumer(consumer_config(options, f"tailrace-offsets-{options.pipeline}"))
+    found: dict[bytes, bytes] = {}
+    try:
+        partition = TopicPartition(options.offsets_topic, 0)
+        _, end = consumer.get_watermark_offsets(partition, timeout=10, cached=False)
+        consumer.assign([TopicPartition(options.offsets_topic, 0, 0)])
+        deadline = time.monotonic() + READ_TIMEOUT
+        reached = end == 0
+        while not reached:
+            for message in consumer.consume(num_messages=500, timeout=0.02):
+                error: Any = message.error()
+                if error is None:
+                    key, value = message.key(), message.value()
+                    if key in keys:
+                        if value is None:
+                            found.pop(key, None)
+                        else:
+                            found[key] = value
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # Its offset counts control records too, which no message shows.
+                    reached = reached or (message.offset() or 0) >= end
+                else:
+                    raise translate(error, "reading the stored position", options.offsets_topic)
+            if not reached and time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"the end of {options.offsets_topic} could not be read within {READ_TIMEOUT:.0f} s",
+                    why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
+                    remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
+                )
+    except KafkaException as error:
+        raise translate(error_of(error), "reading the stored position", options.offsets_topic) from None
+    finally:
+        consumer.close()
+    return found
+
+
+def admin_client(options: KafkaOptions) -> AdminClient:
+    return AdminClient(admin_config(options))

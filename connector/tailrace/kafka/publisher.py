@@ -1,0 +1,210 @@
+"""The publisher: one thread, one producer, one batch at a time; each batch one Kafka transaction.
+
+The order of the steps is the guarantee. On start: fence the old producer, then read the stored position. Per batch:
+events, dead letters and the position in one transaction (I5); only after its commit is the position called `stored`.
+Anything but a clean commit ends this publisher with an error: it is thrown away, and the next one asks the offsets
+topic what happened. Nothing is ever sent again on a guess.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tailrace import killpoint
+from tailrace.batch import Batch
+from tailrace.errors import KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing
+from tailrace.event import Record
+from tailrace.kafka import offsets
+from tailrace.kafka.client import KafkaOptions, error_of, producer_config, translate
+from tailrace.kafka.topics import TopicKeeper
+from tailrace.position import Position
+from tailrace.wake import Wake
+
+INIT_TIMEOUT = 30.0
+"""Fencing waits for the old producer's transaction to be finished by its coordinator."""
+COMMIT_TIMEOUT = 75.0
+"""Longer than a message's and a transaction's timeout: by then Kafka itself has decided."""
+STEP_TIMEOUT = 5.0
+"""A commit waits in steps of this length, so that a stop is noticed in between."""
+
+
+class Publisher:
+    """Implements `pipeline.Publisher`. `submit` from one thread; `wake` is set when idle again."""
+
+    def __init__(self, options: KafkaOptions, topics: TopicKeeper, *, wake: Wake) -> None:
+        self._options = options
+        self._topics = topics
+        self._wake = wake
+        self._turn = threading.Condition()
+        self._work: Batch | None = None
+        self._closing = False
+        self._error: BaseException | None = None
+        self._refused: tuple[KafkaError, str] | None = None
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self.stored: Position | None = None
+        self.published = 0
+        self.dead_letters = 0
+
+    def open(self) -> Position | None:
+        """Takes over from any older instance and returns the stored position."""
+        self._producer = Producer(producer_config(self._options), on_delivery=self._on_failure)
+        if self._options.exactly_once:
+            try:
+                # 1. Fence: from here on no older producer of this pipeline can commit, and its open transaction is
+                #    finished one way or the other.
+                self._producer.init_transactions(INIT_TIMEOUT)
+            except KafkaException as error:
+                raise translate(error_of(error), "taking over the pipeline's transactions") from None
+        # 2. Only now is the stored position final.
+        self.stored = offsets.read(self._options)
+        self._thread.start()
+        return self.stored
+
+    @property
+    def idle(self) -> bool:
+        return self._work is None
+
+    def check(self) -> None:
+        """Raises what ended the publisher, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def submit(self, batch: Batch) -> None:
+        """Hands over a batch; only while idle."""
+        with self._turn:
+            self._work = batch
+            self._turn.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until idle; False if that took longer. Raises if the publisher has ended."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._work is None or self._error is not None, seconds)
+        self.check()
+        return self.idle
+
+    def store(self, position: Position) -> None:
+        """Stores a position without events, at once."""
+        self.submit(Batch(position))
+        while not self.wait(1.0):
+            pass
+
+    def close(self) -> None:
+        """Ends the thread. A transaction that is still open is left to be fenced: it is not committed."""
+        with self._turn:
+            self._closing = True
+            self._turn.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STEP_TIMEOUT + 1)
+        if hasattr(self, "_producer"):
+            # What is queued belongs to a transaction that will not commit; flushing it would only wait.
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._work is not None or self._closing)
+                batch = self._work
+            if batch is None:
+                return
+            try:
+                self._publish(batch)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the pipeline's failure
+                self._error = error
+            with self._turn:
+                self._work = None
+                self._turn.notify_all()
+            self._wake.set()
+            if self._error is not None or self._closing:
+                return
+
+    def _publish(self, batch: Batch) -> None:
+        topics = list(batch.topics)
+        self._topics.require(topics)
+        try:
+            if self._options.exactly_once:
+                self._producer.begin_transaction()
+                killpoint.reached(killpoint.BEFORE_PRODUCE)
+                self._produce(batch.records)
+                self._produce([offsets.record(self._options, batch.position)])
+                killpoint.reached(killpoint.AFTER_PRODUCE)
+                self._finish(self._producer.commit_transaction)
+            else:
+                killpoint.reached(killpoint.BEFORE_PRODUCE)
+                self._produce(batch.records)
+                # The position must not overtake its events: without a transaction they are separate writes.
+                self._finish(self._producer.flush)
+                killpoint.reached(killpoint.AFTER_PRODUCE)
+                self._produce([offsets.record(self._options, batch.position)])
+                self._finish(self._producer.flush)
+        except KafkaException as error:
+            raise self._why(error_of(error), topics) from None
+        killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
+        self.stored = batch.position
+        self.published += len(batch.records) - batch.dead_letters
+        self.dead_letters += batch.dead_letters
+
+    def _produce(self, records: list[Record]) -> None:
+        """Queues all of them, in order. A full queue is waited out; the very same record goes next."""
+        produce = self._producer.produce
+        deadline = 0.0
+        for topic, value, key, headers, timestamp in records:
+            while True:
+                try:
+                    produce(topic, value, key, timestamp=timestamp, headers=headers)
+                    break
+                except BufferError:
+                    deadline = deadline or time.monotonic() + COMMIT_TIMEOUT
+                    self._producer.poll(0.1)
+                    self._check_going(deadline, "waiting for room in the send queue")
+
+    def _finish(self, step: Any) -> None:
+        """Runs a commit or a flush to its end; a timeout of one step is not an answer yet."""
+        deadline = time.monotonic() + COMMIT_TIMEOUT
+        while True:
+            try:
+                left = step(STEP_TIMEOUT)
+            except KafkaException as error:
+                if not error_of(error).retriable():
+                    raise
+                left = 1
+            if self._refused is not None:
+                raise KafkaException(self._refused[0])
+            if not left:
+                return
+            self._check_going(deadline, "committing a batch")
+
+    def _check_going(self, deadline: float, doing: str) -> None:
+        if self._closing:
+            raise OutcomeUnknown(f"stopped while {doing}", remedy="The next start asks the offsets topic.")
+        if time.monotonic() > deadline:
+            raise KafkaUnavailable(
+                f"no answer within {COMMIT_TIMEOUT:.0f} s while {doing}",
+                why="Kafka is away, or too slow.",
+                remedy="Tailrace builds a new producer and asks the offsets topic what happened.",
+            )
+
+    def _on_failure(self, error: KafkaError, message: Any) -> None:
+        # The first failure is the cause; what follows it (purged, fenced) is only its consequence.
+        if error is not None and self._refused is None:
+            self._refused = (error, message.topic())
+
+    def _why(self, error: KafkaError, topics: list[str]) -> TailraceError:
+        """A failed record explains a failed commit better than the commit's own error does."""
+        topic = None
+        if self._refused is not None and error.code() not in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
+            error, topic = self._refused
+        try:
+            gone = self._topics.vanished(topics)
+        except TailraceError:
+            gone = []
+        if gone:
+            return TopicMissing(
+                f"the topic {', '.join(gone)} was deleted while in use",
+                why="Kafka no longer has it.",
+                remedy="Nothing was skipped. Create it again, or start again to have it created from its spec.",
+            )
+        return translate(error, "publishing a batch", topic)

@@ -1,0 +1,49 @@
+"""Named places where a crash is interesting, so that tests can kill the process exactly there.
+
+Each constant is a moment between two steps whose order carries a guarantee. `TAILRACE_KILL=<name>[:<nth>]` in the
+environment ends the process with SIGKILL when it comes there for the nth time: no handler, no flush, no farewell,
+as a power cut would. Without the variable a kill point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+SLOT_INTENDED = "slot-intended"  # the intention is stored, the slot does not exist yet
+SLOT_CREATED = "slot-created"  # the slot exists, its position is not stored
+TABLE_ROWS_READ = "table-rows-read"  # rows read from the table, none published yet
+STREAM_STARTED = "stream-started"  # the walsender streams, nothing has been read
+ROWS_READ = "rows-read"  # rows decoded (perhaps half a transaction), not handed over
+BEFORE_PRODUCE = "before-produce"  # a Kafka transaction is open and empty
+AFTER_PRODUCE = "after-produce"  # records and position are produced, not committed
+AFTER_COMMIT = "after-commit"  # Kafka has committed, Postgres is not told
+AFTER_CONFIRM = "after-confirm"  # Postgres is told, too
+IDLE_STORED = "idle-stored"  # a position without events is stored, not confirmed
+DRAINING = "draining"  # SIGTERM has come, the last batch is not committed
+
+ALL = (
+    SLOT_INTENDED,
+    SLOT_CREATED,
+    TABLE_ROWS_READ,
+    STREAM_STARTED,
+    ROWS_READ,
+    BEFORE_PRODUCE,
+    AFTER_PRODUCE,
+    AFTER_COMMIT,
+    AFTER_CONFIRM,
+    IDLE_STORED,
+    DRAINING,
+)
+
+_armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
+_left = int(_count or 1)
+
+
+def reached(name: str) -> None:
+    """Dies here if the environment asks for it."""
+    global _left  # noqa: PLW0603 - a countdown of the process's own life
+    if name == _armed:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

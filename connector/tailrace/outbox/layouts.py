@@ -1,0 +1,187 @@
+"""Row -> OutboxEvent: which column of the outbox table plays which part.
+
+A ColumnMap names the columns. A Layout compiles it against the columns the log announces and keeps that plan
+for as long as it is handed the same `columns` object; a table may be altered in mid-stream, and the next row
+then simply brings a new object. Payload and key bytes pass through untouched, bytea excepted: its text form
+is decoded. A table that lacks a mapped column is the table's fault and stops the pipeline (LayoutMismatch); a
+row that cannot be read is that row's fault alone (Rejected).
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+
+from tailrace.errors import LayoutMismatch, Reason, Rejected
+from tailrace.event import Columns, Headers, OutboxEvent, Row
+
+BYTEA = 17
+PAYLOAD_TYPES = {BYTEA: "bytea", 25: "text", 114: "json", 1043: "varchar", 3802: "jsonb"}
+"""The types whose text form is the payload itself; a number or a timestamp would be a mapping mistake."""
+KNOWN_NAMES = 4096
+"""How many type and aggregate names are remembered. Real systems have hundreds; no table may fill memory."""
+
+_new_event = tuple.__new__
+"""Builds the event without the keyword handling of its own constructor: half the time, measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMap:
+    """The column that plays each part; None where the table has no such column."""
+
+    id: str
+    type: str
+    aggregate: str | None
+    key: str
+    payload: str
+    version: str | None = None
+    timestamp: str | None = None
+
+    def parts(self) -> list[tuple[str, str]]:
+        """(part, column) for every part that is mapped."""
+        named = [(part, getattr(self, part)) for part in self.__slots__]
+        return [(part, column) for part, column in named if column is not None]
+
+
+DEBEZIUM = ColumnMap(id="id", type="type", aggregate="aggregatetype", key="aggregateid", payload="payload")
+
+
+class Layout:
+    """Reads rows by a ColumnMap. Belongs to one thread: it remembers the columns it saw last."""
+
+    def __init__(self, column_map: ColumnMap, *, setting: str = "outbox.columns") -> None:
+        """`setting` is where the user wrote the map; errors point there."""
+        self._map = column_map
+        self._setting = setting
+        self._columns: Columns | None = None
+        self._names: dict[bytes, str] = {}
+
+    def read(self, row: Row) -> OutboxEvent:
+        """The event that `row` means. Raises Rejected for this row, LayoutMismatch for its table."""
+        columns, values, place, committed_ms = row
+        if columns is not self._columns:
+            self._compile(columns)
+        raw_id, raw_type, key, payload = self._pick(values)
+        names = self._names
+        try:
+            # A missing name and a NULL both land in `_name`, off the usual path.
+            type_name = names.get(raw_type) or self._name(raw_type, "type")
+            aggregate = ""
+            if self._aggregate_at is not None:
+                raw = values[self._aggregate_at]
+                if raw is not None:
+                    aggregate = names.get(raw) or self._name(raw, "aggregate")
+            version = None
+            if self._version_at is not None:
+                raw = values[self._version_at]
+                version = None if raw is None else raw.decode()
+            event_id = raw_id.decode()
+        except (UnicodeDecodeError, AttributeError):
+            raise self._unreadable(row) from None
+        extra: Headers = [(name, value) for name, at in self._extra if (value := values[at]) is not None]
+        if self._binary:
+            key, payload, extra = self._decode_binary(key, payload, extra)
+        return _new_event(
+            OutboxEvent, (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra)
+        )
+
+    def _compile(self, columns: Columns) -> None:
+        """Looks every mapped column up once; rows are then read by index. Changes nothing if it raises."""
+        at = {column.name: index for index, column in enumerate(columns)}
+        for part, name in self._map.parts():
+            if name not in at:
+                raise self._missing(part, name, columns)
+        mapped = self._map
+        payload_type = columns[at[mapped.payload]].type_oid
+        if payload_type not in PAYLOAD_TYPES:
+            raise LayoutMismatch(
+                f"column {mapped.payload!r} cannot hold payloads: its type has number {payload_type}",
+                why=f"A payload is published byte for byte: {', '.join(PAYLOAD_TYPES.values())} can be.",
+                remedy=f"Change the column's type, or name another column in {self._setting}.payload.",
+            )
+        self._pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
+        self._pick = itemgetter(at[mapped.id], at[mapped.type], at[mapped.key], at[mapped.payload])
+        self._aggregate_at = at[mapped.aggregate] if mapped.aggregate else None
+        self._version_at = at[mapped.version] if mapped.version else None
+        # No header of ours repeats what version and timestamp say, so they travel as extra headers too.
+        consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.key, mapped.payload}
+        self._extra = [(name, index) for name, index in at.items() if name not in consumed]
+        names = {mapped.id, mapped.type, mapped.aggregate}
+        self._binary = {column.name for column in columns if column.type_oid == BYTEA} - names
+        self._columns = columns
+
+    def _missing(self, part: str, name: str, columns: Columns) -> LayoutMismatch:
+        present = ", ".join(column.name for column in columns) or "none"
+        return LayoutMismatch(
+            f"the outbox table has no column {name!r}",
+            why=f"{self._setting}.{part} names it as the event's {part}; the table's columns are: {present}.",
+            remedy=f"Add the column to the table, or name the right one in {self._setting}.{part}.",
+        )
+
+    def _name(self, raw: bytes | None, part: str) -> str:
+        """Decodes a type or aggregate and remembers it, so that equal names are one object."""
+        if not raw:
+            # An empty aggregate is allowed: it only matters to a template that wants one.
+            if part == "aggregate":
+                return ""
+            raise AttributeError(part)
+        name = raw.decode()
+        if len(self._names) >= KNOWN_NAMES:
+            self._names.clear()
+        self._names[raw] = name
+        return name
+
+    def _decode_binary(
+        self, key: bytes | None, payload: bytes | None, extra: Headers
+    ) -> tuple[bytes | None, bytes | None, Headers]:
+        """The same with every bytea column turned from its text form into its bytes."""
+        binary, mapped = self._binary, self._map
+        if mapped.key in binary:
+            key = _from_hex(key, mapped.key)
+        if mapped.payload in binary:
+            payload = _from_hex(payload, mapped.payload)
+        decoded: Headers = [
+            (name, _from_hex(value, name)) if name in binary and isinstance(value, bytes) else (name, value)
+            for name, value in extra
+        ]
+        return key, payload, decoded
+
+    def _unreadable(self, row: Row) -> Rejected:
+        """Says which column stood in the way; only called when one did."""
+        found = dict(zip((column.name for column in row.columns), row.values, strict=True))
+        for part in ("id", "type"):
+            name = getattr(self._map, part)
+            if found[name] is None or (part == "type" and not found[name]):
+                kind = "NULL" if found[name] is None else "empty"
+                return Rejected(
+                    Reason.POISON_MESSAGE,
+                    f"column {name!r}, the event's {part}, is {kind}",
+                    remedy=f"Have the service fill the column, or name another in {self._setting}.{part}.",
+                )
+        undecodable = ", ".join(name for _, name in self._map.parts() if not _is_utf8(found[name]))
+        return Rejected(Reason.POISON_MESSAGE, f"not valid UTF-8, which the server was asked for: column {undecodable}")
+
+
+def _from_hex(text: bytes | None, column: str) -> bytes | None:
+    """Postgres's hex output of bytea, `\\x` and two digits a byte, as the bytes it stands for."""
+    if text is None:
+        return None
+    if not text.startswith(b"\\x"):
+        raise Rejected(
+            Reason.POISON_MESSAGE,
+            f"column {column!r} is bytea, but its value does not start with \\x",
+            remedy="Run ALTER ROLE … SET bytea_output = 'hex' for the replication role.",
+        )
+    try:
+        return binascii.unhexlify(text[2:])
+    except binascii.Error:
+        raise Rejected(Reason.POISON_MESSAGE, f"column {column!r} is bytea, but its value is not hexadecimal") from None
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,210 @@
+"""The one loop: read -> extract -> check -> route -> publish -> confirm.
+
+One thread runs this loop; the publisher's thread commits. A batch is whatever arrived while the previous commit was
+on its way, so light load gives small batches and short latency, heavy load large batches and high throughput; there
+is no linger to tune. Data flows one way. One thing comes back: the position that Kafka has stored, which is then, and
+only then, confirmed to the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace import killpoint
+from tailrace.batch import Batch
+from tailrace.errors import Halted, Rejected
+from tailrace.event import Chunk, OutboxEvent, Record, Row
+from tailrace.position import Position
+from tailrace.wake import Wake
+
+READ_ROWS = 1000
+"""Rows taken from the source at a time: enough to spread the cost of a call, few enough to notice an idle publisher."""
+WORTHWHILE = 4000
+"""While more is at hand, a smaller batch than this is not handed over: a commit costs the same for any size."""
+IDLE_STORE_SECONDS = 5.0
+"""How often a position without events is stored, at most: it lets an idle outbox move its slot (I8)."""
+URGENT_STORE_SECONDS = 0.5
+"""The same when the server waits for it, as it does while shutting down."""
+WAIT_SECONDS = 1.0
+"""The longest silent wait: signs of life to the server and requests to stop are looked after in between."""
+DRAIN_SECONDS = 4.0
+"""How long a stopping pipeline waits for its last commit; SIGTERM promises an end within 5 s."""
+
+
+class Source(Protocol):
+    """A log of committed outbox rows, in commit order, each exactly once per pass over the log."""
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        """Starts at `stored`, refuses what cannot be continued safely; a first start may `store` positions."""
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        """What has arrived, within the limits; waits at most `wait` seconds for the first of it."""
+
+    def settle(self) -> None:
+        """Must pass before a position without rows is stored: nothing was silently left out."""
+
+    def confirm(self, position: Position) -> None:
+        """`position` is stored in Kafka: the log behind it may go. Never called with anything else."""
+
+    def keep_alive(self) -> None:
+        """Called about every second while `read` is not."""
+
+    def close(self) -> None: ...
+
+
+class Publisher(Protocol):
+    """Takes one batch at a time; its events and its position become visible together, or not at all."""
+
+    @property
+    def stored(self) -> Position | None:
+        """The last position whose transaction is committed."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether `submit` may be called."""
+
+    def open(self) -> Position | None:
+        """Takes over from any older instance, then returns the stored position."""
+
+    def submit(self, batch: Batch) -> None: ...
+    def store(self, position: Position) -> None: ...
+    def wait(self, seconds: float) -> bool: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Layout(Protocol):
+    def read(self, row: Row) -> OutboxEvent: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What happens to each event on its way; each step raises Rejected for an event that cannot go on."""
+
+    layout: Layout
+    check: Callable[[OutboxEvent], None]
+    topic: Callable[[OutboxEvent], str]
+    record: Callable[[OutboxEvent, str], Record]
+    dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
+    halt_on_invalid: bool
+    batch_records: int
+    batch_bytes: int
+
+
+class Pipeline:
+    """One attempt: opens publisher and source in that order, runs until stopped or failed, closes both."""
+
+    def __init__(
+        self, source: Source, publisher: Publisher, line: Line, *, wake: Wake, stopping: Callable[[], bool]
+    ) -> None:
+        """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers."""
+        self._source = source
+        self._publisher = publisher
+        self._line = line
+        self._wake = wake
+        self._stopping = stopping
+        self._confirmed: Position | None = None
+        self._last_store = 0.0
+
+    def run(self, *, started: Callable[[Position], None] = lambda _: None) -> None:
+        """Returns after a clean stop; raises the error that ended it otherwise."""
+        try:
+            # The order is a guarantee: fence and read the stored position first, then look at the source.
+            stored = self._publisher.open()
+            position = self._source.open(stored, self._publisher.store)
+            self._last_store = time.monotonic()
+            started(position)
+            batch = Batch(position)
+            while not self._stopping():
+                batch = self._turn(batch)
+            self._drain(batch)
+        finally:
+            self._publisher.close()
+            self._source.close()
+
+    def _turn(self, batch: Batch) -> Batch:
+        """One round: read, prepare, hand over if the publisher is free, confirm what is stored."""
+        urgent = False
+        room = self._line.batch_records - len(batch.records)
+        if room > 0 and batch.size < self._line.batch_bytes:
+            chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, WAIT_SECONDS)
+            self._prepare(chunk.rows, batch)
+            batch.position = chunk.position
+            if chunk.more and chunk.rows and len(batch.records) < WORTHWHILE:
+                return batch
+            urgent = chunk.urgent
+        else:
+            # Full, and the publisher is busy: pause. The server must go on hearing from us meanwhile.
+            self._publisher.wait(WAIT_SECONDS)
+            self._source.keep_alive()
+        # Cleared before looking: a publisher that becomes free after the look sets it again.
+        self._wake.clear()
+        self._publisher.check()
+        if not self._publisher.idle:
+            return batch
+        self._confirm()
+        if batch.records:
+            return self._hand_over(batch)
+        if self._may_store_idle(batch.position, urgent=urgent):
+            self._source.settle()
+            return self._hand_over(batch)
+        return batch
+
+    def _hand_over(self, batch: Batch) -> Batch:
+        self._publisher.submit(batch)
+        self._last_store = time.monotonic()
+        return Batch(batch.position)
+
+    def _may_store_idle(self, position: Position, *, urgent: bool) -> bool:
+        stored = self._publisher.stored
+        if stored is not None and position.progress <= stored.progress:
+            return False
+        bound = URGENT_STORE_SECONDS if urgent else IDLE_STORE_SECONDS
+        return time.monotonic() - self._last_store >= bound
+
+    def _prepare(self, rows: list[Row], batch: Batch) -> None:
+        line = self._line
+        read, route, check, record, add = line.layout.read, line.topic, line.check, line.record, batch.add
+        for row in rows:
+            event = topic = None
+            try:
+                event = read(row)
+                topic = route(event)
+                check(event)
+            except Rejected as rejected:
+                self._set_aside(row, event, topic, rejected, batch)
+            else:
+                add(record(event, topic))
+
+    def _set_aside(
+        self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch
+    ) -> None:
+        if self._line.halt_on_invalid:
+            raise Halted(
+                f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.explanation}",
+                why="on_invalid is `halt`. Nothing of the batch that contains it was published.",
+                remedy=rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter.",
+            )
+        batch.add(self._line.dead_letter(row, event, topic, rejected))
+        batch.dead_letters += 1
+
+    def _confirm(self) -> None:
+        stored = self._publisher.stored
+        if stored is not None and stored is not self._confirmed:
+            self._source.confirm(stored)
+            self._confirmed = stored
+            killpoint.reached(killpoint.AFTER_CONFIRM)
+
+    def _drain(self, batch: Batch) -> None:
+        """The last batch goes out and is confirmed; if that takes too long, the next start publishes it."""
+        killpoint.reached(killpoint.DRAINING)
+        deadline = time.monotonic() + DRAIN_SECONDS
+        if not self._publisher.wait(deadline - time.monotonic()):
+            return
+        if batch.records:
+            self._publisher.submit(batch)
+            self._publisher.wait(max(0.0, deadline - time.monotonic()))
+        self._confirm()

@@ -1,0 +1,102 @@
+"""What consumers see: everything on some topics, committed records only, from the beginning."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tailrace.position import Position
+from tailrace.proof.oracle import Sighting
+
+READ_TIMEOUT = 60.0
+
+
+def read_all(
+    bootstrap: str,
+    topics: Iterable[str],
+    *,
+    isolation: str = "read_committed",
+    each: Callable[[Message], None] | None = None,
+) -> list[Message]:
+    """Every record of `topics` up to the ends they have now; missing topics count as empty.
+
+    The ends are high watermarks, so the call also waits until transactions that are open at this moment are decided.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tailrace-proof",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "log_level": 0,
+        }
+    )
+    messages: list[Message] = []
+    try:
+        waiting: dict[tuple[str, int], int] = {}
+        cluster = consumer.list_topics(timeout=10).topics
+        for topic in topics:
+            for partition in cluster[topic].partitions if topic in cluster else ():
+                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10, cached=False)
+                if end > 0:
+                    waiting[topic, partition] = end
+        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in waiting])
+        deadline = time.monotonic() + READ_TIMEOUT
+        while waiting:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the ends of {sorted(waiting)} were not reached: is a transaction hanging?")
+            for message in consumer.consume(num_messages=1000, timeout=0.02):
+                error: Any = message.error()
+                place = (str(message.topic()), int(message.partition() or 0))
+                if error is None:
+                    messages.append(message)
+                    if each is not None:
+                        each(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # Its offset counts control records too: a topic may end in one.
+                    if (message.offset() or 0) >= waiting.get(place, 0):
+                        waiting.pop(place, None)
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return messages
+
+
+def sightings(messages: Iterable[Message]) -> list[Sighting]:
+    """As the oracle takes them."""
+    return [
+        Sighting(
+            header(message, "id"),
+            (message.key() or b"").decode(),
+            str(message.topic()),
+            int(message.partition() or 0),
+            int(message.offset() or 0),
+        )
+        for message in messages
+    ]
+
+
+def header(message: Message, name: str) -> str:
+    """The header's text; empty if there is none."""
+    for key, value in message.headers() or []:
+        if key == name and value is not None:
+            return value.decode() if isinstance(value, bytes) else str(value)
+    return ""
+
+
+def stored_positions(bootstrap: str, pipeline: str, offsets_topic: str = "tailrace-offsets") -> list[Position]:
+    """Every position still on the offsets topic for `pipeline`, in the order it was stored."""
+    messages = read_all(bootstrap, [offsets_topic])
+    return [
+        Position.from_json(json.loads(message.value() or b""))
+        for message in messages
+        if message.key() == pipeline.encode() and message.value()
+    ]

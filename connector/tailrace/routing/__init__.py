@@ -1,0 +1,1 @@
+"""OutboxEvent -> topic and record; topic specs as users declare them."""

@@ -1,0 +1,81 @@
+"""Bytes -> JSON value, strictly: a value is returned only if it is exactly what the bytes say.
+
+orjson refuses most of what is not JSON (NaN, lone surrogates, invalid UTF-8, a BOM, numbers beyond a double).
+Two things it lets through are caught here: integers beyond 64 bits, which it rounds, and nesting that is
+harmless to parse but deep enough to exhaust the stack of a validator that recurses (measured: a crash of the
+process, not an exception). Both are found by scans that run in C; the exact look happens only when a scan
+raises suspicion.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+Json = Any
+"""A JSON value of any shape."""
+MAX_DEPTH = 128
+"""Levels of nesting. Real payloads have under twenty; the validator's own explanations stop at 255."""
+_SHALLOW_BYTES = 2 * MAX_DEPTH
+"""So many levels take as many opening and as many closing brackets."""
+
+_DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
+_LONG_RUN = b"0" * 19
+"""Every integer beyond 64 bits has at least 19 digits."""
+
+# Strings are consumed whole, so that digits inside them are not taken for numbers. Possessive: linear time.
+_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++([.eE][-+.eE0-9]++)?+', re.DOTALL)
+# An escaped NUL: the backslash of \u0000 must not itself be escaped.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+
+
+class NotJsonError(ValueError):
+    """The bytes are not JSON, or say something that cannot be held exactly. Never quotes the bytes."""
+
+
+def parse(text: bytes) -> Json:
+    """The value of a JSON text; NotJsonError otherwise."""
+    try:
+        value = orjson.loads(text)
+    except ValueError as error:
+        raise NotJsonError(str(error)) from None
+    if _LONG_RUN in text.translate(_DIGITS_TO_ZERO) and (digits := _huge_integer(text)):
+        raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
+    if len(text) > _SHALLOW_BYTES and text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+def has_nul(text: bytes) -> bool:
+    """Whether a string of this JSON text contains U+0000, which jsonb cannot store and C programs cut at."""
+    return b"\\u0000" in text and _NUL.search(text) is not None
+
+
+def _huge_integer(text: bytes) -> int:
+    """How many digits the first integer beyond 64 bits has; 0 if there is none."""
+    for match in _STRING_OR_NUMBER.finditer(text):
+        token = match.group()
+        if token.startswith(b'"') or match.group(1):
+            continue
+        digits = len(token.lstrip(b"-"))
+        # The length first: Python itself refuses to read integers of thousands of digits.
+        if digits > 20 or not -(2**63) <= int(token) < 2**64:
+            return digits
+    return 0
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    """Level by level rather than by recursion, so that no depth can exhaust our own stack."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Postgres logical replication: the pure decoders and the conversation around them."""

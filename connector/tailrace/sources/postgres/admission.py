@@ -1,0 +1,162 @@
+"""May streaming start, and where? The judgement over stored position, slot and server. Pure.
+
+The rule behind every branch: a position is never guessed and never skipped. Whatever cannot be continued safely is
+refused with a named error; `adopt` is how a person says that the slot, as it is now, is to be taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+
+from tailrace.errors import (
+    PositionAhead,
+    PublicationBroken,
+    SlotAhead,
+    SlotBusy,
+    SlotLost,
+    SlotMissing,
+    SlotUnclaimed,
+    WrongLog,
+)
+from tailrace.lsn import format_lsn
+from tailrace.position import LogIdentity, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The answer to IDENTIFY_SYSTEM: which cluster, on which timeline, how far its log reaches."""
+
+    system_id: str
+    timeline: int
+    lsn: int
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots, as far as it matters here."""
+
+    name: str
+    plugin: str
+    database: str
+    active_pid: int | None
+    confirmed_lsn: int
+    wal_status: str
+    invalidation: str | None
+    retained_bytes: int
+    safe_bytes: int | None
+    """What may still be written before the server drops WAL the slot needs; None without such a bound."""
+
+
+class Step(Enum):
+    """What comes next."""
+
+    CREATE = "create the slot"
+    RECREATE = "drop the slot that was never used, and create it"
+    STREAM = "stream from the position"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    step: Step
+    position: Position | None = None
+
+
+def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, server_lsn: int, adopt: bool) -> Admission:
+    """Decides how to start, or raises the named error that says why not."""
+    if slot is not None and slot.active_pid is not None and (stored is not None or adopt):
+        raise SlotBusy(
+            f"the slot {slot.name} is in use by the server process {slot.active_pid}",
+            why="Another instance streams from it, or the server has not yet noticed that it is gone.",
+            remedy="Tailrace waits and tries again.",
+        )
+    if adopt and slot is not None and (stored is None or not stored.creating):
+        return _adopt(stored, found, slot)
+    if stored is None:
+        if slot is not None:
+            raise _unclaimed(slot)
+        return Admission(Step.CREATE)
+    _same_log(stored, found)
+    if stored.creating:
+        return Admission(Step.CREATE if slot is None else Step.RECREATE)
+    if slot is None:
+        raise SlotMissing(
+            f"the stored position is {stored}, but there is no slot {found.slot}",
+            why="It was dropped, or this server is a replica or a restored copy without it.",
+            remedy="Rows committed since then are in the outbox table, not in the stream. Publish what was missed, "
+            f"create the slot (SELECT pg_create_logical_replication_slot('{found.slot}', 'pgoutput');) and start once "
+            "with --adopt.",
+        )
+    _usable(slot, found)
+    if slot.confirmed_lsn > stored.lsn:
+        raise SlotAhead(
+            f"the slot {slot.name} is confirmed up to {format_lsn(slot.confirmed_lsn)}, beyond the stored position {stored}",
+            why="Someone moved it (pg_replication_slot_advance), or another reader used it.",
+            remedy="Rows between the two are in the outbox table, not in the stream. Publish them, then start once "
+            "with --adopt.",
+        )
+    if stored.lsn > server_lsn:
+        raise PositionAhead(
+            f"the stored position {stored} is beyond the end of the server's log, {format_lsn(server_lsn)}",
+            why="The server was restored from a backup, or lost its last writes.",
+            remedy="Compare the outbox table with the topics, then start once with --adopt.",
+        )
+    return Admission(Step.STREAM, stored)
+
+
+def _adopt(stored: Position | None, found: LogIdentity, slot: Slot) -> Admission:
+    _usable(slot, found)
+    if (
+        stored is not None
+        and replace(stored.log, publication=found.publication) == found
+        and (stored.lsn >= slot.confirmed_lsn)
+    ):
+        # Only the publication differs: the position itself is still true, and better than the slot's.
+        return Admission(Step.STREAM, replace(stored, log=found))
+    at_ms = stored.at_ms if stored is not None else 0
+    return Admission(Step.STREAM, Position(found, slot.confirmed_lsn, at_ms))
+
+
+def _unclaimed(slot: Slot) -> SlotUnclaimed:
+    return SlotUnclaimed(
+        f"the slot {slot.name} exists, but the offsets topic holds no position for it",
+        why="The offsets topic was deleted or is another one, or the slot belongs to another pipeline.",
+        remedy="Check kafka.offsets_topic, pipeline and source.slot. If the slot is this pipeline's and is to be read "
+        f"from where it stands ({format_lsn(slot.confirmed_lsn)}), start once with --adopt; events published after "
+        "that point come again.",
+    )
+
+
+def _same_log(stored: Position, found: LogIdentity) -> None:
+    for field in fields(LogIdentity):
+        before, now = getattr(stored.log, field.name), getattr(found, field.name)
+        if before == now:
+            continue
+        if field.name == "publication":
+            raise PublicationBroken(
+                "the publication was dropped and created anew, or the table was taken out and put back",
+                why=f"Its catalogue rows changed from {before} to {now}: rows committed meanwhile are not in the stream.",
+                remedy="Publish from the table what was missed, then start once with --adopt.",
+            )
+        raise WrongLog(
+            f"the stored position {stored} belongs to {field.name} {before}, this is {field.name} {now}",
+            why="The settings point to another server or table, or the server was restored or failed over.",
+            remedy="Mend source.postgres, source.slot or source.table. If the change is meant, start once with --adopt.",
+        )
+
+
+def _usable(slot: Slot, found: LogIdentity) -> None:
+    if slot.plugin != "pgoutput" or slot.database != found.database:
+        raise WrongLog(
+            f"the slot {slot.name} is of plugin {slot.plugin} in database {slot.database}",
+            why=f"Tailrace needs pgoutput in database {found.database}.",
+            remedy="Choose another name in source.slot.",
+        )
+    if slot.wal_status == "lost" or slot.invalidation:
+        raise SlotLost(
+            f"the slot {slot.name} is invalidated ({slot.invalidation or 'wal_removed'})",
+            why="The server removed WAL that the slot still needed (max_slot_wal_keep_size or an idle timeout).",
+            remedy="Rows committed since the stored position are in the outbox table, not in the stream. Publish them, "
+            "drop the slot, create it anew and start once with --adopt.",
+        )

@@ -1,0 +1,213 @@
+"""One connection to Postgres, every wait on it bounded. Driver errors become ours here, in one table.
+
+Both kinds of session go through it: the replication session, which speaks the simple protocol and then streams, and
+the control session for catalogue queries. psycopg has no replication API, its `pq` layer has all that is needed.
+Values come back as text. A link that stays silent past its timeout is given up: half-open connections look alive.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from tailrace.errors import (
+    AccessRefused,
+    SlotBusy,
+    SlotLost,
+    SourceError,
+    SourceUnavailable,
+    TailraceError,
+)
+
+CONNECT_TIMEOUT = 10
+"""Seconds for a login; a server that needs longer is treated as away and tried again."""
+
+_SESSION = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1"
+"""Values must read the same whoever's session prints them: the walsender's or the table reader's."""
+
+_Rows = list[tuple[str | None, ...]]
+
+
+class Link:
+    """A session with Postgres; `replication` chooses the kind."""
+
+    def __init__(self, conninfo: str, *, replication: bool, timeout: float) -> None:
+        self.timeout = timeout
+        extra: dict[str, str | int] = {
+            "connect_timeout": min(CONNECT_TIMEOUT, max(2, int(timeout))),
+            "options": _SESSION,
+            "client_encoding": "utf8",
+            "application_name": "tailrace",
+        }
+        if replication:
+            extra["replication"] = "database"
+        try:
+            # The connection object stays here for its life time only: all talk goes through `pgconn`.
+            self._connection = psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True)
+        except psycopg.Error as error:
+            raise _refusal(error.sqlstate, str(error)) from None
+        self.pgconn: pq.abc.PGconn = self._connection.pgconn
+        self._poll = select.poll()
+        self._poll.register(self.pgconn.socket, select.POLLIN)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def server_version(self) -> int:
+        """As Postgres counts: 160014 is 16.14."""
+        return self.pgconn.server_version
+
+    def query(self, sql: str, parameters: Sequence[str | None] | None = None, *, timeout: float | None = None) -> _Rows:
+        """Runs one statement and returns its rows as text; without parameters by the simple protocol."""
+        try:
+            if parameters is None:
+                self.pgconn.send_query(sql.encode())
+            else:
+                self.pgconn.send_query_params(
+                    sql.encode(), [None if value is None else value.encode() for value in parameters]
+                )
+            result = self._result(time.monotonic() + (timeout or self.timeout))
+        except psycopg.Error as error:
+            raise _refusal(error.sqlstate, str(error)) from None
+        return [
+            tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    def begin_copy(self, sql: str) -> None:
+        """Sends a command that answers with a two-way copy: START_REPLICATION."""
+        try:
+            self.pgconn.send_query(sql.encode())
+            self._result(time.monotonic() + self.timeout, copying=True)
+        except psycopg.Error as error:
+            raise _refusal(error.sqlstate, str(error)) from None
+
+    def receive(self) -> bytes | None:
+        """The next CopyData frame if one has arrived, else None; never waits."""
+        try:
+            size, data = self.pgconn.get_copy_data(1)
+            if size == 0:
+                self.pgconn.consume_input()
+                size, data = self.pgconn.get_copy_data(1)
+        except psycopg.Error as error:
+            raise _refusal(error.sqlstate, str(error)) from None
+        if size > 0:
+            return bytes(data)  # values are sliced from it, and must outlive libpq's buffer
+        if size == -1:
+            # The server ended the copy: an error result follows, or a shutdown without one.
+            self._result(time.monotonic() + self.timeout)
+            raise SourceUnavailable("Postgres ended the replication stream", remedy="Tailrace reconnects by itself.")
+        return None
+
+    def send(self, frame: bytes) -> None:
+        """Sends one CopyData frame."""
+        deadline = time.monotonic() + self.timeout
+        try:
+            self.pgconn.put_copy_data(frame)
+            while self.pgconn.flush() == 1:
+                self._wait(deadline, select.POLLIN | select.POLLOUT)
+                self.pgconn.consume_input()
+        except psycopg.Error as error:
+            raise _refusal(error.sqlstate, str(error)) from None
+
+    def _result(self, deadline: float, *, copying: bool = False) -> pq.abc.PGresult:
+        while self.pgconn.flush() == 1:
+            self._wait(deadline, select.POLLIN | select.POLLOUT)
+            self.pgconn.consume_input()
+        last: pq.abc.PGresult | None = None
+        while True:
+            while self.pgconn.is_busy():
+                self._wait(deadline, select.POLLIN)
+                self.pgconn.consume_input()
+            result = self.pgconn.get_result()
+            if result is None:
+                break
+            last = result
+            if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.NONFATAL_ERROR):
+                state = result.error_field(pq.DiagnosticField.SQLSTATE)
+                raise _refusal(state.decode() if state else None, result.error_message.decode("utf-8", "replace"))
+            if copying and result.status == pq.ExecStatus.COPY_BOTH:
+                return result
+        if last is None:
+            raise SourceUnavailable("Postgres hung up", remedy="Tailrace reconnects by itself.")
+        return last
+
+    def _wait(self, deadline: float, events: int) -> None:
+        self._poll.modify(self.pgconn.socket, events)
+        left = deadline - time.monotonic()
+        if left <= 0 or not self._poll.poll(left * 1000):
+            raise SourceUnavailable(
+                f"Postgres did not answer within {self.timeout:.0f} s",
+                why="The server is overloaded, or the network path is half-open.",
+                remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
+            )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+# SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
+_RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01")
+_RIGHTS = ("28", "42501", "3D000")
+# A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
+_RIGHTS_TEXT = (
+    "authentication failed",
+    "pg_hba.conf",
+    "does not exist",
+    "permission denied",
+    "must be superuser",
+)
+
+
+def _refusal(sqlstate: str | None, text: str) -> TailraceError:
+    """The one table from Postgres's errors to ours."""
+    text = " ".join(text.split()).removeprefix("ERROR: ").removeprefix("FATAL: ")
+    if sqlstate == "55006":
+        return SlotBusy(
+            text,
+            why="Another session streams from the slot: an older instance, or one whose end the server has not noticed.",
+            remedy="Tailrace waits and tries again. If it stays, look for the process in pg_stat_replication.",
+        )
+    if sqlstate == "58P01" or (sqlstate == "55000" and "replication slot" in text and "no longer" in text):
+        return SlotLost(
+            text,
+            why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
+            remedy="The rows are still in the outbox table. Drop the slot, then start anew with --adopt after "
+            "publishing what was missed.",
+        )
+    if sqlstate is not None and sqlstate.startswith(_RIGHTS):
+        return _rights(text)
+    if sqlstate is not None and not sqlstate.startswith(_RETRIED):
+        return SourceError(
+            f"{text} [{sqlstate}]",
+            why="Postgres refused the statement.",
+            remedy="Mend what it names, then start again: nothing was lost.",
+        )
+    if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
+        return _rights(text)
+    return SourceUnavailable(text or "Postgres hung up", remedy="Tailrace reconnects by itself.")
+
+
+def _rights(text: str) -> AccessRefused:
+    return AccessRefused(
+        text,
+        why="The role, its password or its rights do not allow it.",
+        remedy="Check source.postgres; the role needs LOGIN and REPLICATION, a pg_hba.conf line, and SELECT on the "
+        "outbox table. `tailrace init` prints the grants.",
+    )

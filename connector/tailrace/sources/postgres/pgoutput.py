@@ -1,0 +1,308 @@
+"""Decoder of pgoutput, the messages of Postgres logical replication, protocol version 1. Pure.
+
+One contract: `decode` takes one whole message and returns it, or raises ProtocolError. Truncated input, bytes
+left over, an unknown tag, a name without its terminator or not in UTF-8: nothing else escapes, and no work is
+sized by what the input claims. Error texts carry tags and offsets, never row values.
+
+LSNs, OIDs and transaction ids are unsigned; times are signed microseconds since 2000-01-01 (see wire.py).
+Names and text come in the session's client_encoding, which must be UTF8. Layouts: "Logical Replication
+Message Formats" in the Postgres documentation.
+"""
+
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from tailrace.errors import ProtocolError
+
+
+class Unchanged(Enum):
+    """The type of UNCHANGED_TOAST; an enum so that ``is UNCHANGED_TOAST`` narrows for type checkers."""
+
+    TOAST = "u"
+
+
+# An out-of-line value that an UPDATE did not touch: the server leaves it out, which is not the same as NULL.
+UNCHANGED_TOAST: Final = Unchanged.TOAST
+
+# Text values stay bytes: most are passed on or parsed as JSON, and neither wants a str in between.
+Value: TypeAlias = bytes | Unchanged | None
+Row: TypeAlias = tuple[Value, ...]
+
+
+class Begin(NamedTuple):
+    """A transaction starts. Only committed ones are sent, so the commit's position and time are known."""
+
+    final_lsn: int
+    commit_time: int
+    xid: int
+
+
+class Commit(NamedTuple):
+    """A transaction is complete. Confirm `end_lsn`: confirming `commit_lsn` has it sent again."""
+
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+class Origin(NamedTuple):
+    """The transaction came to this server by replication, from the origin of this name."""
+
+    commit_lsn: int
+    name: str
+
+
+class LogicalMessage(NamedTuple):
+    """What a session wrote with pg_logical_emit_message()."""
+
+    flags: int
+    lsn: int
+    prefix: str
+    content: bytes
+
+    @property
+    def transactional(self) -> bool:
+        """False when it was sent at once, whatever became of the transaction it was written in."""
+        return bool(self.flags & 1)
+
+
+class Column(NamedTuple):
+    flags: int
+    name: str
+    type_oid: int
+    type_modifier: int
+
+    @property
+    def is_key(self) -> bool:
+        return bool(self.flags & 1)
+
+
+class Relation(NamedTuple):
+    """The shape of a table, sent before its first row and again whenever it has changed.
+
+    `namespace` is empty for pg_catalog. `replica_identity` is d(efault), n(othing), f(ull) or i(ndex).
+    """
+
+    relation_id: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[Column, ...]
+
+
+class Type(NamedTuple):
+    """The name of a type that is not built in; `namespace` is empty for pg_catalog."""
+
+    type_oid: int
+    namespace: str
+    name: str
+
+
+class Insert(NamedTuple):
+    relation_id: int
+    row: Row
+
+
+class Update(NamedTuple):
+    """`key` is there when key columns changed, `old` with replica identity full; at most one of the two."""
+
+    relation_id: int
+    key: Row | None
+    old: Row | None
+    row: Row
+
+
+class Delete(NamedTuple):
+    """Exactly one is there: `key` (NULL in all other columns) or `old` (replica identity full)."""
+
+    relation_id: int
+    key: Row | None
+    old: Row | None
+
+
+class Truncate(NamedTuple):
+    cascade: bool
+    restart_identity: bool
+    relation_ids: tuple[int, ...]
+
+
+Message: TypeAlias = Begin | Commit | Origin | LogicalMessage | Relation | Type | Insert | Update | Delete | Truncate
+
+_INSERT: Final = ord("I")
+_KEY, _OLD, _NEW = b"KON"
+_TEXT, _NULL, _TOAST, _BINARY = b"tnub"
+
+# Bound methods of compiled structs, each named after what it reads. "x" skips a tag that has been looked at.
+_insert_head = struct.Struct(">xIBH").unpack_from
+_begin = struct.Struct(">xQqI").unpack_from
+_commit = struct.Struct(">xBQQq").unpack_from
+_message_head = struct.Struct(">xBQ").unpack_from
+_relation_tail = struct.Struct(">BH").unpack_from
+_column_tail = struct.Struct(">Ii").unpack_from
+_row_head = struct.Struct(">IB").unpack_from
+_truncate_head = struct.Struct(">xIB").unpack_from
+_u64 = struct.Struct(">Q").unpack_from
+_u32 = struct.Struct(">I").unpack_from
+_u16 = struct.Struct(">H").unpack_from
+
+# The generated __new__ of a NamedTuple is a Python function; going past it saves a tenth of an Insert.
+_new_tuple = tuple.__new__
+
+
+def decode(buf: bytes, at: int = 0) -> Message:
+    """Decode the one message that fills `buf` from offset `at` (not negative) to its end.
+
+    The offset is there so that a message inside a CopyData frame needs no copy of its own. `buf` must be
+    bytes, not a memoryview: values are slices of it and outlive the driver's buffer. Raises only
+    ProtocolError, whose offsets count from the start of `buf`.
+    """
+    # Reading runs ahead without checking: an index or a struct past the end raises, a slice past the end
+    # comes out short but still moves the position beyond the end, where the comparison below catches it. So
+    # one check and one handler, both all but free, stand for a check per field.
+    message: Message
+    try:
+        tag = buf[at]
+        if tag == _INSERT:
+            relation_id, part, count = _insert_head(buf, at)
+            if part != _NEW:
+                raise _unexpected(part, at + 5, "part of an Insert")
+            row, end = _read_row(buf, at + 8, count)
+            message = _new_tuple(Insert, (relation_id, row))
+        else:
+            reader = _READERS.get(tag)
+            if reader is None:
+                raise _unexpected(tag, at, "message in protocol version 1")
+            message, end = reader(buf, at)
+    except (IndexError, struct.error):
+        raise ProtocolError(f"pgoutput message is truncated at offset {len(buf)}") from None
+    if end != len(buf):
+        what = "is truncated" if end > len(buf) else "has bytes left over"
+        raise ProtocolError(f"pgoutput message {what} (end expected at {end}, found at {len(buf)})")
+    return message
+
+
+def _unexpected(tag: int, offset: int, where: str) -> ProtocolError:
+    return ProtocolError(f"no such {where}: tag {bytes((tag,))!r} at offset {offset}")
+
+
+def _read_row(buf: bytes, pos: int, count: int) -> tuple[Row, int]:
+    """Read `count` column values; the hottest loop of the connector."""
+    values: list[Value] = []
+    for _ in range(count):
+        kind = buf[pos]
+        if kind == _TEXT:
+            (size,) = _u32(buf, pos + 1)
+            start = pos + 5
+            pos = start + size
+            values.append(buf[start:pos])
+        elif kind == _NULL:
+            values.append(None)
+            pos += 1
+        elif kind == _TOAST:
+            values.append(UNCHANGED_TOAST)
+            pos += 1
+        elif kind == _BINARY:
+            # Refused rather than returned: as bytes it could not be told from text.
+            raise ProtocolError(f"binary column value at offset {pos}: the binary option must stay off")
+        else:
+            raise _unexpected(kind, pos, "column kind")
+    return tuple(values), pos
+
+
+def _read_counted_row(buf: bytes, pos: int) -> tuple[Row, int]:
+    (count,) = _u16(buf, pos)
+    return _read_row(buf, pos + 2, count)
+
+
+def _read_name(buf: bytes, pos: int) -> tuple[str, int]:
+    end = buf.find(0, pos)
+    if end < 0:
+        raise ProtocolError(f"name at offset {pos} has no terminator")
+    try:
+        return str(buf[pos:end], "utf-8"), end + 1
+    except UnicodeDecodeError:
+        raise ProtocolError(f"name at offset {pos} is not UTF-8: is client_encoding UTF8?") from None
+
+
+def _read_origin(buf: bytes, at: int) -> tuple[Origin, int]:
+    (lsn,) = _u64(buf, at + 1)
+    name, end = _read_name(buf, at + 9)
+    return Origin(lsn, name), end
+
+
+def _read_logical_message(buf: bytes, at: int) -> tuple[LogicalMessage, int]:
+    flags, lsn = _message_head(buf, at)
+    prefix, pos = _read_name(buf, at + 10)
+    (size,) = _u32(buf, pos)
+    end = pos + 4 + size
+    return LogicalMessage(flags, lsn, prefix, buf[pos + 4 : end]), end
+
+
+def _read_relation(buf: bytes, at: int) -> tuple[Relation, int]:
+    (relation_id,) = _u32(buf, at + 1)
+    namespace, pos = _read_name(buf, at + 5)
+    name, pos = _read_name(buf, pos)
+    identity, count = _relation_tail(buf, pos)
+    if identity not in b"dnfi":
+        raise _unexpected(identity, pos, "replica identity")
+    pos += 3
+    columns = []
+    for _ in range(count):
+        flags = buf[pos]
+        column, pos = _read_name(buf, pos + 1)
+        type_oid, type_modifier = _column_tail(buf, pos)
+        columns.append(Column(flags, column, type_oid, type_modifier))
+        pos += 8
+    return Relation(relation_id, namespace, name, chr(identity), tuple(columns)), pos
+
+
+def _read_type(buf: bytes, at: int) -> tuple[Type, int]:
+    (type_oid,) = _u32(buf, at + 1)
+    namespace, pos = _read_name(buf, at + 5)
+    name, end = _read_name(buf, pos)
+    return Type(type_oid, namespace, name), end
+
+
+def _read_update(buf: bytes, at: int) -> tuple[Update, int]:
+    relation_id, part = _row_head(buf, at + 1)
+    pos = at + 5
+    key = old = None
+    if part == _KEY:
+        key, pos = _read_counted_row(buf, pos + 1)
+    elif part == _OLD:
+        old, pos = _read_counted_row(buf, pos + 1)
+    if buf[pos] != _NEW:
+        raise _unexpected(buf[pos], pos, "part of an Update")
+    row, end = _read_counted_row(buf, pos + 1)
+    return Update(relation_id, key, old, row), end
+
+
+def _read_delete(buf: bytes, at: int) -> tuple[Delete, int]:
+    relation_id, part = _row_head(buf, at + 1)
+    if part not in (_KEY, _OLD):
+        raise _unexpected(part, at + 5, "part of a Delete")
+    row, end = _read_counted_row(buf, at + 6)
+    return (Delete(relation_id, row, None) if part == _KEY else Delete(relation_id, None, row)), end
+
+
+def _read_truncate(buf: bytes, at: int) -> tuple[Truncate, int]:
+    count, options = _truncate_head(buf, at)
+    # A count that lies is refused by unpack_from before anything of that size is made.
+    relation_ids = struct.unpack_from(f">{count}I", buf, at + 6)
+    return Truncate(bool(options & 1), bool(options & 2), relation_ids), at + 6 + 4 * count
+
+
+_READERS: Final[dict[int, Callable[[bytes, int], tuple[Message, int]]]] = {
+    ord("B"): lambda buf, at: (Begin(*_begin(buf, at)), at + 21),
+    ord("C"): lambda buf, at: (Commit(*_commit(buf, at)), at + 26),
+    ord("O"): _read_origin,
+    ord("M"): _read_logical_message,
+    ord("R"): _read_relation,
+    ord("Y"): _read_type,
+    ord("U"): _read_update,
+    ord("D"): _read_delete,
+    ord("T"): _read_truncate,
+}

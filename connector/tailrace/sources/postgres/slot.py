@@ -1,0 +1,171 @@
+"""The catalogue side of a source: who the server is, its slot, its publication. Queries only, no decisions.
+
+What is found here is judged in `admission.py`, which is pure.
+"""
+
+from __future__ import annotations
+
+from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
+from tailrace.lsn import parse_lsn
+from tailrace.sources.postgres.admission import Server, Slot
+from tailrace.sources.postgres.link import Link
+
+
+def quote(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def split_table(table: str) -> tuple[str, str]:
+    """`public.outbox` -> (`public`, `outbox`); the schema defaults to public."""
+    schema, dot, name = table.rpartition(".")
+    return (schema, name) if dot else ("public", table)
+
+
+def identify(replication: Link) -> Server:
+    system_id, timeline, lsn, database = replication.query("IDENTIFY_SYSTEM")[0]
+    return Server(str(system_id), int(timeline or 0), parse_lsn(str(lsn)), str(database))
+
+
+def require_logical(control: Link) -> None:
+    """Refuses a server that cannot do logical decoding, with the line that mends it."""
+    level = control.query("SHOW wal_level")[0][0]
+    if level != "logical":
+        raise AccessRefused(
+            f"wal_level is {level}, logical decoding needs `logical`",
+            why="The server does not write enough into its log to decode rows from it.",
+            remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres "
+            "(on RDS set rds.logical_replication = 1).",
+        )
+
+
+def read_slot(control: Link, name: str) -> Slot | None:
+    version = control.server_version
+    invalidation = (
+        "invalidation_reason"
+        if version >= 170000
+        else "CASE WHEN conflicting THEN 'conflict' END"
+        if version >= 160000
+        else "NULL"
+    )
+    rows = control.query(
+        "SELECT slot_name, plugin, database, active_pid, confirmed_flush_lsn, wal_status, "
+        f"{invalidation}, "
+        "CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, "
+        "safe_wal_size FROM pg_replication_slots WHERE slot_name = $1",
+        [name],
+    )
+    if not rows:
+        return None
+    slot, plugin, database, pid, confirmed, status, invalid, retained, safe = rows[0]
+    return Slot(
+        name=str(slot),
+        plugin=str(plugin),
+        database=str(database),
+        active_pid=int(pid) if pid else None,
+        confirmed_lsn=parse_lsn(confirmed) if confirmed else 0,
+        wal_status=status or "",
+        invalidation=invalid,
+        retained_bytes=int(float(retained)) if retained else 0,
+        safe_bytes=int(safe) if safe else None,
+    )
+
+
+def create_slot(replication: Link, name: str, *, failover: bool, timeout: float) -> tuple[int, str]:
+    """Creates the slot; returns the LSN it begins at and the name of its exported snapshot.
+
+    The snapshot lives until the next command on this link. Creation waits for transactions that are under way, so
+    it gets a timeout of its own.
+    """
+    options = "SNAPSHOT 'export'"
+    if failover:
+        if replication.server_version < 170000:
+            raise ConfigError(
+                "source.failover is set, but the server is older than Postgres 17",
+                why="Failover slots came with Postgres 17.",
+                remedy="Set failover: false, or upgrade the server.",
+            )
+        options += ", FAILOVER true"
+    # The parenthesised form came with Postgres 15; before it the export was the default.
+    options = f" ({options})" if replication.server_version >= 150000 else " EXPORT_SNAPSHOT"
+    rows = replication.query(f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput{options}", timeout=timeout)
+    _, lsn, snapshot, _ = rows[0]
+    return parse_lsn(str(lsn)), str(snapshot)
+
+
+def drop_slot(control: Link, name: str) -> None:
+    control.query("SELECT pg_drop_replication_slot($1)", [name])
+
+
+def ensure_publication(control: Link, publication: str, table: str, *, create: bool) -> None:
+    """Creates the publication if it is missing and may be created; must come before the slot."""
+    if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
+        return
+    schema, name = split_table(table)
+    statement = (
+        f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote(schema)}.{quote(name)} "
+        "WITH (publish = 'insert', publish_via_partition_root = true)"
+    )
+    if not create:
+        raise PublicationBroken(
+            f"there is no publication {publication}",
+            why="source.create is false, so Tailrace does not create it.",
+            remedy=f"As the owner of the table: {statement};",
+        )
+    try:
+        control.query(statement)
+    except AccessRefused as error:
+        raise AccessRefused(
+            f"the publication {publication} is missing and cannot be created: {error.what}",
+            why="Only the owner of the table may publish it.",
+            remedy=f"As the owner of the table: {statement};",
+        ) from None
+
+
+def publication_fingerprint(control: Link, publication: str, table: str) -> str:
+    """A text that changes whenever rows may have been passed over; raises if the table is not published whole."""
+    schema, name = split_table(table)
+    rows = control.query(
+        """
+        SELECT p.oid, p.pubinsert, c.oid, coalesce(r.oid, 0), r.prqual IS NOT NULL,
+               EXISTS (SELECT FROM pg_publication_tables t
+                       WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3)
+        FROM pg_publication p
+        LEFT JOIN pg_class c ON c.relname = $3 AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
+        LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+        WHERE p.pubname = $1
+        """,
+        [publication, schema, name],
+    )
+    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote(schema)}.{quote(name)};"
+    if not rows:
+        problem = f"there is no publication {publication}"
+        raise _broken(problem, f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote(schema)}.{quote(name)};")
+    oid, inserts, relation, membership, filtered, published = rows[0]
+    if relation is None:
+        raise _broken(
+            f"there is no table {schema}.{name}",
+            "Create it (`tailrace init` prints the DDL) or mend source.table.",
+        )
+    if published != "t":
+        raise _broken(f"the publication {publication} does not contain {schema}.{name}", add)
+    if inserts != "t":
+        raise _broken(
+            f"the publication {publication} does not publish inserts",
+            f"ALTER PUBLICATION {quote(publication)} SET (publish = 'insert');",
+        )
+    if filtered == "t":
+        raise _broken(
+            f"the publication {publication} has a row filter on {schema}.{name}",
+            f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote(schema)}.{quote(name)};",
+        )
+    return f"{oid}/{membership}/{relation}"
+
+
+def _broken(problem: str, mend: str) -> PublicationBroken:
+    return PublicationBroken(
+        problem,
+        why="Rows that are not published never reach the stream, without any error from the server.",
+        remedy=f"{mend} Rows committed meanwhile are in the table, not in the stream: publish them, then start once "
+        "with --adopt.",
+    )

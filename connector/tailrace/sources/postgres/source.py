@@ -1,0 +1,275 @@
+"""The Postgres source: admission, the rows already in the table, then the stream; one `read` for both.
+
+Positions go out with rows, and only one thing comes back: the position that Kafka has stored, which `confirm` tells
+the server. The server never hears of a position that is not stored (I6), and it hears something within every
+`link_timeout / 3`, also while the pipeline is paused, or it would end the session.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tailrace import killpoint
+from tailrace.errors import PublicationBroken, SlotAhead, SourceUnavailable
+from tailrace.event import Chunk
+from tailrace.lsn import format_lsn
+from tailrace.position import LogIdentity, Position, TableRead
+from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.admission import Step, admit
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.snapshot import TableReader
+from tailrace.sources.postgres.transactions import Transactions
+from tailrace.sources.postgres.wire import (
+    KEEPALIVE,
+    XLOG_DATA,
+    XLOG_DATA_BODY,
+    decode_frame,
+    decode_keepalive,
+    encode_status_update,
+    postgres_micros,
+    unix_ms,
+)
+from tailrace.wake import Wake
+
+SLOT_CREATION_TIMEOUT = 600.0
+"""Creating a slot waits for transactions that are under way; ten minutes is a long transaction."""
+TABLE_PAGE = 2000
+"""Rows fetched from the table at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresOptions:
+    """What the source needs to know; the settings of the same names."""
+
+    conninfo: str
+    table: str
+    slot: str
+    publication: str
+    create: bool = True
+    beginning: bool = False
+    order_by: tuple[str, ...] = ("id",)
+    timestamp: str | None = None
+    failover: bool = False
+    halt_on_change: bool = False
+    link_timeout: float = 30.0
+    adopt: bool = False
+
+
+class PostgresSource:
+    """Implements `pipeline.Source`; owned by one thread."""
+
+    def __init__(self, options: PostgresOptions, *, wake: Wake) -> None:
+        """`wake` ends a waiting `read` early."""
+        self._options = options
+        self._wake = wake
+        self._links: list[Link] = []
+        self._table: TableReader | None = None
+        self._confirmed = 0
+        self._received = 0
+        self._urgent = False
+        self._last_heard = self._last_sent = time.monotonic()
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
+        options = self._options
+        self._control = self._connect(replication=False)
+        self._stream = self._connect(replication=True)
+        catalogue.require_logical(self._control)
+        if stored is None or stored.creating:
+            # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
+            catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
+        server = catalogue.identify(self._stream)
+        self._fingerprint = self._read_fingerprint()
+        found = LogIdentity(
+            server.system_id, server.timeline, server.database, options.slot, options.table, self._fingerprint
+        )
+        slot = catalogue.read_slot(self._control, options.slot)
+        admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
+        if admission.position is None:
+            start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
+        else:
+            start, exported = admission.position, None
+        if start.table_read is not None:
+            start = self._open_table(start, exported)
+        if admission.step is not Step.STREAM or start != stored:
+            store(start)
+        self._begin(start)
+        return start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
+        if self._table is not None:
+            return self._read_table(min(limit, TABLE_PAGE))
+        self._pulse()
+        transactions = self._transactions
+        rows = transactions.rows = []
+        taken, frames_left, waited = 0, limit * 4, False
+        receive, feed = self._stream.receive, transactions.feed
+        while len(rows) < limit and taken < limit_bytes and frames_left > 0:
+            frame = receive()
+            if frame is None:
+                if rows or waited or not self._wait(wait):
+                    break
+                waited = True
+                continue
+            frames_left -= 1
+            taken += len(frame)
+            if frame[0] == XLOG_DATA:
+                feed(frame, XLOG_DATA_BODY)
+            elif frame[0] == KEEPALIVE:
+                self._keepalive(frame)
+            else:
+                decode_frame(frame)  # raises: there is no third kind
+        if taken:
+            self._last_heard = time.monotonic()
+        if transactions.relations_changed:
+            transactions.relations_changed = False
+            self._verify_publication()
+        if rows:
+            killpoint.reached(killpoint.ROWS_READ)
+        position = transactions.position
+        self._received = max(self._received, position.lsn)
+        more = len(rows) >= limit or taken >= limit_bytes or frames_left == 0
+        return Chunk(rows, position, more, self._urgent)
+
+    def settle(self) -> None:
+        """Must pass before a position without rows is stored: nothing was silently left out of the stream."""
+        if self._table is None:
+            self._verify_publication()
+        self._urgent = False
+
+    def confirm(self, position: Position) -> None:
+        """Tells the server that `position` is stored; it may let go of the log behind it."""
+        if self._table is None and position.lsn > self._confirmed:
+            self._confirmed = position.lsn
+            self._send_status()
+
+    def keep_alive(self) -> None:
+        """To be called every second or so while `read` is not: the server must hear from us, and we expect nothing."""
+        self._last_heard = time.monotonic()
+        if self._table is None and time.monotonic() - self._last_sent > self._options.link_timeout / 3:
+            self._send_status()
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    def _connect(self, *, replication: bool) -> Link:
+        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+        self._links.append(link)
+        return link
+
+    def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[Position, str]:
+        options = self._options
+        now = time.time_ns() // 1_000_000
+        # The intention is stored first. Killed between the next lines, a later start knows that a slot of this name
+        # is ours and unused, and creates it anew; without it an unknown slot would have to be refused.
+        store(Position(found, 0, now, creating=True))
+        killpoint.reached(killpoint.SLOT_INTENDED)
+        if again:
+            catalogue.drop_slot(self._control, options.slot)
+        lsn, exported = catalogue.create_slot(
+            self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
+        )
+        killpoint.reached(killpoint.SLOT_CREATED)
+        return Position(found, lsn, now, table_read=TableRead("") if options.beginning else None), exported
+
+    def _open_table(self, start: Position, exported: str | None) -> Position:
+        options = self._options
+        self._table = TableReader(
+            self._connect(replication=False),
+            options.table,
+            order_by=list(options.order_by),
+            timestamp=options.timestamp,
+            start=start,
+            exported=exported,
+        )
+        table_read = start.table_read or TableRead("")
+        return replace(start, table_read=replace(table_read, snapshot=self._table.snapshot))
+
+    def _read_table(self, limit: int) -> Chunk:
+        assert self._table is not None  # noqa: S101 - the caller looked
+        rows, position = self._table.read(limit)
+        if rows:
+            killpoint.reached(killpoint.TABLE_ROWS_READ)
+        if position is not None:
+            return Chunk(rows, position, more=True)
+        self._table = None
+        self._links.pop().close()
+        self._start_streaming()
+        return Chunk([], self._transactions.position, more=False, urgent=True)
+
+    def _begin(self, start: Position) -> None:
+        schema, table = catalogue.split_table(self._options.table)
+        self._transactions = Transactions(
+            start, schema=schema, table=table, halt_on_change=self._options.halt_on_change
+        )
+        self._confirmed = self._received = start.lsn
+        if self._table is None:
+            self._start_streaming()
+
+    def _start_streaming(self) -> None:
+        options = self._options
+        start = self._transactions.position
+        names = catalogue.quote(options.publication).replace("'", "''")
+        self._stream.begin_copy(
+            f"START_REPLICATION SLOT {catalogue.quote(options.slot)} LOGICAL {format_lsn(start.lsn)} "
+            f"(proto_version '1', publication_names '{names}')"
+        )
+        # The slot is ours now. Had it been moved since admission, the server would have begun there, silently.
+        slot = catalogue.read_slot(self._control, options.slot)
+        if slot is not None and slot.confirmed_lsn > start.lsn:
+            raise SlotAhead(
+                f"the slot {slot.name} was moved to {format_lsn(slot.confirmed_lsn)} while starting at {start}",
+                why="Another session advanced it.",
+                remedy="Find out who did; the rows in between are in the outbox table.",
+            )
+        self._last_heard = self._last_sent = time.monotonic()
+        killpoint.reached(killpoint.STREAM_STARTED)
+
+    def _read_fingerprint(self) -> str:
+        return catalogue.publication_fingerprint(self._control, self._options.publication, self._options.table)
+
+    def _verify_publication(self) -> None:
+        now = self._read_fingerprint()
+        if now != self._fingerprint:
+            raise PublicationBroken(
+                "the publication was dropped and created anew, or the table was taken out and put back",
+                why=f"Its catalogue rows changed from {self._fingerprint} to {now} while streaming.",
+                remedy="Rows committed meanwhile are in the table, not in the stream: publish them, then start once "
+                "with --adopt.",
+            )
+
+    def _keepalive(self, frame: bytes) -> None:
+        keepalive = decode_keepalive(frame)
+        self._transactions.idle(keepalive.wal_end, unix_ms(keepalive.send_time))
+        if keepalive.reply_requested:
+            self._urgent = True
+            self._send_status()
+
+    def _pulse(self) -> None:
+        now = time.monotonic()
+        if now - self._last_heard > self._options.link_timeout:
+            raise SourceUnavailable(
+                f"Postgres has been silent for {self._options.link_timeout:.0f} s",
+                why="The network path is half-open, or the server hangs.",
+                remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
+            )
+        if now - self._last_sent > self._options.link_timeout / 3:
+            self._send_status(reply=True)
+
+    def _send_status(self, *, reply: bool = False) -> None:
+        clock = postgres_micros(time.time_ns() // 1_000_000)
+        self._stream.send(encode_status_update(self._received, self._confirmed, self._confirmed, clock, reply=reply))
+        self._last_sent = time.monotonic()
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether something came on the stream within `seconds`; a wake-up ends the wait, too."""
+        poll = select.poll()
+        poll.register(self._stream.pgconn.socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        ready = poll.poll(seconds * 1000)
+        return any(fd == self._stream.pgconn.socket for fd, _ in ready)

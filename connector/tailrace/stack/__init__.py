@@ -1,0 +1,30 @@
+"""Real servers on this machine, for the demo, the tests and the benchmark: no Docker, nothing left behind.
+
+    with Stack() as stack:
+        dsn = stack.postgres.create_database("shop")
+        produce(bootstrap=stack.kafka.bootstrap)
+
+Each server comes from the first source there is: an address in TAILRACE_STACK_POSTGRES or
+TAILRACE_STACK_KAFKA, a Docker engine, or wheels and jars run under a guardian (see `guardian.py`). Only the
+last kind can be killed, paused and restarted (`server.local`); ask for it with `source=Source.LOCAL`.
+"""
+
+from tailrace.stack.both import Stack
+from tailrace.stack.errors import StackError
+from tailrace.stack.flow import Direction
+from tailrace.stack.kafka import KafkaBroker
+from tailrace.stack.postgres import PostgresServer
+from tailrace.stack.proxy import TcpProxy
+from tailrace.stack.source import Source
+from tailrace.stack.waiting import wait_until
+
+__all__ = [
+    "Direction",
+    "KafkaBroker",
+    "PostgresServer",
+    "Source",
+    "Stack",
+    "StackError",
+    "TcpProxy",
+    "wait_until",
+]

@@ -1,0 +1,42 @@
+"""Waiting for a condition with a deadline: the only way anything here waits.
+
+A condition is asked again and again at a short, growing interval until it holds. Nothing sleeps for a guessed
+time, and nothing waits for ever: past the deadline a `StackError` says what was awaited and for how long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tailrace.stack.errors import StackError
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.005
+LONGEST_PAUSE = 0.1
+
+
+def wait_until(
+    condition: Callable[[], T],
+    timeout: float = 10.0,
+    *,
+    what: str = "the condition",
+    remedy: str = "",
+) -> T:
+    """Ask `condition` until its answer is true, and return that answer.
+
+    An exception from the condition is not caught: only the caller knows which ones mean "not yet".
+    """
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise StackError(f"{what} did not happen within {timeout:g} s", remedy=remedy)
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, LONGEST_PAUSE)

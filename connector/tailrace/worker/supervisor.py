@@ -1,0 +1,88 @@
+"""Keeps a pipeline running: every recovery is a fresh start from the stored position.
+
+There is one way back from any trouble, and it is the same as the way up: throw source and publisher away, wait, and
+open them again in order. What may heal by itself is retried with growing delays; everything else stops the pipeline
+as FAILED, once, with its error and remedy. A state is announced when it changes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from tailrace import retry
+from tailrace.errors import Action, Fenced, TailraceError
+from tailrace.kafka.status import announce
+from tailrace.pipeline import Pipeline
+from tailrace.position import Position
+from tailrace.wake import Wake
+from tailrace.worker.assembly import Assembly
+
+STEADY_SECONDS = 30.0
+"""A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
+
+
+class Supervisor:
+    """Runs attempts until stopped or failed for good. `stop` may be called from a signal handler."""
+
+    def __init__(self, assembly: Assembly, *, chance: Callable[[], float] | None = None) -> None:
+        self._assembly = assembly
+        self._wake = Wake()
+        self._stopped = threading.Event()
+        self._chance = {"chance": chance} if chance else {}
+        self._log: Any = structlog.get_logger().bind(pipeline=assembly.settings.pipeline)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Returns after a clean stop; raises the error that needs a person."""
+        attempt = 0
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._attempt()
+            except TailraceError as error:
+                if error.action is not Action.RETRY:
+                    self._fail(error)
+                    raise
+                if time.monotonic() - began > STEADY_SECONDS:
+                    attempt = 0
+                attempt += 1
+                self._pause(error, attempt)
+        self._announce("STOPPED")
+        self._log.info("stopped")
+
+    def _attempt(self) -> None:
+        publisher = self._assembly.publisher(self._wake)
+        source = self._assembly.source(self._wake)
+        pipeline = Pipeline(source, publisher, self._assembly.line, wake=self._wake, stopping=self._stopped.is_set)
+        try:
+            pipeline.run(started=self._started)
+        finally:
+            self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
+
+    def _started(self, position: Position) -> None:
+        self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
+        self._announce("RUNNING")
+
+    def _pause(self, error: TailraceError, attempt: int) -> None:
+        seconds = retry.delay(attempt, **self._chance)
+        self._log.warning("waiting", error=error.code, what=error.what, retry_in=round(seconds, 1), attempt=attempt)
+        self._announce("RETRYING", error)
+        self._stopped.wait(seconds)
+
+    def _fail(self, error: TailraceError) -> None:
+        self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
+        # After being fenced the state is the other instance's to tell.
+        if not isinstance(error, Fenced):
+            self._announce("FAILED", error)
+
+    def _announce(self, state: str, error: TailraceError | None = None) -> None:
+        if not announce(self._assembly.kafka, state, error):
+            self._log.debug("state not announced", state=state)

@@ -1,0 +1,72 @@
+"""Rows 1-4 of the fault matrix: kill -9 exactly between two steps, then a restart, then the oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_shop import Shop
+from tailrace import killpoint
+
+AT_START = (killpoint.SLOT_INTENDED, killpoint.SLOT_CREATED, killpoint.TABLE_ROWS_READ)
+WHILE_STREAMING = (
+    killpoint.STREAM_STARTED,
+    killpoint.ROWS_READ,
+    killpoint.BEFORE_PRODUCE,
+    killpoint.AFTER_PRODUCE,
+    killpoint.AFTER_COMMIT,
+    killpoint.AFTER_CONFIRM,
+    killpoint.IDLE_STORED,
+)
+
+
+def test_every_kill_point_is_exercised() -> None:
+    assert {*AT_START, *WHILE_STREAMING, killpoint.DRAINING} == set(killpoint.ALL)
+
+
+@pytest.mark.parametrize("point", AT_START)
+def test_killed_during_the_first_start(shop: Shop, point: str) -> None:
+    """The rows of the table come once, and what is committed meanwhile comes once, too."""
+    shop.configure(source={"start": "beginning"}, limits={"batch_records": 20})
+    writer = shop.writer()
+    for _ in range(40):
+        writer.transaction()
+    assert shop.start(kill=point).ended() == -9
+    for _ in range(20):
+        writer.transaction()
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.committed > 60
+
+
+@pytest.mark.parametrize("point", WHILE_STREAMING)
+def test_killed_while_streaming(shop: Shop, point: str) -> None:
+    """Small batches cut transactions in the middle, so that ROWS_READ is inside one (row 4)."""
+    shop.configure(limits={"batch_records": 5})
+    shop.start().stop()
+    writer = shop.writer()
+    for _ in range(30):
+        writer.transaction(events=7)
+    nth = 1 if point in (killpoint.STREAM_STARTED, killpoint.IDLE_STORED) else 4
+    connector = shop.start(kill=f"{point}:{nth}")
+    if point == killpoint.IDLE_STORED:
+        shop.execute("CREATE TABLE unrelated AS SELECT generate_series(1, 1000)")
+    assert connector.ended() == -9
+    for _ in range(10):
+        writer.transaction()
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_killed_while_draining(shop: Shop) -> None:
+    """SIGTERM has come, and then the power goes."""
+    connector = shop.start(kill=killpoint.DRAINING, wait=False)
+    connector.says('"running"')
+    writer = shop.writer()
+    for _ in range(30):
+        writer.transaction()
+    assert connector.stop() == -9
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict

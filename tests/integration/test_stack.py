@@ -1,0 +1,432 @@
+"""The local stack with real servers: they start, come back from every death, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tailrace.stack import (
+    KafkaBroker,
+    PostgresServer,
+    Source,
+    Stack,
+    StackError,
+    TcpProxy,
+    kafka_local,
+    postgres,
+    postgres_local,
+    wait_until,
+)
+from tailrace.stack.places import unprivileged
+from tailrace.stack.ports import HOST, free_port
+
+pytest_plugins = ["fix_stack"]
+
+# Starts a stack, says who and where it is, and then waits to be killed.
+OWNER = """
+import json, os, signal, sys
+from tailrace.stack import Source, Stack
+with Stack(source=Source.LOCAL) as stack:
+    servers = [stack.postgres, stack.kafka]
+    with stack.postgres.connect() as connection:
+        told = {
+            "uid": os.geteuid(),
+            "database": connection.execute("SELECT current_user").fetchone()[0],
+            "cluster": stack.kafka.cluster_id,
+            "pids": [pid for server in servers for pid in server.pids],
+            "guardians": [server.process.guardian_pid for server in servers],
+            "run_dirs": [str(server.process.run_dir) for server in servers],
+        }
+    print(json.dumps(told), flush=True)
+    sys.stdin.read()
+"""
+
+
+def gone(pid: int) -> bool:
+    """Dead, whether or not its parent has noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def nothing_left(told: dict[str, Any]) -> bool:
+    return all(map(gone, told["pids"] + told["guardians"])) and not any(
+        Path(run_dir).exists() for run_dir in told["run_dirs"]
+    )
+
+
+def scalar(dsn: str, query: str) -> Any:
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def produce(bootstrap: str, topic: str, value: bytes = b"x") -> None:
+    """One message, in a transaction; raises what the broker answers."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0})
+    refused: list[KafkaError] = []
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, value, on_delivery=lambda error, _message: error and refused.append(error))
+    producer.flush(30)
+    if refused:
+        producer.abort_transaction(30)
+        raise KafkaException(refused[0])
+    producer.commit_transaction(30)
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    with PostgresServer(source=Source.LOCAL, settings={"wal_sender_timeout": "5s"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaBroker]:
+    with KafkaBroker(source=Source.LOCAL, properties={"message.max.bytes": "54321"}) as broker:
+        yield broker
+
+
+def test_the_shared_postgres_gives_each_test_a_database(database: str, postgres: PostgresServer) -> None:
+    assert scalar(database, "SHOW wal_level") == "logical"
+    assert scalar(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+    # Left behind on purpose: the fixture must be able to drop a database that has a slot.
+    scalar(database, "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')::text")
+    assert postgres.version_num // 10000 == 16 or postgres.source is Source.ADDRESS
+
+
+def test_postgres_18_is_there_too(postgres18: PostgresServer) -> None:
+    assert postgres18.version_num // 10000 == 18
+
+
+def test_the_shared_kafka_takes_a_transaction(kafka: KafkaBroker) -> None:
+    kafka.create_topic("shared", partitions=2)
+    produce(kafka.bootstrap, "shared")
+
+
+def test_settings_reach_the_server_and_can_be_altered(own_postgres: PostgresServer) -> None:
+    dsn = own_postgres.dsn()
+    assert scalar(dsn, "SHOW wal_sender_timeout") == "5s"
+    assert scalar(dsn, "SHOW max_replication_slots") == "50"
+    with own_postgres.connect() as connection:
+        connection.execute("ALTER SYSTEM SET wal_sender_timeout = '7s'")
+        connection.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: scalar(dsn, "SHOW wal_sender_timeout") == "7s")
+
+
+def test_postgres_wants_a_password_and_does_not_run_as_root(own_postgres: PostgresServer) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(own_postgres.dsn(user="postgres", password="wrong"))
+    assert Path(f"/proc/{own_postgres.pid}").stat().st_uid != 0
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_postgres_comes_back_with_its_data_on_the_same_port(own_postgres: PostgresServer, end: str) -> None:
+    dsn, port, pids = own_postgres.create_database(f"before_{end}"), own_postgres.port, own_postgres.pids
+    assert len(pids) > 3
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    getattr(own_postgres, end)()
+    assert all(map(gone, pids))
+    assert not own_postgres.running
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(dsn)
+    own_postgres.start()
+    assert own_postgres.port == port
+    assert own_postgres.pid not in pids
+    assert scalar(dsn, "SELECT answer FROM kept") == 42
+
+
+def test_a_paused_postgres_is_silent_and_goes_on_when_resumed(own_postgres: PostgresServer) -> None:
+    with own_postgres.connect() as connection:
+        own_postgres.pause()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(own_postgres.dsn(connect_timeout=2))
+        own_postgres.resume()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_cluster_of_a_killed_postgres_leaves_no_shared_memory() -> None:
+    with PostgresServer(source=Source.LOCAL) as server:
+        lock = (server.data_dir / "postmaster.pid").read_text().splitlines()
+        segment = lock[6].split()[1]
+        assert segment in segments()
+        server.kill()
+    assert segment not in segments()
+
+
+def segments() -> set[str]:
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+def test_a_setting_postgres_cannot_use_is_reported_with_its_log() -> None:
+    server = PostgresServer(source=Source.LOCAL, settings={"shared_buffers": "a lot"})
+    with pytest.raises(StackError, match="ended while it was starting") as caught:
+        server.__enter__()
+    assert 'invalid value for parameter "shared_buffers"' in caught.value.why
+    assert caught.value.remedy
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(StackError, match="no Postgres 9 here"):
+        PostgresServer("9", source=Source.LOCAL).start()
+
+
+def test_a_port_that_somebody_took_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        socket.create_server((HOST, free_port())) as taken,
+        socket.create_server((HOST, free_port())) as also,
+    ):
+        offers = [sock.getsockname()[1] for sock in (taken, also)] + [free_port(), free_port()]
+        for_postgres, for_kafka = iter(offers), iter(offers[1:] + [free_port() for _ in range(3)])
+        monkeypatch.setattr(postgres, "free_port", lambda: next(for_postgres))
+        monkeypatch.setattr(kafka_local, "free_port", lambda: next(for_kafka))
+        with Stack(source=Source.LOCAL) as stack:
+            assert stack.postgres.port == offers[2]
+            assert stack.kafka.port not in offers
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to stage the programs for another user")
+def test_programs_out_of_reach_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Path(tempfile.mkdtemp())
+    cache.chmod(0o755)
+    try:
+        monkeypatch.setattr(postgres_local, "reachable", lambda _path, _user: False)
+        monkeypatch.setattr(postgres_local, "shared_cache_dir", lambda _user: cache)
+        with PostgresServer("18", source=Source.LOCAL) as server:
+            assert server.bin_dir is not None
+            assert server.bin_dir.is_relative_to(cache)
+            assert server.version_num // 10000 == 18
+            version = [server.bin_dir / "pg_recvlogical", "--version"]
+            subprocess.run(version, check=True, stdout=subprocess.DEVNULL)
+    finally:
+        shutil.rmtree(cache)
+
+
+def test_an_address_in_the_environment_is_used_and_left_alone(
+    own_postgres: PostgresServer, own_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_STACK_POSTGRES", own_postgres.dsn())
+    monkeypatch.setenv("TAILRACE_STACK_KAFKA", own_kafka.bootstrap)
+    with Stack() as named:
+        assert not named.postgres.local
+        assert not named.kafka.local
+        assert named.postgres.port == own_postgres.port
+        assert named.kafka.cluster_id == own_kafka.cluster_id
+        with pytest.raises(StackError, match="not a local one"):
+            named.postgres.kill()
+        with pytest.raises(StackError, match="not a local one"):
+            named.kafka.kill()
+    assert own_postgres.running
+    assert own_kafka.running
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_kafka_comes_back_with_its_data_on_the_same_port(own_kafka: KafkaBroker, end: str) -> None:
+    own_kafka.create_topic(f"before_{end}")
+    produce(own_kafka.bootstrap, f"before_{end}")
+    address, pid = own_kafka.bootstrap, own_kafka.pid
+    getattr(own_kafka, end)()
+    assert gone(pid)
+    own_kafka.start()
+    assert own_kafka.bootstrap == address
+    assert f"before_{end}" in own_kafka.admin().list_topics(timeout=10).topics
+    produce(address, f"before_{end}")
+
+
+def test_a_paused_kafka_is_silent_and_goes_on_when_resumed(own_kafka: KafkaBroker) -> None:
+    own_kafka.pause()
+    with pytest.raises(KafkaException):
+        own_kafka.admin().list_topics(timeout=0.5)
+    own_kafka.resume()
+    assert own_kafka.admin().list_topics(timeout=10).brokers
+
+
+def test_a_denied_topic_refuses_and_others_do_not(own_kafka: KafkaBroker) -> None:
+    for topic in ("denied", "allowed"):
+        own_kafka.create_topic(topic)
+    admin = own_kafka.admin()
+    deny = AclBinding(
+        ResourceType.TOPIC,
+        "denied",
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    for created in admin.create_acls([deny]).values():
+        created.result(30)
+    with pytest.raises(KafkaException) as caught:
+        produce(own_kafka.bootstrap, "denied")
+    assert caught.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    produce(own_kafka.bootstrap, "allowed")
+
+
+def test_properties_reach_the_broker(own_kafka: KafkaBroker) -> None:
+    own_kafka.create_topic("small")
+    with pytest.raises(KafkaException) as caught:
+        produce(own_kafka.bootstrap, "small", b"x" * 60_000)
+    assert caught.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_a_property_kafka_cannot_use_is_reported_with_its_log() -> None:
+    broker = KafkaBroker(source=Source.LOCAL, properties={"num.io.threads": "many"})
+    with pytest.raises(StackError, match="ended while it was starting") as caught:
+        broker.__enter__()
+    assert "num.io.threads" in caught.value.why
+
+
+def test_clients_of_kafka_go_through_the_proxy_and_others_past_it() -> None:
+    with TcpProxy() as proxy, KafkaBroker(source=Source.LOCAL, advertised_port=proxy.port) as broker:
+        proxy.point_at(HOST, broker.port)
+        broker.create_topic("proxied")
+        assert broker.bootstrap == proxy.address
+        assert proxy.connections == 0
+        produce(broker.bootstrap, "proxied")
+        assert proxy.cuts == 0
+        proxy.cut()
+        produce(broker.bootstrap, "proxied")
+        proxy.refuse()
+        proxy.cut()
+        assert "proxied" in broker.admin().list_topics(timeout=10).topics
+
+
+def test_two_stacks_at_once_are_strangers_to_each_other() -> None:
+    def identity(_: int) -> tuple[Any, ...]:
+        with Stack(source=Source.LOCAL) as stack:
+            system = scalar(stack.postgres.dsn(), "SELECT system_identifier FROM pg_control_system()")
+            ports = stack.postgres.port, stack.kafka.port
+            return system, stack.kafka.cluster_id, *ports, stack.postgres.data_dir
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(identity, range(2))
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_nothing_is_left_when_the_owner_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        told = json.loads(owner.stdout.readline())
+        assert not nothing_left(told)
+        owner.send_signal(signal.SIGKILL)
+        wait_until(lambda: nothing_left(told), what="the end of both servers")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the whole run is a plain user's already")
+def test_a_plain_user_can_do_it_too(own_kafka: KafkaBroker) -> None:
+    user = unprivileged()
+    assert user is not None
+    home = Path(tempfile.mkdtemp())
+    try:
+        # Their cache has the jars already: fetching them is not what is tested here.
+        for entry in (own_kafka._library, own_kafka._warm):
+            shutil.copytree(entry, home / ".cache" / "tailrace" / entry.name)
+        for path in (home, *home.rglob("*")):
+            os.chown(path, user.uid, user.gid)
+        package = Path(postgres.__file__).parents[2]
+        as_user: dict[str, Any] = {
+            "user": user.uid,
+            "group": user.gid,
+            "extra_groups": [],
+            "cwd": "/",
+            "env": {
+                "HOME": str(home),
+                "PATH": os.defpath,
+                "PYTHONPATH": f"{package}:{sysconfig.get_path('purelib')}",
+            },
+        }
+        python = interpreter_for(as_user)
+        run = subprocess.run([python, "-c", OWNER], **as_user, input=b"", capture_output=True, check=False, timeout=120)
+        assert run.returncode == 0, run.stderr.decode()
+        told = json.loads(run.stdout)
+        assert (told["uid"], told["database"]) == (user.uid, "postgres")
+        assert nothing_left(told)
+    finally:
+        shutil.rmtree(home)
+
+
+def interpreter_for(as_user: dict[str, Any]) -> str:
+    """A Python of our version that the user may run: ours may lie below root's home."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (sys.executable, shutil.which(name, path=os.defpath + ":/usr/bin:/usr/local/bin")):
+        if candidate is not None:
+            try:
+                if not subprocess.run([candidate, "-c", "import tailrace"], **as_user, check=False).returncode:
+                    return candidate
+            except PermissionError:
+                continue
+    pytest.skip(f"no {name} that a plain user may run")
+
+
+def tailrace(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from tailrace.cli import main; main()", *arguments],
+        env={**os.environ, "XDG_STATE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> None:
+    def told(*arguments: str) -> dict[str, Any]:
+        run = tailrace("stack", *arguments, "--json", home=tmp_path)
+        assert run.stdout, run.stderr
+        answer: dict[str, Any] = json.loads(run.stdout)
+        return answer
+
+    try:
+        assert told("status") == {"up": False, "servers": []}
+        first = told("up")
+        assert first["started"]
+        again = told("up")
+        assert not again["started"]
+        assert again["servers"] == first["servers"]
+        assert told("status")["up"]
+        addresses = {server["server"]: server["address"] for server in first["servers"]}
+        assert scalar(addresses["Postgres"], "SELECT 1") == 1
+        exports = tailrace("stack", "up", "--export", home=tmp_path).stdout
+        shell = ["sh", "-c", f'{exports}printf %s "$TAILRACE_STACK_POSTGRES"']
+        assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == addresses["Postgres"]
+        other = tailrace("stack", "up", "--postgres", "18", home=tmp_path)
+        assert (other.returncode, other.stdout) == (3, "")
+        assert "tailrace stack down" in other.stderr
+        # Half of it dies: status says so, and up makes a whole one again.
+        state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
+        os.kill(state[0]["guardian"], signal.SIGKILL)
+        wait_until(lambda: gone(state[0]["guardian"]))
+        half = tailrace("stack", "status", home=tmp_path)
+        assert half.returncode == 1
+        assert told("up")["started"]
+        wait_until(lambda: gone(state[1]["guardian"]))
+        state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
+    finally:
+        assert told("down")["stopped"] == ["Postgres", "Kafka"]
+    assert all(gone(entry["guardian"]) and not Path(entry["run_dir"]).exists() for entry in state)
+    assert told("down")["stopped"] == []

@@ -1,0 +1,178 @@
+"""`main`: what each way of ending prints and returns, and that listing commands imports none of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import typer
+
+import tailrace
+from tailrace import cli
+from tailrace.config.secrets import remember
+from tailrace.errors import ConfigError, Fenced, SlotMissing, TailraceError
+
+Play = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Adds a command `play` that does what the test says."""
+
+    def add(act: Callable[[], object]) -> None:
+        def play(as_json: bool = typer.Option(False, "--json")) -> object:
+            """Play."""
+            return act()
+
+        module = types.ModuleType("tailrace.cli.play")
+        module.play = play  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "tailrace.cli.play", module)
+        monkeypatch.setitem(cli.COMMANDS, "play", ("tailrace.cli.play", "Play."))
+
+    return add
+
+
+def code_of(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return caught.value.code
+
+
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    def act() -> NoReturn:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), ("text", 0)])
+def test_what_a_command_returns_is_the_exit_code(play: Play, returned: object, code: int) -> None:
+    play(lambda: returned)
+    assert code_of("play") == code
+
+
+def test_a_command_may_leave_by_exit(play: Play) -> None:
+    play(raising(typer.Exit(1)))
+    assert code_of("play") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError("x"), 2), (SlotMissing("x"), 3), (Fenced("x"), 4), (TailraceError("x"), 3)],
+)
+def test_errors_have_exit_codes(
+    play: Play, capsys: pytest.CaptureFixture[str], error: TailraceError, code: int
+) -> None:
+    play(raising(error))
+    assert code_of("play") == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"{error.code}: x\n"
+
+
+def test_errors_are_told_as_json_where_asked_for(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    remember("main-s3cret")
+    play(raising(SlotMissing("no main-s3cret", why="gone", remedy="mend")))
+    assert code_of("play", "--json") == 3
+    told = json.loads(capsys.readouterr().err)
+    assert told["error"] == "SlotMissing"
+    assert (told["what"], told["why"], told["remedy"], told["exit_code"]) == ("no ***", "gone", "mend", 3)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_interrupted(play: Play, capsys: pytest.CaptureFixture[str], error: BaseException) -> None:
+    play(raising(error))
+    assert code_of("play") == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_bug_asks_to_be_reported_and_keeps_secrets(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    remember("bug-s3cret")
+    play(raising(RuntimeError("odd bug-s3cret")))
+    assert code_of("play") == 70
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "RuntimeError: odd ***" in told
+    assert "Please report it" in told
+    assert "bug-s3cret" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["inti"], "Did you mean `tailrace init`?"),
+        (["zzz"], "There are: run, check"),
+        (["--nonsense"], "See `tailrace --help`"),
+        (["play", "--nonsense"], "See `tailrace play --help`"),
+    ],
+)
+def test_wrong_usage(play: Play, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    play(lambda: None)
+    assert code_of(*arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_missing_module_is_no_such_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "absent", ("tailrace.cli.absent", "Absent."))
+    assert code_of("absent") == 2
+    assert "absent" in capsys.readouterr().err
+
+
+def test_a_module_may_bring_commands_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = typer.Typer(rich_markup_mode=None)
+    inner.command("up")(lambda: cli.say("going up"))
+    inner.command("down")(lambda: cli.say("going down"))
+    module = types.ModuleType("tailrace.cli.lift")
+    module.app = inner  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tailrace.cli.lift", module)
+    monkeypatch.setitem(cli.COMMANDS, "lift", ("tailrace.cli.lift", "Lift."))
+    assert code_of("lift", "down") == 0
+    assert capsys.readouterr().out == "going down\n"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("--version") == 0
+    assert capsys.readouterr().out == f"tailrace {tailrace.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert code_of(*arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for name, (_, short_help) in cli.COMMANDS.items():
+        assert f"{name} {short_help}" in told
+    for code in (
+        "0 done",
+        "1 a check",
+        "2 wrong usage",
+        "3 the pipeline FAILED",
+        "4 fenced",
+        "70 a bug",
+        "130",
+    ):
+        assert code in told
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    code = """
+import sys
+from tailrace.cli import COMMANDS, main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+heavy = {"rich", "yaml", "confluent_kafka", "psycopg", "jsonschema_rs"}
+heavy |= {name for name, _ in COMMANDS.values()}
+sys.exit(", ".join(heavy & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

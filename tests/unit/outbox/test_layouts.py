@@ -1,0 +1,182 @@
+"""Layouts: what a row means, what a table lacks, what cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import LayoutMismatch, Reason, Rejected
+from tailrace.event import Column, Columns, OutboxEvent, Row
+from tailrace.outbox import layouts
+from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
+
+UUID, TEXT, JSON, JSONB, BYTEA, INT4 = 2950, 25, 114, 3802, 17, 23
+PLAIN: Columns = tuple(
+    Column(name, oid)
+    for name, oid in [
+        ("id", UUID),
+        ("aggregatetype", TEXT),
+        ("aggregateid", TEXT),
+        ("type", TEXT),
+        ("payload", JSONB),
+    ]
+)
+VALUES = (b"e-1", b"order", b"o-7", b"OrderPlaced", b'{"a": 1}')
+
+
+def row(*more: bytes | None, columns: Columns = PLAIN, **changed: bytes | None) -> Row:
+    values = dict(zip((column.name for column in columns), (*VALUES, *more), strict=True)) | changed
+    return Row(columns, tuple(values.values()), "0/1:0", 1_700_000_000_000)
+
+
+def test_every_part_is_taken_from_its_column() -> None:
+    event = Layout(DEBEZIUM).read(row())
+    assert event == OutboxEvent(
+        "e-1", "OrderPlaced", "order", b"o-7", b'{"a": 1}', None, "0/1:0", 1_700_000_000_000, []
+    )
+    assert type(event) is OutboxEvent
+
+
+@pytest.mark.parametrize("missing", ["id", "type", "aggregatetype", "aggregateid", "payload"])
+def test_a_missing_column_is_named_with_its_setting_and_the_columns_there_are(missing: str) -> None:
+    columns = tuple(column for column in PLAIN if column.name != missing)
+    with pytest.raises(LayoutMismatch) as caught:
+        Layout(DEBEZIUM).read(Row(columns, (b"x",) * 4, "", 0))
+    text = str(caught.value)
+    part = {"aggregatetype": "aggregate", "aggregateid": "key"}.get(missing, missing)
+    assert repr(missing) in text
+    assert f"outbox.columns.{part}" in text
+    assert all(column.name in text for column in columns)
+
+
+@pytest.mark.parametrize("part", ["version", "timestamp"])
+def test_optional_parts_are_required_once_they_are_mapped(part: str) -> None:
+    with pytest.raises(LayoutMismatch, match="'absent'"):
+        Layout(replace(DEBEZIUM, **{part: "absent"})).read(row())
+
+
+def test_a_payload_column_that_is_no_text_is_a_mapping_mistake() -> None:
+    columns = (*PLAIN[:-1], Column("payload", INT4))
+    with pytest.raises(LayoutMismatch, match="payload"):
+        Layout(DEBEZIUM).read(row(columns=columns))
+
+
+def test_further_columns_become_headers_and_null_ones_are_left_out() -> None:
+    columns = (*PLAIN, Column("traceparent", TEXT), Column("tenant", TEXT), Column("created_at", 1184))
+    layout = Layout(replace(DEBEZIUM, timestamp="created_at"))
+    event = layout.read(row(b"00-ab-cd-01", None, b"2026-01-01 00:00:00+00", columns=columns))
+    assert event.extra == [("traceparent", b"00-ab-cd-01"), ("created_at", b"2026-01-01 00:00:00+00")]
+
+
+def test_the_version_is_read_and_also_sent() -> None:
+    columns = (*PLAIN, Column("version", INT4))
+    layout = Layout(replace(DEBEZIUM, version="version"))
+    event = layout.read(row(b"2", columns=columns))
+    assert (event.version, event.extra) == ("2", [("version", b"2")])
+    assert layout.read(row(None, columns=columns)).version is None
+
+
+def test_the_plan_follows_columns_that_change_in_mid_stream() -> None:
+    layout = Layout(DEBEZIUM)
+    first = layout.read(row())
+    turned = tuple(reversed(PLAIN))
+    second = layout.read(Row(turned, tuple(reversed(VALUES)), first.place, first.committed_ms))
+    assert second == first
+    assert layout.read(row()) == first
+
+
+def test_after_a_mismatch_the_next_row_is_not_read_by_the_old_plan() -> None:
+    layout = Layout(DEBEZIUM)
+    layout.read(row())
+    bad = Row(PLAIN[:-1], VALUES[:-1], "", 0)
+    for _ in range(2):
+        with pytest.raises(LayoutMismatch):
+            layout.read(bad)
+    assert layout.read(row()).id == "e-1"
+
+
+@pytest.mark.parametrize("oid", [TEXT, JSON, JSONB, 1043])
+@given(payload=st.none() | st.binary())
+def test_payloads_of_text_types_pass_untouched(oid: int, payload: bytes | None) -> None:
+    columns = (*PLAIN[:-1], Column("payload", oid))
+    assert Layout(DEBEZIUM).read(row(columns=columns, payload=payload)).payload == payload
+
+
+@given(raw=st.none() | st.binary())
+def test_bytea_is_decoded_wherever_it_is_carried(raw: bytes | None) -> None:
+    columns = (
+        *PLAIN[:2],
+        Column("aggregateid", BYTEA),
+        PLAIN[3],
+        Column("payload", BYTEA),
+        Column("blob", BYTEA),
+    )
+    text = None if raw is None else b"\\x" + raw.hex().encode()
+    event = Layout(DEBEZIUM).read(row(text, columns=columns, aggregateid=text, payload=text))
+    assert (event.key, event.payload) == (raw, raw)
+    assert event.extra == ([] if raw is None else [("blob", raw)])
+
+
+@pytest.mark.parametrize("text", [b"\\xabc", b"\\xzz", b"abc", b"", b"\\x 0", b"\\000"])
+def test_malformed_bytea_is_rejected(text: bytes) -> None:
+    columns = (*PLAIN[:-1], Column("payload", BYTEA))
+    with pytest.raises(Rejected, match="payload") as caught:
+        Layout(DEBEZIUM).read(row(columns=columns, payload=text))
+    assert caught.value.reason is Reason.POISON_MESSAGE
+
+
+def test_null_key_payload_and_aggregate_are_allowed() -> None:
+    event = Layout(DEBEZIUM).read(row(aggregateid=None, payload=None, aggregatetype=None))
+    assert (event.key, event.payload, event.aggregate) == (None, None, "")
+
+
+def test_a_table_without_an_aggregate_column() -> None:
+    event = Layout(ColumnMap("id", "type", None, "aggregateid", "payload")).read(row())
+    assert event.aggregate == ""
+    assert event.extra == [("aggregatetype", b"order")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"id": None}, "'id', the event's id, is NULL"),
+        ({"type": None}, "'type', the event's type, is NULL"),
+        ({"type": b""}, "'type', the event's type, is empty"),
+        ({"id": b"\xff"}, "column id"),
+        ({"type": b"\xff"}, "column type"),
+        ({"aggregatetype": b"\xff"}, "column aggregatetype"),
+    ],
+)
+def test_what_cannot_be_read_names_its_column(changed: dict[str, bytes | None], says: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        Layout(DEBEZIUM).read(row(**changed))
+    assert caught.value.reason is Reason.POISON_MESSAGE
+    assert says in caught.value.explanation
+
+
+def test_names_are_one_object_each_and_the_memory_of_them_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "KNOWN_NAMES", 10)
+    layout = Layout(DEBEZIUM)
+    assert layout.read(row()).type is layout.read(row(type=bytes(bytearray(b"OrderPlaced")))).type
+    for number in range(100):
+        layout.read(row(type=b"T%d" % number))
+        assert len(layout._names) <= 10
+
+
+@given(values=st.tuples(*[st.none() | st.binary(max_size=40)] * 5))
+def test_any_row_is_read_or_rejected(values: tuple[bytes | None, ...]) -> None:
+    try:
+        event = Layout(DEBEZIUM).read(Row(PLAIN, values, "p", 1))
+    except Rejected:
+        unreadable = [value for value in (values[0], values[1], values[3]) if not _is_text(value)]
+        assert unreadable or not values[3]
+        return
+    assert event.id.encode() == values[0]
+    assert event.type.encode() == values[3]
+
+
+def _is_text(value: bytes | None) -> bool:
+    return value is not None and value.decode(errors="ignore").encode() == value
