@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,14 @@ SCHEMA = {
 class Connector:
     """One `tailrace run` process, its output in a file."""
 
-    def __init__(self, file: Path, log: Path, *arguments: str, **environ: str) -> None:
+    def __init__(
+        self, file: Path, log: Path, *arguments: str, program: Sequence[str] = ("-m", "tailrace"), **environ: str
+    ) -> None:
+        """`program` is what Python is given to run: another one stands in for a mutated connector."""
         self.log_file = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace", "run", str(file), "--log-json", *arguments],
+                [sys.executable, *program, "run", str(file), "--log-json", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -72,6 +75,12 @@ class Connector:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"the connector did not end within {timeout} s:\n{self.log}")
+
+    def failed(self, error: str, *, exit_code: int = 3) -> None:
+        """Waits for its end, which must be by this error."""
+        code = self.ended()
+        assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not by {error}:\n{self.log}"
+        assert code == exit_code, self.log
 
     def stop(self, timeout: float = 10) -> int:
         """SIGTERM, then its exit code."""
@@ -121,12 +130,19 @@ class Shop:
                 self.settings[name] = value
         self.file.write_text(json.dumps(self.settings))
 
-    def start(self, *arguments: str, kill: str = "", wait: bool = True, **environ: str) -> Connector:
+    def start(
+        self,
+        *arguments: str,
+        kill: str = "",
+        wait: bool = True,
+        program: Sequence[str] = ("-m", "tailrace"),
+        **environ: str,
+    ) -> Connector:
         """Runs a connector; `kill` arms a kill point, `wait` waits until it streams (not if it is to be killed)."""
         log = self.folder / f"connector-{len(self.connectors)}.log"
         if kill:
             environ["TAILRACE_KILL"] = kill
-        connector = Connector(self.file, log, *arguments, **environ)
+        connector = Connector(self.file, log, *arguments, program=program, **environ)
         self.connectors.append(connector)
         if wait and not kill:
             connector.says('"running"')

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Halted, Rejected
+from tailrace.errors import Halted, LayoutMismatch, Rejected
 from tailrace.event import Chunk, OutboxEvent, Record, Row
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -131,8 +131,16 @@ class Pipeline:
         room = self._line.batch_records - len(batch.records)
         if room > 0 and batch.size < self._line.batch_bytes:
             chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, WAIT_SECONDS)
-            self._prepare(chunk.rows, batch)
-            batch.position = chunk.position
+            try:
+                self._prepare(chunk.rows, batch)
+            except LayoutMismatch:
+                # A chunk has rows of one set of columns only. Those before it are published first: otherwise settings
+                # that fit the new columns would meet the old ones again, and none would fit both.
+                self._drain(batch)
+                raise
+            if chunk.rows or not batch.records:
+                # Behind rows the log itself vouches that nothing was left out; further on only `settle` can tell.
+                batch.position = chunk.position
             if chunk.more and chunk.rows and len(batch.records) < WORTHWHILE:
                 return batch
             urgent = chunk.urgent

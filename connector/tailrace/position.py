@@ -51,7 +51,7 @@ class TableRead:
     """
 
     snapshot: str
-    after: list[str] | None = None
+    after: list[str | None] | None = None
     rows: int = 0
 
 

@@ -15,5 +15,5 @@ def delay(attempt: int, *, chance: Callable[[], float] = random) -> float:
     """Seconds to wait before try `attempt` (1 is the first retry); `chance` returns a number in [0, 1)."""
     low, high = JITTER
     # The exponent is capped before it is used: an attempt count of a long outage must not overflow a float.
-    plain = min(FIRST_DELAY * 2 ** min(attempt - 1, 16), LARGEST_DELAY)
+    plain = min(FIRST_DELAY * 2.0 ** min(attempt - 1, 16), LARGEST_DELAY)
     return plain * (low + (high - low) * chance())

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import FrameType
 
-import structlog
 import typer
 
 from tailrace.config.load import load_pipeline
-from tailrace.config.secrets import mask
+from tailrace.worker import logs
 from tailrace.worker.assembly import assemble
 from tailrace.worker.supervisor import Supervisor
 
@@ -43,7 +40,7 @@ def run(
 
         TAILRACE_KAFKA__BOOTSTRAP=kafka:9092 tailrace run orders.yaml --log-json
     """
-    configure_logging(as_json=log_json)
+    logs.configure(as_json=log_json)
     supervisor = Supervisor(assemble(load_pipeline(file), adopt=adopt))
     _spare_garbage_collection()
 
@@ -65,27 +62,3 @@ def _spare_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-
-
-def configure_logging(*, as_json: bool) -> None:
-    """Lines to stderr, every one through the mask; librdkafka's own chatter only when it matters."""
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _masked,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
-def _masked(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    return {name: mask(value) if isinstance(value, str) else value for name, value in event.items()}

@@ -91,19 +91,18 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
         ) from None
 
 
-def read_keys(options: KafkaOptions, keys: set[bytes]) -> dict[bytes, bytes]:
+def read_keys(options: KafkaOptions, keys: set[bytes], *, timeout: float = READ_TIMEOUT) -> dict[bytes, bytes]:
     """The last committed value of each key. Reads up to the end that the topic has now, and not less.
 
     The end is the high watermark: the last *stable* offset may be held back by another pipeline's open transaction,
     in front of a record of ours that is already committed.
     """
+    end = _high_watermark(options)
     consumer = Consumer(consumer_config(options, f"tailrace-offsets-{options.pipeline}"))
     found: dict[bytes, bytes] = {}
     try:
-        partition = TopicPartition(options.offsets_topic, 0)
-        _, end = consumer.get_watermark_offsets(partition, timeout=10, cached=False)
         consumer.assign([TopicPartition(options.offsets_topic, 0, 0)])
-        deadline = time.monotonic() + READ_TIMEOUT
+        deadline = time.monotonic() + timeout
         reached = end == 0
         while not reached:
             for message in consumer.consume(num_messages=500, timeout=0.02):
@@ -122,7 +121,7 @@ def read_keys(options: KafkaOptions, keys: set[bytes]) -> dict[bytes, bytes]:
                     raise translate(error, "reading the stored position", options.offsets_topic)
             if not reached and time.monotonic() > deadline:
                 raise KafkaUnavailable(
-                    f"the end of {options.offsets_topic} could not be read within {READ_TIMEOUT:.0f} s",
+                    f"the end of {options.offsets_topic} could not be read within {timeout:.0f} s",
                     why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
                     remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
                 )
@@ -131,6 +130,20 @@ def read_keys(options: KafkaOptions, keys: set[bytes]) -> dict[bytes, bytes]:
     finally:
         consumer.close()
     return found
+
+
+def _high_watermark(options: KafkaOptions) -> int:
+    """Asked for by a reader of uncommitted records: to a `read_committed` one the end is the last stable offset."""
+    consumer = Consumer(
+        {**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), "isolation.level": "read_uncommitted"}
+    )
+    try:
+        partition = TopicPartition(options.offsets_topic, 0)
+        return int(consumer.get_watermark_offsets(partition, timeout=10, cached=False)[1])
+    except KafkaException as error:
+        raise translate(error_of(error), "asking for the end of the offsets topic", options.offsets_topic) from None
+    finally:
+        consumer.close()
 
 
 def admin_client(options: KafkaOptions) -> AdminClient:

@@ -24,7 +24,7 @@ def read_all(
 ) -> list[Message]:
     """Every record of `topics` up to the ends they have now; missing topics count as empty.
 
-    The ends are high watermarks, so the call also waits until transactions that are open at this moment are decided.
+    To a reader of committed records a partition ends where the first open transaction begins.
     """
     consumer = Consumer(
         {
@@ -86,9 +86,10 @@ def sightings(messages: Iterable[Message]) -> list[Sighting]:
 
 def header(message: Message, name: str) -> str:
     """The header's text; empty if there is none."""
-    for key, value in message.headers() or []:
+    headers: Any = message.headers() or []
+    for key, value in headers:
         if key == name and value is not None:
-            return value.decode() if isinstance(value, bytes) else str(value)
+            return str(value.decode() if isinstance(value, bytes) else value)
     return ""
 
 

@@ -1,6 +1,6 @@
 """OutboxEvent -> Record: what Kafka is given. The payload is the value, byte for byte.
 
-Headers, in this order: id, type, aggregate, position, timestamp, then the table's further columns under their
+Headers, in this order: id, type, position, timestamp, then the table's further columns under their
 own names. A further column that bears one of our names is left out: readers must be able to rely on ours.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tailrace.event import Headers, OutboxEvent, Record
 
-OUR_HEADERS = frozenset({"id", "type", "aggregate", "position", "timestamp"})
+OUR_HEADERS = frozenset({"id", "type", "position", "timestamp"})
 
 _new_record = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per event."""
@@ -16,11 +16,10 @@ _new_record = tuple.__new__
 
 def record_for(event: OutboxEvent, topic: str) -> Record:
     """The record of one event."""
-    event_id, type_name, aggregate, key, payload, _, place, committed_ms, extra = event
+    event_id, type_name, _, key, payload, _, place, committed_ms, extra = event
     headers: Headers = [
         ("id", event_id),
         ("type", type_name),
-        ("aggregate", aggregate),
         ("position", place),
         ("timestamp", str(committed_ms)),
     ]

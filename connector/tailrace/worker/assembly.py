@@ -40,6 +40,10 @@ class Assembly:
     def source(self, wake: Wake) -> PostgresSource:
         return PostgresSource(self.postgres, wake=wake)
 
+    def adopted(self) -> Assembly:
+        """The same without --adopt, which holds for one start."""
+        return replace(self, postgres=replace(self.postgres, adopt=False))
+
     def publisher(self, wake: Wake) -> Publisher:
         """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
         admin = offsets.admin_client(self.kafka)

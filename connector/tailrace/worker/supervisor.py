@@ -10,9 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
-
-import structlog
 
 from tailrace import retry
 from tailrace.errors import Action, Fenced, TailraceError
@@ -21,6 +18,7 @@ from tailrace.pipeline import Pipeline
 from tailrace.position import Position
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
+from tailrace.worker.logs import Log
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
@@ -34,7 +32,7 @@ class Supervisor:
         self._wake = Wake()
         self._stopped = threading.Event()
         self._chance = {"chance": chance} if chance else {}
-        self._log: Any = structlog.get_logger().bind(pipeline=assembly.settings.pipeline)
+        self._log = Log(pipeline=assembly.settings.pipeline)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -68,6 +66,8 @@ class Supervisor:
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
     def _started(self, position: Position) -> None:
+        # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
+        self._assembly = self._assembly.adopted()
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
         self._announce("RUNNING")
 

@@ -72,14 +72,18 @@ def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, ser
             remedy="Tailrace waits and tries again.",
         )
     if adopt and slot is not None and (stored is None or not stored.creating):
-        return _adopt(stored, found, slot)
+        return _adopt(stored, found, slot, server_lsn)
     if stored is None:
         if slot is not None:
             raise _unclaimed(slot)
         return Admission(Step.CREATE)
-    _same_log(stored, found)
     if stored.creating:
-        return Admission(Step.CREATE if slot is None else Step.RECREATE)
+        # Nothing was ever read, so nothing can have been passed over: only a slot that may not be ours matters.
+        if slot is None:
+            return Admission(Step.CREATE)
+        _same_log(stored, replace(found, publication=stored.log.publication))
+        return Admission(Step.RECREATE)
+    _same_log(stored, found)
     if slot is None:
         raise SlotMissing(
             f"the stored position is {stored}, but there is no slot {found.slot}",
@@ -91,7 +95,8 @@ def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, ser
     _usable(slot, found)
     if slot.confirmed_lsn > stored.lsn:
         raise SlotAhead(
-            f"the slot {slot.name} is confirmed up to {format_lsn(slot.confirmed_lsn)}, beyond the stored position {stored}",
+            f"the slot {slot.name} is confirmed up to {format_lsn(slot.confirmed_lsn)}, "
+            f"beyond the stored position {stored}",
             why="Someone moved it (pg_replication_slot_advance), or another reader used it.",
             remedy="Rows between the two are in the outbox table, not in the stream. Publish them, then start once "
             "with --adopt.",
@@ -105,14 +110,15 @@ def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, ser
     return Admission(Step.STREAM, stored)
 
 
-def _adopt(stored: Position | None, found: LogIdentity, slot: Slot) -> Admission:
+def _adopt(stored: Position | None, found: LogIdentity, slot: Slot, server_lsn: int) -> Admission:
     _usable(slot, found)
     if (
         stored is not None
         and replace(stored.log, publication=found.publication) == found
-        and (stored.lsn >= slot.confirmed_lsn)
+        and slot.confirmed_lsn <= stored.lsn <= server_lsn
     ):
-        # Only the publication differs: the position itself is still true, and better than the slot's.
+        # At most the publication differs: the position itself is still true, and better than the slot's. One beyond the
+        # server's log is not: the server would pass over everything up to it.
         return Admission(Step.STREAM, replace(stored, log=found))
     at_ms = stored.at_ms if stored is not None else 0
     return Admission(Step.STREAM, Position(found, slot.confirmed_lsn, at_ms))
@@ -135,14 +141,15 @@ def _same_log(stored: Position, found: LogIdentity) -> None:
             continue
         if field.name == "publication":
             raise PublicationBroken(
-                "the publication was dropped and created anew, or the table was taken out and put back",
-                why=f"Its catalogue rows changed from {before} to {now}: rows committed meanwhile are not in the stream.",
+                "the publication was changed, or dropped and created anew, or the table was taken out and put back",
+                why=f"Its catalogue rows changed from {before} to {now}: rows committed meanwhile may not be in the "
+                "stream.",
                 remedy="Publish from the table what was missed, then start once with --adopt.",
             )
         raise WrongLog(
             f"the stored position {stored} belongs to {field.name} {before}, this is {field.name} {now}",
             why="The settings point to another server or table, or the server was restored or failed over.",
-            remedy="Mend source.postgres, source.slot or source.table. If the change is meant, start once with --adopt.",
+            remedy="Mend source.postgres, source.slot or source.table. If it is meant, start once with --adopt.",
         )
 
 

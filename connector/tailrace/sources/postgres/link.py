@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import psycopg
@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.errors import (
     AccessRefused,
+    PublicationBroken,
     SlotBusy,
     SlotLost,
     SourceError,
@@ -97,22 +98,25 @@ class Link:
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
 
-    def receive(self) -> bytes | None:
-        """The next CopyData frame if one has arrived, else None; never waits."""
+    def frames(self) -> Iterator[bytes]:
+        """The CopyData frames that have arrived, one by one; ends when none is left, and never waits."""
+        # A generator, since a call per frame would cost as much as the frame itself.
+        get = self.pgconn.get_copy_data
         try:
-            size, data = self.pgconn.get_copy_data(1)
-            if size == 0:
-                self.pgconn.consume_input()
-                size, data = self.pgconn.get_copy_data(1)
+            while True:
+                size, data = get(1)
+                if size == 0:
+                    self.pgconn.consume_input()
+                    size, data = get(1)
+                if size <= 0:
+                    break
+                yield bytes(data)  # values are sliced from it, and must outlive libpq's buffer
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
-        if size > 0:
-            return bytes(data)  # values are sliced from it, and must outlive libpq's buffer
         if size == -1:
             # The server ended the copy: an error result follows, or a shutdown without one.
             self._result(time.monotonic() + self.timeout)
             raise SourceUnavailable("Postgres ended the replication stream", remedy="Tailrace reconnects by itself.")
-        return None
 
     def send(self, frame: bytes) -> None:
         """Sends one CopyData frame."""
@@ -159,7 +163,8 @@ class Link:
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+    # A database in SQL_ASCII may hold anything; who needs the bytes gets the same ones back.
+    return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
 # SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
@@ -178,19 +183,9 @@ _RIGHTS_TEXT = (
 def _refusal(sqlstate: str | None, text: str) -> TailraceError:
     """The one table from Postgres's errors to ours."""
     text = " ".join(text.split()).removeprefix("ERROR: ").removeprefix("FATAL: ")
-    if sqlstate == "55006":
-        return SlotBusy(
-            text,
-            why="Another session streams from the slot: an older instance, or one whose end the server has not noticed.",
-            remedy="Tailrace waits and tries again. If it stays, look for the process in pg_stat_replication.",
-        )
-    if sqlstate == "58P01" or (sqlstate == "55000" and "replication slot" in text and "no longer" in text):
-        return SlotLost(
-            text,
-            why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
-            remedy="The rows are still in the outbox table. Drop the slot, then start anew with --adopt after "
-            "publishing what was missed.",
-        )
+    named = _slot_or_publication(sqlstate, text)
+    if named is not None:
+        return named
     if sqlstate is not None and sqlstate.startswith(_RIGHTS):
         return _rights(text)
     if sqlstate is not None and not sqlstate.startswith(_RETRIED):
@@ -202,6 +197,30 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
     if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
         return _rights(text)
     return SourceUnavailable(text or "Postgres hung up", remedy="Tailrace reconnects by itself.")
+
+
+def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | None:
+    if sqlstate == "55006":
+        return SlotBusy(
+            text,
+            why="Another session streams from it: an older instance, or one whose end the server has not noticed.",
+            remedy="Tailrace waits and tries again. If it stays, look for the process in pg_stat_replication.",
+        )
+    if sqlstate == "58P01" or (sqlstate == "55000" and "replication slot" in text and "no longer" in text):
+        return SlotLost(
+            text,
+            why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
+            remedy="The rows are still in the outbox table. Drop the slot, then start anew with --adopt after "
+            "publishing what was missed.",
+        )
+    if sqlstate == "42704" and text.startswith("publication "):
+        return PublicationBroken(
+            text,
+            why="The server decodes by the catalogue of the time a row was written, when there was no publication.",
+            remedy="Create it (`tailrace init` prints the DDL) and publish from the table what was missed. A slot that "
+            "still has to pass that time stays unusable: drop it, create it anew, then start once with --adopt.",
+        )
+    return None
 
 
 def _rights(text: str) -> AccessRefused:

@@ -5,10 +5,19 @@ What is found here is judged in `admission.py`, which is pure.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
 from tailrace.lsn import parse_lsn
 from tailrace.sources.postgres.admission import Server, Slot
 from tailrace.sources.postgres.link import Link
+
+
+class Published(NamedTuple):
+    """How the outbox is published: a text that changes with it, and the table's number, which renaming keeps."""
+
+    fingerprint: str
+    relation_id: int
 
 
 def quote(name: str) -> str:
@@ -49,7 +58,7 @@ def read_slot(control: Link, name: str) -> Slot | None:
         else "NULL"
     )
     rows = control.query(
-        "SELECT slot_name, plugin, database, active_pid, confirmed_flush_lsn, wal_status, "
+        "SELECT slot_name, plugin, database, active_pid, confirmed_flush_lsn, wal_status, "  # noqa: S608 - ours
         f"{invalidation}, "
         "CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, "
         "safe_wal_size FROM pg_replication_slots WHERE slot_name = $1",
@@ -122,17 +131,29 @@ def ensure_publication(control: Link, publication: str, table: str, *, create: b
         ) from None
 
 
-def publication_fingerprint(control: Link, publication: str, table: str) -> str:
-    """A text that changes whenever rows may have been passed over; raises if the table is not published whole."""
+def read_published(control: Link, publication: str, table: str) -> Published:
+    """Its fingerprint changes whenever rows may have been passed over; raises if the table is not published whole.
+
+    It consists of the numbers of the publication, of the table's memberships (its own, its schema's, its ancestors')
+    and of the table. What is dropped and made anew gets another number, and the publication's `xmin` changes with every
+    ALTER PUBLICATION … SET.
+    """
     schema, name = split_table(table)
     rows = control.query(
         """
-        SELECT p.oid, p.pubinsert, c.oid, coalesce(r.oid, 0), r.prqual IS NOT NULL,
+        SELECT p.oid, p.xmin, p.pubinsert, c.oid,
+               (SELECT string_agg(m.oid::text, '+' ORDER BY m.oid) FROM (
+                    SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid
+                        AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+                    UNION ALL
+                    SELECT n.oid FROM pg_publication_namespace n
+                    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace) m),
+               EXISTS (SELECT FROM pg_publication_rel r
+                       WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND r.prqual IS NOT NULL),
                EXISTS (SELECT FROM pg_publication_tables t
                        WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3)
         FROM pg_publication p
         LEFT JOIN pg_class c ON c.relname = $3 AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
-        LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
         WHERE p.pubname = $1
         """,
         [publication, schema, name],
@@ -141,7 +162,7 @@ def publication_fingerprint(control: Link, publication: str, table: str) -> str:
     if not rows:
         problem = f"there is no publication {publication}"
         raise _broken(problem, f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote(schema)}.{quote(name)};")
-    oid, inserts, relation, membership, filtered, published = rows[0]
+    oid, version, inserts, relation, memberships, filtered, published = rows[0]
     if relation is None:
         raise _broken(
             f"there is no table {schema}.{name}",
@@ -159,7 +180,12 @@ def publication_fingerprint(control: Link, publication: str, table: str) -> str:
             f"the publication {publication} has a row filter on {schema}.{name}",
             f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote(schema)}.{quote(name)};",
         )
-    return f"{oid}/{membership}/{relation}"
+    return Published(f"{oid}.{version}/{memberships or 0}/{relation}", int(relation))
+
+
+def publication_fingerprint(control: Link, publication: str, table: str) -> str:
+    """The fingerprint alone."""
+    return read_published(control, publication, table).fingerprint
 
 
 def _broken(problem: str, mend: str) -> PublicationBroken:

@@ -18,13 +18,17 @@ from tailrace.position import Position, TableRead
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.slot import quote, split_table
 
+FIRST_PAGE = 50
+"""Rows fetched before anything is known about their size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The text `xmin:xmax:xip,…` of pg_current_snapshot(), understood.
 
     A slot's exported snapshot lists every transaction of [xmin, xmax) that had not committed, subtransactions
-    included, so the list alone decides. Numbers are 64-bit, while a row's xmin has only the lower 32 bits.
+    included, so the list alone decides. Numbers are 64-bit, while a row's xmin has only the lower 32 bits, and a
+    frozen row keeps the number of its old writer, however many billions of transactions ago that was.
     """
 
     xmin: int
@@ -36,14 +40,16 @@ class Snapshot:
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
 
-    def contains(self, xid: int) -> bool:
-        """Whether a committed row written by `xid` (32 bits) was visible in this snapshot."""
+    def contains(self, xid: int, *, before: int) -> bool:
+        """Whether a row written by `xid` (32 bits) and visible in a later snapshot, of xmax `before`, was visible here.
+
+        Only transactions of [xmin, before) can be later than this snapshot, so the number is read as the first of
+        these with its lower 32 bits; a number that fits none of them is an old one.
+        """
         if xid < 3:  # frozen or bootstrap: older than anything
             return True
-        # The 64-bit number nearest to xmax with these lower bits: a row cannot be 2^31 transactions away from it.
-        distance = (xid - self.xmax + 2**31) % 2**32 - 2**31
-        full = self.xmax + distance
-        return full < self.xmin or (full < self.xmax and full not in self.running)
+        full = self.xmin + (xid - self.xmin) % 2**32
+        return full >= before or (full < self.xmax and full not in self.running)
 
 
 class TableReader:
@@ -66,34 +72,46 @@ class TableReader:
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if exported is not None:
             link.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
-            self.snapshot = str(link.query("SELECT pg_current_snapshot()")[0][0])
+        # A policy that hides rows from this role must be an error: the log would have brought them.
+        link.query("SET LOCAL row_security = off")
+        current = str(link.query("SELECT pg_current_snapshot()")[0][0])
+        self._before = Snapshot.parse(current).xmax
+        if exported is not None:
+            self.snapshot = current
         else:
             assert start.table_read is not None  # noqa: S101 - resuming is what its presence means
             self.snapshot = start.table_read.snapshot
         self._filter = None if exported is not None else Snapshot.parse(self.snapshot)
+        self._row_bytes = 0
         self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None)
 
-    def read(self, limit: int) -> tuple[list[Row], Position | None]:
-        """The next rows and the position behind them; position None when the table is exhausted."""
-        fetched = self._link.query(f"FETCH {limit} FROM outbox_rows")
+    def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], Position | None]:
+        """The next rows and the position behind them; position None when the table is exhausted.
+
+        How large rows are is known only once they are here, so `limit_bytes` is kept by the largest row so far.
+        """
+        page = min(limit, limit_bytes // self._row_bytes) if self._row_bytes else FIRST_PAGE
+        fetched = self._link.query(f"FETCH {max(1, min(page, limit))} FROM outbox_rows")
         if not fetched:
             return [], None
         rows: list[Row] = []
         for xid, committed_ms, *rest in fetched:
-            if self._filter is not None and not self._filter.contains(int(xid or 0)):
+            if self._filter is not None and not self._filter.contains(int(xid or 0), before=self._before):
                 continue
             self._rows += 1
-            values = tuple(None if value is None else value.encode() for value in rest[self._keys :])
+            values = tuple(
+                None if value is None else value.encode("utf-8", "surrogateescape") for value in rest[self._keys :]
+            )
+            self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
             place = f"{format_lsn(self._start.lsn)}:t{self._rows}"
             rows.append(Row(self._columns, values, place, int(committed_ms or self._now_ms)))
-        after = [str(value) for value in fetched[-1][2 : 2 + self._keys]]
-        return rows, self._at(after)
+        return rows, self._at(list(fetched[-1][2 : 2 + self._keys]))
 
-    def _at(self, after: list[str]) -> Position:
+    def _at(self, after: list[str | None]) -> Position:
         log, lsn = self._start.log, self._start.lsn
         return Position(log, lsn, self._start.at_ms, table_read=TableRead(self.snapshot, after, self._rows))
 
-    def _declare(self, table: str, order_by: list[str], timestamp: str | None, after: list[str] | None) -> None:
+    def _declare(self, table: str, order_by: list[str], timestamp: str | None, after: list[str | None] | None) -> None:
         schema, name = split_table(table)
         found = self._link.query(
             "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -109,6 +127,7 @@ class TableReader:
                     why=f"Its columns are {', '.join(types)}.",
                     remedy="Set source.order_by to columns that order the rows, the unique id last.",
                 )
+        self._require_unique(table, order_by)
         self._columns = tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found)
         self._keys = len(order_by)
         self._now_ms = time.time_ns() // 1_000_000
@@ -117,15 +136,50 @@ class TableReader:
         columns = ", ".join(quote(column) for column in types)
         where = ""
         if after is not None:
-            values = ", ".join(
-                f"{_literal(value)}::{types[column]}" for column, value in zip(order_by, after, strict=True)
-            )
-            where = f"WHERE ({keys}) > ({values}) "
+            where = f"WHERE {_behind(order_by, after, types)} "
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
             f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {columns} "  # noqa: S608 - quoted
             f"FROM {quote(schema)}.{quote(name)} {where}ORDER BY {keys}"
         )
+
+    def _require_unique(self, table: str, order_by: list[str]) -> None:
+        """Rows that share a sort key could be passed over where a page ends between them and is resumed."""
+        schema, name = split_table(table)
+        unique = self._link.query(
+            "SELECT FROM pg_index i WHERE i.indrelid = format('%I.%I', $1::text, $2::text)::regclass "
+            "AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
+            "AND NOT EXISTS (SELECT FROM unnest(i.indkey[0:i.indnkeyatts - 1]) k JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = k WHERE a.attname <> ALL ($3::text[]) "
+            "OR NOT (a.attnotnull OR i.indnullsnotdistinct))",
+            [schema, name, "{" + ",".join(_element(column) for column in order_by) + "}"],
+        )
+        if not unique:
+            raise LayoutMismatch(
+                f"{table} has no unique index on {', '.join(order_by)} or on some of them",
+                why="Rows already in the table are read in this order, and it must tell every row from every other.",
+                remedy="Give the table a primary key, and name its columns last in source.order_by.",
+            )
+
+
+def _behind(order_by: list[str], after: list[str | None], types: dict[str, str]) -> str:
+    """The condition for rows that sort behind `after`. NULL sorts last and equals NULL, which `>` alone denies."""
+    ways: list[str] = []
+    same: list[str] = []
+    for column, value in zip(order_by, after, strict=True):
+        name = quote(column)
+        if value is None:
+            same.append(f"{name} IS NULL")
+            continue
+        literal = f"{_literal(value)}::{types[column]}"
+        ways.append(" AND ".join([*same, f"({name} > {literal} OR {name} IS NULL)"]))
+        same.append(f"{name} = {literal}")
+    return "(" + " OR ".join(ways or ["false"]) + ")"
+
+
+def _element(text: str) -> str:
+    """An element of an array's text form."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _literal(value: str) -> str:

@@ -2,7 +2,7 @@
 
 Positions go out with rows, and only one thing comes back: the position that Kafka has stored, which `confirm` tells
 the server. The server never hears of a position that is not stored (I6), and it hears something within every
-`link_timeout / 3`, also while the pipeline is paused, or it would end the session.
+third of `link_timeout` or `wal_sender_timeout`, also while the pipeline is paused, or it would end the session.
 """
 
 from __future__ import annotations
@@ -82,10 +82,16 @@ class PostgresSource:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
             catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
         server = catalogue.identify(self._stream)
-        self._fingerprint = self._read_fingerprint()
+        self._published = self._read_published()
         found = LogIdentity(
-            server.system_id, server.timeline, server.database, options.slot, options.table, self._fingerprint
+            server.system_id,
+            server.timeline,
+            server.database,
+            options.slot,
+            options.table,
+            self._published.fingerprint,
         )
+        self._status_interval = self._choose_status_interval()
         slot = catalogue.read_slot(self._control, options.slot)
         admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         if admission.position is None:
@@ -102,27 +108,28 @@ class PostgresSource:
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
         """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
         if self._table is not None:
-            return self._read_table(min(limit, TABLE_PAGE))
+            return self._read_table(min(limit, TABLE_PAGE), limit_bytes)
         self._pulse()
         transactions = self._transactions
         rows = transactions.rows = []
-        taken, frames_left, waited = 0, limit * 4, False
-        receive, feed = self._stream.receive, transactions.feed
-        while len(rows) < limit and taken < limit_bytes and frames_left > 0:
-            frame = receive()
-            if frame is None:
-                if rows or waited or not self._wait(wait):
+        taken, more, waited = 0, False, False
+        feed = transactions.feed
+        while not more:
+            for frame in self._stream.frames():
+                taken += len(frame)
+                if frame[0] == XLOG_DATA:
+                    feed(frame, XLOG_DATA_BODY)
+                elif frame[0] == KEEPALIVE:
+                    self._keepalive(frame)
+                else:
+                    decode_frame(frame)  # raises: there is no third kind
+                if len(rows) >= limit or taken >= limit_bytes or transactions.columns_changed:
+                    # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
+                    more, transactions.columns_changed = True, False
                     break
-                waited = True
-                continue
-            frames_left -= 1
-            taken += len(frame)
-            if frame[0] == XLOG_DATA:
-                feed(frame, XLOG_DATA_BODY)
-            elif frame[0] == KEEPALIVE:
-                self._keepalive(frame)
-            else:
-                decode_frame(frame)  # raises: there is no third kind
+            if more or rows or waited or not self._wait(wait):
+                break
+            waited = True
         if taken:
             self._last_heard = time.monotonic()
         if transactions.relations_changed:
@@ -132,7 +139,6 @@ class PostgresSource:
             killpoint.reached(killpoint.ROWS_READ)
         position = transactions.position
         self._received = max(self._received, position.lsn)
-        more = len(rows) >= limit or taken >= limit_bytes or frames_left == 0
         return Chunk(rows, position, more, self._urgent)
 
     def settle(self) -> None:
@@ -150,7 +156,7 @@ class PostgresSource:
     def keep_alive(self) -> None:
         """To be called every second or so while `read` is not: the server must hear from us, and we expect nothing."""
         self._last_heard = time.monotonic()
-        if self._table is None and time.monotonic() - self._last_sent > self._options.link_timeout / 3:
+        if self._table is None and time.monotonic() - self._last_sent > self._status_interval:
             self._send_status()
 
     def close(self) -> None:
@@ -190,9 +196,9 @@ class PostgresSource:
         table_read = start.table_read or TableRead("")
         return replace(start, table_read=replace(table_read, snapshot=self._table.snapshot))
 
-    def _read_table(self, limit: int) -> Chunk:
+    def _read_table(self, limit: int, limit_bytes: int) -> Chunk:
         assert self._table is not None  # noqa: S101 - the caller looked
-        rows, position = self._table.read(limit)
+        rows, position = self._table.read(limit, limit_bytes)
         if rows:
             killpoint.reached(killpoint.TABLE_ROWS_READ)
         if position is not None:
@@ -205,7 +211,11 @@ class PostgresSource:
     def _begin(self, start: Position) -> None:
         schema, table = catalogue.split_table(self._options.table)
         self._transactions = Transactions(
-            start, schema=schema, table=table, halt_on_change=self._options.halt_on_change
+            start,
+            schema=schema,
+            table=table,
+            halt_on_change=self._options.halt_on_change,
+            relation_id=self._published.relation_id,
         )
         self._confirmed = self._received = start.lsn
         if self._table is None:
@@ -230,15 +240,21 @@ class PostgresSource:
         self._last_heard = self._last_sent = time.monotonic()
         killpoint.reached(killpoint.STREAM_STARTED)
 
-    def _read_fingerprint(self) -> str:
-        return catalogue.publication_fingerprint(self._control, self._options.publication, self._options.table)
+    def _choose_status_interval(self) -> float:
+        """How often the server must hear from us: its own patience may be shorter than ours, and 0 has no end."""
+        shown = self._stream.query("SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'")[0][0]
+        patience = int(shown or 0) / 1000 or self._options.link_timeout
+        return min(patience, self._options.link_timeout) / 3
+
+    def _read_published(self) -> catalogue.Published:
+        return catalogue.read_published(self._control, self._options.publication, self._options.table)
 
     def _verify_publication(self) -> None:
-        now = self._read_fingerprint()
-        if now != self._fingerprint:
+        before, now = self._published.fingerprint, self._read_published().fingerprint
+        if now != before:
             raise PublicationBroken(
-                "the publication was dropped and created anew, or the table was taken out and put back",
-                why=f"Its catalogue rows changed from {self._fingerprint} to {now} while streaming.",
+                "the publication was changed, or dropped and created anew, or the table was taken out and put back",
+                why=f"Its catalogue rows changed from {before} to {now} while streaming.",
                 remedy="Rows committed meanwhile are in the table, not in the stream: publish them, then start once "
                 "with --adopt.",
             )
@@ -258,7 +274,7 @@ class PostgresSource:
                 why="The network path is half-open, or the server hangs.",
                 remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
             )
-        if now - self._last_sent > self._options.link_timeout / 3:
+        if now - self._last_sent > self._status_interval:
             self._send_status(reply=True)
 
     def _send_status(self, *, reply: bool = False) -> None:

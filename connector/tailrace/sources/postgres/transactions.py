@@ -27,18 +27,25 @@ from tailrace.sources.postgres.pgoutput import (
 )
 from tailrace.sources.postgres.wire import unix_ms
 
+_new_row = tuple.__new__
+"""Without the argument handling of its own constructor: this runs once per row."""
+
 
 class Transactions:
     """Follows the stream from `start`; `feed` one message after another, take `rows` and `position` in between."""
 
-    def __init__(self, start: Position, *, schema: str, table: str, halt_on_change: bool) -> None:
+    def __init__(self, start: Position, *, schema: str, table: str, halt_on_change: bool, relation_id: int = 0) -> None:
+        """The outbox is known by its name and by `relation_id`, which stays when the table is renamed."""
         self.rows: list[Row] = []
         self.relations_changed = False
-        """A Relation message came for the outbox: its columns or its publication may have changed."""
+        """A Relation message came, of whichever table: a column or the publication may have changed."""
+        self.columns_changed = False
+        """The outbox has other columns from here on, and there are rows before."""
         self._start = start
         self._lsn = start.lsn
         self._at_ms = start.at_ms
         self._name = (schema, table)
+        self._relation_id = relation_id
         self._halt_on_change = halt_on_change
         self._outbox: dict[int, Columns] = {}
         self._skip = start.cut
@@ -66,13 +73,13 @@ class Transactions:
         """Takes the message that fills `frame` from `at` on; rows of the outbox are appended to `rows`."""
         message = decode(frame, at)
         if type(message) is Insert:
-            columns = self._outbox.get(message.relation_id)
+            relation_id, values = message
+            columns = self._outbox.get(relation_id)
             if columns is not None:
-                self._seen += 1
-                if self._seen > self._to_skip:
+                self._seen = seen = self._seen + 1
+                if seen > self._to_skip:
                     # Inserts carry no UNCHANGED_TOAST: there is no older version of the row.
-                    values: tuple[bytes | None, ...] = message.row  # type: ignore[assignment]
-                    self.rows.append(Row(columns, values, f"{self._place}{self._seen}", self._commit_ms))
+                    self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms)))
         elif type(message) is Begin:
             self._begin(message)
         elif type(message) is Commit:
@@ -89,9 +96,10 @@ class Transactions:
         """Everything up to `wal_end` has been sent; returns whether that moved the position.
 
         Not inside a transaction, and not before the rest of a cut transaction has come again: its ordinals are
-        still to be skipped, and the position must keep saying so.
+        still to be skipped, and the position must keep saying so. Not behind rows that wait to be taken either: a
+        position without rows is stored only after a look at the publication, a position behind rows without one.
         """
-        if self.open or self._skip is not None or wal_end <= self._lsn:
+        if self.open or self._skip is not None or self.rows or wal_end <= self._lsn:
             return False
         self._lsn = wal_end
         self._at_ms = at_ms
@@ -128,13 +136,15 @@ class Transactions:
         self._at_ms = unix_ms(commit.commit_time)
 
     def _relation(self, relation: Relation) -> None:
-        if (relation.namespace, relation.name) == self._name:
-            self._outbox[relation.relation_id] = tuple(
-                Column(column.name, column.type_oid) for column in relation.columns
-            )
-            self.relations_changed = True
-        elif relation.relation_id in self._outbox:
-            # Even if it has its old name again by now, rows under the other name would have passed unseen.
+        self.relations_changed = True
+        known = self._outbox.get(relation.relation_id)
+        if relation.relation_id == self._relation_id or (relation.namespace, relation.name) == self._name:
+            columns = tuple(Column(column.name, column.type_oid) for column in relation.columns)
+            if columns != known:
+                self._outbox[relation.relation_id] = columns
+                self.columns_changed = bool(self.rows)
+        elif known is not None:
+            # An older table of this name, renamed, and written to since: those rows would pass unseen.
             raise PublicationBroken(
                 f"the outbox table was renamed to {relation.namespace}.{relation.name} while it was read",
                 why="Rows written under the other name are not recognised as this outbox's.",

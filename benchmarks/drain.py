@@ -1,0 +1,148 @@
+"""`make bench`: how fast a backlog drains, beside `pg_recvlogical` reading the same backlog in the same run.
+
+Real Postgres, real Kafka, everything on this machine, exactly-once and validation on. `pg_recvlogical` only writes to
+/dev/null: it is the speed of the server's walsender, and so the most any reader can reach. Absolute figures depend on
+the machine and on what else it does; the ratios are what to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import psycopg
+
+from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_backlog
+from benchmarks.latency import measure
+from benchmarks.processes import Connector, drain, receive, write_pipeline
+from tailrace.proof.reader import read_all
+from tailrace.stack import Stack
+
+SHAPES = (Shape("100 rows a transaction", 3000, 100), Shape("1 row a transaction", 100_000, 1))
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+TARGETS = {"100 rows a transaction": 0.65, "1 row a transaction": 1.0}
+
+
+def main() -> None:
+    arguments = _arguments()
+    result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": _machine(), "drain": []}
+    with Stack(arguments.postgres, progress=_say) as stack, tempfile.TemporaryDirectory() as folder:
+        result["versions"] = _versions(stack)
+        for shape in SHAPES:
+            scaled = Shape(shape.name, max(1, int(shape.transactions * arguments.scale)), shape.events)
+            result["drain"].append(_drain(stack, Path(folder), scaled))
+        result["latency"] = _latency(stack, Path(folder), arguments.rate, arguments.seconds)
+    _report(result)
+    if arguments.scale == 1:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+        _say(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
+
+
+def _drain(stack: Stack, folder: Path, shape: Shape) -> dict[str, Any]:
+    name = f"bench_{shape.events}"
+    dsn = stack.postgres.create_database(name)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(EVENTS_DDL)
+    file = write_pipeline(folder, name, dsn, stack.kafka.bootstrap, SCHEMA)
+    Connector(file).stop()  # creates publication and slot, so that the backlog lies behind them
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('bare', 'pgoutput')")
+    _say(f"{shape.name}: writing {shape.total:,} events")
+    end = write_backlog(dsn, shape)
+    _say(f"{shape.name}: draining with pg_recvlogical")
+    bare = receive(stack.postgres, dsn, "bare", f"tailrace_{name}", end, shape.total)
+    _say(f"{shape.name}: draining with Tailrace")
+    ours = drain(file, dsn, f"tailrace_{name}", end, shape.total)
+    seen = len({header for message in read_all(stack.kafka.bootstrap, [f"{name}.order"]) for header in [_id(message)]})
+    if seen != shape.total:
+        raise SystemExit(f"{seen:,} events arrived instead of {shape.total:,}")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot('bare')")
+    return {
+        "shape": shape.name,
+        "events": shape.total,
+        "payload_bytes": payload_bytes(dsn),
+        "pg_recvlogical_events_per_s": round(bare.rate),
+        "events_per_s": round(ours.rate),
+        "ratio": round(ours.rate / bare.rate, 3),
+        "cpu_s_per_million": round(ours.cpu_seconds / shape.total * 1e6, 2),
+        "peak_mb": round(ours.peak_mb, 1),
+    }
+
+
+def _id(message: confluent_kafka.Message) -> object:
+    return dict(message.headers() or []).get("id")
+
+
+def _latency(stack: Stack, folder: Path, rate: int, seconds: int) -> dict[str, Any]:
+    _say(f"latency: {rate:,} single-row transactions a second for {seconds} s")
+    name = "bench_1"
+    latency = measure(
+        stack.postgres,
+        stack.postgres.dsn(name),
+        folder / f"{name}.yaml",
+        stack.kafka.bootstrap,
+        f"{name}.order",
+        rate=rate,
+        seconds=seconds,
+    )
+    return {"asked_rate": rate, **{key: round(value, 1) for key, value in asdict(latency).items()}}
+
+
+def _report(result: dict[str, Any]) -> None:
+    print()
+    print(f"{'':24}{'events/s':>10}{'bare':>10}{'ratio':>8}{'CPU s/M':>9}{'peak MB':>9}")
+    for row in result["drain"]:
+        print(
+            f"{row['shape']:24}{row['events_per_s']:>10,}{row['pg_recvlogical_events_per_s']:>10,}"
+            f"{row['ratio']:>8.0%}{row['cpu_s_per_million']:>9.1f}{row['peak_mb']:>9.0f}"
+        )
+    latency = result["latency"]
+    print(
+        f"\ncommit to consumer at {latency['rate']:.0f} transactions/s: "
+        f"p50 {latency['p50_ms']:.1f} ms, p99 {latency['p99_ms']:.1f} ms ({latency['events']:,} events)\n"
+    )
+
+
+def _versions(stack: Stack) -> dict[str, str]:
+    names = ("tailrace", "confluent-kafka", "psycopg", "orjson", "jsonschema-rs")
+    return {
+        "python": platform.python_version(),
+        "postgres": str(stack.postgres.version_num),
+        "kafka": "4.1.0",
+        "librdkafka": str(confluent_kafka.libversion()[0]),
+        **{name: version(name) for name in names},
+    }
+
+
+def _machine() -> dict[str, Any]:
+    import os
+
+    return {"cores": os.cpu_count(), "arch": platform.machine(), "system": platform.system()}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    parser.add_argument("--postgres", default="16", choices=["16", "18"])
+    parser.add_argument("--rate", type=int, default=1000, help="single-row transactions a second for the latency")
+    parser.add_argument("--seconds", type=int, default=15)
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Commit-to-consumer latency at a steady rate of single-row transactions, seen by a `read_committed` consumer."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.processes import Connector
+from tailrace.stack import PostgresServer
+
+WRITE = """INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'order-' || (random() * 5000)::int, 'OrderPlaced',
+jsonb_build_object('order', 'o', 'customer', 'c', 'amount', 1.25, 'currency', 'EUR', 'status', 'placed', 'revision', 1,
+'note', repeat('x', 100)));"""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    events: int
+    rate: float
+    p50_ms: float
+    p99_ms: float
+
+
+def measure(server: PostgresServer, dsn: str, file: Path, bootstrap: str, topic: str, *, rate: int, seconds: int) -> Latency:
+    """pgbench commits at `rate`; each record's timestamp is its commit time, on the clock the consumer reads."""
+    assert server.bin_dir is not None
+    script = file.with_suffix(".sql")
+    script.write_text(WRITE.replace("\n", " "))
+    connector = Connector(file)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "latency", "isolation.level": "read_committed", "fetch.wait.max.ms": 5}
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+        consumer.assign([TopicPartition(topic, p, end) for p, end in ends.items()])
+        writer = subprocess.Popen(
+            [
+                str(server.bin_dir / "pgbench"), "-n", "-f", str(script), "-R", str(rate), "-c", "4", "-j", "1",
+                "-T", str(seconds), dsn,
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        found: list[float] = []
+        began = time.monotonic()
+        quiet_since = None
+        while quiet_since is None or time.monotonic() - quiet_since < 1:
+            for message in consumer.consume(100, 0.005):
+                if message.error() is None:
+                    found.append(time.time() * 1000 - message.timestamp()[1])
+                    quiet_since = None
+            if writer.poll() is not None and quiet_since is None:
+                quiet_since = time.monotonic()
+        # The first second warms up connections and caches.
+        steady = found[min(rate, len(found) // 10) :]
+        cuts = statistics.quantiles(steady, n=100)
+        return Latency(len(found), len(found) / max(1.0, time.monotonic() - began - 1), cuts[49], cuts[98])
+    finally:
+        consumer.close()
+        connector.stop()

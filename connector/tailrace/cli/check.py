@@ -1,0 +1,58 @@
+"""`tailrace check`: is everything as a pipeline needs it, and if not, what to do."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import typer
+
+from tailrace.cli.output import emit_json, say, table
+from tailrace.worker.findings import Check, State
+from tailrace.worker.preflight import passed, preflight
+
+
+def check(
+    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    offline: bool = typer.Option(False, "--offline", help="Look at the files only, at no server."),
+) -> int:
+    """Check settings, database and Kafka, and say how to mend what is wrong.
+
+    Changes nothing and disturbs no running pipeline. Each check is OK, WARN (works, but a careful operator would
+    change it) or FAIL (stops the pipeline, now or soon), with the SQL or the command that mends it.
+
+    Exit codes: 0 without a FAIL, 1 with one.
+
+    Examples:
+
+        tailrace check orders.yaml
+
+        tailrace check orders.yaml --offline     (in continuous integration)
+
+        tailrace check orders.yaml --json | jq '.checks[] | select(.state != "OK")'
+    """
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    checks = preflight(file, offline=offline)
+    if as_json:
+        told = [{**found._asdict(), "state": found.state.value} for found in checks]
+        emit_json({"ok": passed(checks), "checks": told})
+    else:
+        _print(file, checks)
+    return 0 if passed(checks) else 1
+
+
+def _print(file: Path, checks: list[Check]) -> None:
+    rows = [{"state": found.state.value, "check": found.name, "found": found.found} for found in checks]
+    table(str(file), rows)
+    # Below the table, whole and unwrapped: they are there to be copied.
+    for found in checks:
+        if found.remedy:
+            say()
+            say(f"{found.state.value} {found.name}: {found.found}")
+            say(f"  remedy: {found.remedy}")
+    failures, warnings = (sum(found.state is state for found in checks) for state in (State.FAIL, State.WARN))
+    say()
+    say(f"{len(checks)} checks: {failures or 'none'} failed, {warnings or 'no'} warning{'s' * (warnings != 1)}.")
+    sys.stdout.flush()

@@ -1,0 +1,98 @@
+"""`tailrace status`: where a pipeline stands, as both servers see it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from pathlib import Path
+
+import typer
+
+from tailrace.cli.output import emit_json, has_colour, say
+from tailrace.config.load import load_pipeline
+from tailrace.worker.findings import human_bytes
+from tailrace.worker.health import RUNNING, Health, ago, human_seconds, look
+
+REFRESH_SECONDS = 2.0
+_CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1b[0m"
+
+
+def status(
+    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object (with --watch, one a line)."),
+    watch: bool = typer.Option(False, "--watch", help="Look again every 2 s, until Ctrl-C."),
+) -> int:
+    """Show where a pipeline stands and how far it is behind.
+
+    RUNNING means that the connector said so and that the server sees it read the slot. NOT RUNNING: it said so, but
+    nobody reads the slot. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away.
+
+    The lag is counted from the stored position to the end of the server's log. A few kB of other WAL are not a lag:
+    an idle pipeline steps over them every 5 s.
+
+    Exit codes: 0 if RUNNING, 1 otherwise.
+
+    Examples:
+
+        tailrace status orders.yaml
+
+        tailrace status orders.yaml --watch
+
+        tailrace status orders.yaml --json | jq .lag_bytes
+    """
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    settings = load_pipeline(file)
+    pause = threading.Event()
+    while True:
+        health = look(settings)
+        if as_json:
+            emit_json(health.to_json())
+        else:
+            if watch and sys.stdout.isatty():
+                say(_CLEAR)
+            _print(health)
+        if not watch:
+            return 0 if health.state == RUNNING else 1
+        pause.wait(REFRESH_SECONDS)
+
+
+def _print(health: Health) -> None:
+    for name, value in _lines(health):
+        say(f"{name:<10} {value}")
+    say()
+    sys.stdout.flush()
+
+
+def _lines(health: Health) -> list[tuple[str, str]]:
+    colour, reset = ("", "") if not has_colour(sys.stdout) else (_GREEN if health.state == RUNNING else _RED, _RESET)
+    state = f"{colour}{health.state}{reset}"
+    if health.since_ms:
+        state += f" since {ago(health.since_ms)}"
+    lines = [("pipeline", health.pipeline), ("state", state)]
+    if health.detail:
+        lines.append(("", health.detail))
+    if error := health.error:
+        lines += [("error", f"{error.get('code')}: {error.get('what')}")]
+        lines += [(part, str(error[part])) for part in ("why", "remedy") if error.get(part)]
+    if told := health.announced:
+        lines.append(("instance", f"process {told.get('pid')} on {told.get('host')}, version {told.get('version')}"))
+    if health.position:
+        lines.append(("position", health.position))
+    if health.lag_bytes is not None and health.lag_seconds is not None:
+        late = human_seconds(health.lag_seconds)
+        lines.append(("lag", f"{human_bytes(health.lag_bytes)}, {late}{' at most' if health.lag_seconds else ''}"))
+    lines += _slot_lines(health)
+    lines += [("no answer", f"{server}: {why}") for server, why in health.away.items()]
+    return lines
+
+
+def _slot_lines(health: Health) -> list[tuple[str, str]]:
+    if (slot := health.slot) is None:
+        return [] if "postgres" in health.away else [("slot", "none")]
+    use = f"read by server process {slot['active_pid']}" if slot["active_pid"] else "not in use"
+    if slot["invalidation"] or slot["wal_status"] == "lost":
+        use = f"INVALIDATED ({slot['invalidation'] or 'wal_removed'})"
+    room = slot["safe_bytes"]
+    left = "no bound on what it may keep" if room is None else f"lost after {human_bytes(room)} more"
+    return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{human_bytes(slot['retained_bytes'])}; {left}")]

@@ -1,0 +1,149 @@
+"""`tailrace tail`: the published events, one a line, as consumers see them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.output import emit_json, has_colour, say
+from tailrace.config.load import load_pipeline
+from tailrace.config.model import Pipeline as Settings
+from tailrace.kafka.watch import Seen, Watch, topic_matcher
+from tailrace.routing.folder import load_topics
+from tailrace.worker.assembly import kafka_options
+
+PIPED_WIDTH = 2000
+"""Where there is no terminal to cut a line for, `less -S` and `grep` still want an end to it."""
+_RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
+
+
+def tail(  # noqa: PLR0917 - the options of a command
+    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    type_name: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
+    key: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),
+    from_beginning: bool = typer.Option(False, "--from-beginning", help="Also what the topics hold already."),
+    limit: int = typer.Option(0, "--limit", min=0, help="End after so many events; 0 never ends."),
+    dead_letters: bool = typer.Option(False, "--dead-letters", help="Also events that were set aside, and why."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object a line."),
+    no_payload: bool = typer.Option(False, "--no-payload", help="Leave the payloads out."),
+) -> None:
+    """Watch the published events as consumers see them, until --limit or Ctrl-C.
+
+    Follows every topic of the pipeline, those that appear later included: committed records only, without a consumer
+    group, so that no consumer is disturbed. A line is: time, topic[partition]@offset, type, key, id, payload.
+
+    Examples:
+
+        tailrace tail orders.yaml
+
+        tailrace tail orders.yaml --type 'Order*' --key 42 --from-beginning
+
+        tailrace tail orders.yaml --dead-letters --json | jq 'select(.dead_letter) | .dead_letter.explanation'
+    """
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    settings = load_pipeline(file)
+    letters = settings.kafka.dead_letter_topic
+    watch = Watch(kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning)
+    say(f"watching {', '.join(watch.topics) or 'for topics: there are none yet'}", sys.stderr)
+    sys.stderr.flush()
+    shown = 0
+    try:
+        for seen in watch:
+            if not (_passes(seen.headers.get("type", ""), type_name) and _passes(_text(seen.key), key)):
+                continue
+            if as_json:
+                emit_json(_as_json(seen, letter=seen.topic == letters, payload=not no_payload))
+            else:
+                _print(seen, letter=seen.topic == letters, payload=not no_payload)
+            shown += 1
+            if shown == limit:
+                return
+    finally:
+        watch.close()
+
+
+def _wanted(settings: Settings, *, dead_letters: bool) -> Callable[[str], bool]:
+    topics = settings.topics
+    named = {spec.topic for spec in load_topics(topics.folder)} if topics.folder else set()
+    never = {settings.kafka.offsets_topic, settings.kafka.dead_letter_topic}
+    letters = {settings.kafka.dead_letter_topic} if dead_letters else set()
+    return topic_matcher(named | letters, topics.template, never)
+
+
+def _passes(value: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _print(seen: Seen, *, letter: bool, payload: bool) -> None:
+    when = datetime.fromtimestamp(seen.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    head, headers = f"{when} {seen.topic}[{seen.partition}]@{seen.offset}", seen.headers
+    parts = [headers.get("type", "-"), _text(seen.key), headers.get("id", "-")]
+    if letter:
+        parts = ["DEAD LETTER", *parts, f"{headers.get('tailrace.reason')}: {headers.get('tailrace.explanation')}"]
+    if payload:
+        parts.append("(null)" if seen.value is None else _text(seen.value))
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else PIPED_WIDTH
+    line = _printable(f"{head} {' '.join(parts)}")
+    line = line if len(line) <= width else line[: width - 1] + "…"
+    if has_colour(sys.stdout):
+        line = f"{_RED}{line}{_RESET}" if letter else f"{_DIM}{line[: len(head)]}{_RESET}{line[len(head) :]}"
+    say(line)
+    sys.stdout.flush()
+
+
+def _as_json(seen: Seen, *, letter: bool, payload: bool) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(seen.timestamp_ms / 1000, UTC)
+    told: dict[str, Any] = {
+        "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "topic": seen.topic,
+        "partition": seen.partition,
+        "offset": seen.offset,
+        "type": seen.headers.get("type"),
+        "key": None if seen.key is None else _text(seen.key),
+        "id": seen.headers.get("id"),
+        "headers": seen.headers,
+    }
+    if letter:
+        told["dead_letter"] = {
+            part: seen.headers.get(f"tailrace.{part}") for part in ("reason", "explanation", "topic")
+        }
+    if payload:
+        told["payload"] = _payload(seen.value)
+    return told
+
+
+def _payload(value: bytes | None) -> object:
+    """As JSON where it is JSON, else as text, else as base64."""
+    if value is None:
+        return None
+    try:
+        found = json.loads(value)
+        json.dumps(found, allow_nan=False)  # 1e999 is read as infinity, which JSON has no word for
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return found
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _text(value: bytes | None) -> str:
+    return "-" if value is None else value.decode(errors="backslashreplace")
+
+
+def _printable(text: str) -> str:
+    """Without control characters: what is in a payload must not be able to move the cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,89 @@
+"""What a preflight finds: named checks, each OK, WARN or FAIL, with the remedy to copy. Pure.
+
+A WARN is something a careful operator would change; a FAIL stops `tailrace run`, now or soon.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from tailrace.errors import TailraceError, Unavailable
+
+
+class State(Enum):
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+class Check(NamedTuple):
+    """One finding. `remedy` is the SQL, command or setting that mends it; empty when all is well."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def ok(name: str, found: str) -> Check:
+    return Check(name, State.OK, found)
+
+
+def warn(name: str, found: str, remedy: str) -> Check:
+    return Check(name, State.WARN, found, remedy)
+
+
+def fail(name: str, found: str, remedy: str) -> Check:
+    return Check(name, State.FAIL, found, remedy)
+
+
+def failed(name: str, error: TailraceError, remedy: str = "") -> Check:
+    """An error as a finding, on one line; `remedy` where that of the error speaks of a running pipeline."""
+    found = " ".join(f"{error.code}: {error.what} {error.why}".split())
+    return fail(name, found, " ".join((remedy or error.remedy).split()))
+
+
+def gather(looks: Iterable[tuple[str, Callable[[], Check | None]]]) -> list[Check]:
+    """Takes every look; what raises is a FAIL of its own, and a server that went away ends the round."""
+    checks: list[Check] = []
+    for name, look in looks:
+        try:
+            check = look()
+        except Unavailable as error:
+            checks.append(failed(name, error, "The server went away in the middle: check again."))
+            break
+        except TailraceError as error:
+            check = failed(name, error)
+        if check is not None:
+            checks.append(check)
+    return checks
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a connection to `host` stays on this machine: a socket's folder, localhost, 127.0.0.0/8 or ::1."""
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def hosts_of(bootstrap: str) -> list[str]:
+    """The hosts of Kafka's `host:port,host:port`."""
+    servers = (re.sub(r"^\w+://", "", server.strip()) for server in bootstrap.split(","))
+    return [re.sub(r":\d+$", "", server) for server in servers]
+
+
+def human_bytes(number: int) -> str:
+    """`1.5 GB`, in powers of 1024, as Postgres counts."""
+    size = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"

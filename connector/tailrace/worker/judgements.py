@@ -1,0 +1,84 @@
+"""What is good enough for a pipeline: judgements over a server's numbers, for `tailrace check`. Pure."""
+
+from __future__ import annotations
+
+from tailrace.lsn import format_lsn
+from tailrace.sources.postgres.admission import Slot
+from tailrace.worker.findings import Check, fail, human_bytes, is_loopback, ok, warn
+
+FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
+"""The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
+SMALL_WAL_BYTES = 1 << 30
+"""Less room than this is gone within an hour of an outage at 300 kB/s of WAL, which is a small service."""
+
+
+def judge_version(number: int) -> Check:
+    """As Postgres counts: 160014 is 16.14."""
+    major, minor = divmod(number, 10_000)
+    shown = f"{major}.{minor}"
+    if major < min(FIXED_MINORS):
+        mend = f"Upgrade to Postgres {max(FIXED_MINORS)} or newer."
+        return warn("postgres version", f"{shown} is no longer maintained", mend)
+    fixed = FIXED_MINORS.get(major, 0)
+    if minor < fixed:
+        found = f"{shown} can lose changes around ALTER PUBLICATION and in partly decoded transactions"
+        return warn("postgres version", found, f"Upgrade to {major}.{fixed} or newer, which keeps the data as it is.")
+    return ok("postgres version", shown)
+
+
+def judge_encryption(host: str, *, encrypted: bool) -> Check:
+    if encrypted:
+        return ok("postgres encryption", "TLS")
+    if is_loopback(host):
+        return ok("postgres encryption", "none, on this machine only")
+    mend = "Add sslmode=verify-full (and sslrootcert=…) to source.postgres; the server needs ssl = on."
+    return warn("postgres encryption", f"none: rows cross the network to {host} readable", mend)
+
+
+def judge_kept(most: int) -> Check:
+    """`most` is max_slot_wal_keep_size in bytes, -1 without a bound."""
+    name, keep = "wal kept for slots", "ALTER SYSTEM SET max_slot_wal_keep_size = '{}'; SELECT pg_reload_conf();"
+    if most < 0:
+        found = "max_slot_wal_keep_size is -1: while the connector is down, its slot can fill the server's disk"
+        return warn(name, found, keep.format("50GB") + " -- less than the disk has free, more than an outage writes")
+    if most < SMALL_WAL_BYTES:
+        found = f"max_slot_wal_keep_size is {human_bytes(most)}: a connector that is down soon loses its slot"
+        return warn(name, found, keep.format("50GB") + " -- more than the longest outage writes")
+    return ok(name, f"up to {human_bytes(most)}")
+
+
+def judge_free(what: str, used: int, most: int, *, needed: bool) -> Check:
+    """`what` as in `max_wal_senders`, with a space; `needed` whether the next start takes one more."""
+    setting = "max_replication_slots" if what == "slots" else "max_wal_senders"
+    if used >= most and needed:
+        mend = (
+            f"ALTER SYSTEM SET {setting} = {max(2 * most, 10)}; and restart Postgres, or free one that is not needed."
+        )
+        return fail(f"free {what}", f"none: {used} of {most} are in use ({setting})", mend)
+    return ok(f"free {what}", f"{most - used} of {most}")
+
+
+def judge_slot(slot: Slot | None, name: str, database: str) -> Check:
+    if slot is None:
+        return ok("slot", f"{name}: not there yet, is created on the first start")
+    if slot.plugin != "pgoutput" or slot.database != database:
+        found = f"{name} is of plugin {slot.plugin} in database {slot.database}"
+        return fail("slot", found, "Choose another name in source.slot.")
+    drop = (
+        f"SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'pgoutput');"
+    )
+    if slot.wal_status == "lost" or slot.invalidation:
+        found = f"{name} is invalidated ({slot.invalidation or 'wal_removed'}): the server removed WAL that it needed"
+        mend = f"Publish from the table what was missed, then: {drop} and start once with --adopt."
+        return fail("slot", found, mend)
+    state = f"read by server process {slot.active_pid}" if slot.active_pid else "not in use"
+    found = (
+        f"{name}, {state}, confirmed {format_lsn(slot.confirmed_lsn)}, keeps {human_bytes(slot.retained_bytes)} of WAL"
+    )
+    if slot.wal_status == "unreserved":
+        return warn(
+            "slot", f"{found}, and is about to be lost", "Start the connector now, or raise max_slot_wal_keep_size."
+        )
+    if slot.safe_bytes is not None:
+        found += f", lost after {human_bytes(slot.safe_bytes)} more"
+    return ok("slot", found)

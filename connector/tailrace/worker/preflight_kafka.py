@@ -1,0 +1,161 @@
+"""The Kafka half of `tailrace check`: would the publisher find what it needs? Nothing is created or fenced."""
+
+from __future__ import annotations
+
+from tailrace.errors import TailraceError
+from tailrace.kafka import offsets
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.topics import topic_config
+from tailrace.kafka.watch import Cluster, Observer
+from tailrace.position import Position
+from tailrace.routing.specs import TopicSpec
+from tailrace.worker.assembly import DEAD_LETTER_BYTES
+from tailrace.worker.findings import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
+
+RECORD_OVERHEAD = 512
+"""A record is its payload and about this much: key, headers, framing."""
+
+
+class KafkaSide:
+    """Looks at one cluster. After `checks`, `reachable` says whether anything answered."""
+
+    def __init__(
+        self, options: KafkaOptions, specs: list[TopicSpec], default: TopicSpec, *, create: bool, payload_bytes: int
+    ) -> None:
+        """`default` describes topics made from the template; its topic is the template, or empty without one."""
+        self._options = options
+        self._specs = {spec.topic: spec for spec in specs}
+        self._default = default
+        self._create = create
+        self._payload_bytes = payload_bytes
+        self._cluster = Cluster(0, {})
+        self.reachable = False
+
+    def checks(self) -> list[Check]:
+        options = self._options
+        try:
+            self._observer = Observer(options)
+            self._cluster = self._observer.look()
+        except TailraceError as error:
+            remedy = "" if error.exit_code == 2 else f"Start Kafka, or correct kafka.bootstrap ({options.bootstrap})."
+            return [failed("kafka", error, remedy), *self._transport()]
+        self.reachable = True
+        brokers = self._cluster.brokers
+        found = f"{brokers} broker{'s' if brokers != 1 else ''} at {options.bootstrap}"
+        looks = [
+            ("offsets topic", self._offsets_topic),
+            ("dead-letter topic", self._dead_letter_topic),
+            *((f"topic {topic}", lambda spec=spec: self._topic(spec)) for topic, spec in self._specs.items()),
+            ("topics by template", self._template),
+        ]
+        return [ok("kafka", found), *self._transport(), *gather(looks)]
+
+    def stored(self) -> Position | None:
+        """The stored position, read without fencing: it may move at any moment."""
+        if self._options.offsets_topic not in self._cluster.topics:
+            return None
+        return offsets.read(self._options)
+
+    def _transport(self) -> list[Check]:
+        protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()
+        remote = [host for host in hosts_of(self._options.bootstrap) if not is_loopback(host)]
+        if protocol.endswith("plaintext") and remote:
+            found = f"security.protocol is {protocol}: events{' and the password' if 'sasl' in protocol else ''} cross "
+            mend = "Set security.protocol: SSL or SASL_SSL under kafka.settings."
+            return [warn("kafka encryption", f"{found}the network to {remote[0]} readable", mend)]
+        return [ok("kafka encryption", protocol if remote else f"{protocol}, on this machine only")]
+
+    def _offsets_topic(self) -> Check:
+        options, name = self._options, "offsets topic"
+        topic = options.offsets_topic
+        partitions = self._cluster.topics.get(topic)
+        if partitions is None:
+            return self._to_create(name, offsets.spec(options), create=True, setting="kafka.internal_replication")
+        policy = topic_config(self._observer.admin, topic).get("cleanup.policy", "")
+        if policy != "compact":
+            return fail(
+                name,
+                f"{topic} has cleanup.policy={policy}: Kafka would delete stored positions",
+                _alter(options, topic, "cleanup.policy=compact"),
+            )
+        if partitions != 1:
+            return fail(
+                name, f"{topic} has {partitions} partitions, not 1", "Name another topic in kafka.offsets_topic."
+            )
+        return ok(name, f"{topic}, compacted")
+
+    def _dead_letter_topic(self) -> Check:
+        options, name = self._options, "dead-letter topic"
+        topic = options.dead_letter_topic
+        if topic not in self._cluster.topics:
+            spec = TopicSpec(topic, 1, options.internal_replication)
+            return self._to_create(name, spec, create=self._create, setting="kafka.internal_replication")
+        config = topic_config(self._observer.admin, topic)
+        if "compact" in config.get("cleanup.policy", ""):
+            found = f"{topic} is compacted: letters without a key would be refused, others would replace each other"
+            return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
+        if int(config.get("max.message.bytes", 0)) < DEAD_LETTER_BYTES:
+            return warn(
+                name,
+                f"{topic} takes letters of {config.get('max.message.bytes')} bytes, they may have {DEAD_LETTER_BYTES}",
+                _alter(options, topic, f"max.message.bytes={2 * DEAD_LETTER_BYTES}"),
+            )
+        return ok(name, topic)
+
+    def _topic(self, spec: TopicSpec) -> Check:
+        name, topic = f"topic {spec.topic}", spec.topic
+        partitions = self._cluster.topics.get(topic)
+        if partitions is None:
+            return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
+        if spec.partitions not in (-1, partitions):
+            server = f"--bootstrap-server {self._options.bootstrap}"
+            more = f"kafka-topics {server} --alter --topic {topic} --partitions {spec.partitions}"
+            mend = f"Write partitions: {partitions} in its spec"
+            if spec.partitions > partitions:
+                mend += f", or add partitions, which moves keys to others: {more}"
+            return warn(name, f"has {partitions} partitions, its spec says {spec.partitions}", f"{mend}.")
+        largest = int(topic_config(self._observer.admin, topic).get("max.message.bytes", 0))
+        if largest < self._payload_bytes + RECORD_OVERHEAD:
+            return warn(
+                name,
+                f"refuses records over {largest} bytes, limits.payload_bytes lets {self._payload_bytes} pass",
+                _alter(self._options, topic, f"max.message.bytes={self._payload_bytes + 64 * 1024}"),
+            )
+        return ok(name, f"there, {partitions} partition{'s' if partitions != 1 else ''}")
+
+    def _template(self) -> Check | None:
+        name, default = "topics by template", self._default
+        if not default.topic:
+            return None
+        if not self._create:
+            mend = "Create every topic that events may go to, or set topics.create: true."
+            return warn(name, f"{default.topic}: topics.create is false, a new aggregate stops the pipeline", mend)
+        return self._to_create(name, default, create=True, setting="topics.replication")
+
+    def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> Check:
+        """Judges a topic that is not there yet."""
+        brokers = self._cluster.brokers
+        if spec.replication > brokers:
+            found = f"{spec.topic} wants {spec.replication} copies, there {_are(brokers)}"
+            return fail(name, found, f"Lower {setting} to {brokers}, or add brokers.")
+        shape = f"partitions: {_count(spec.partitions)}, copies: {_count(spec.replication)}"
+        if not create:
+            options = [f"--bootstrap-server {self._options.bootstrap}", f"--topic {spec.topic}"]
+            options += [f"--partitions {spec.partitions}"] * (spec.partitions > 0)
+            options += [f"--replication-factor {spec.replication}"] * (spec.replication > 0)
+            found = f"{spec.topic} is missing, and topics.create is false"
+            return fail(name, found, f"kafka-topics --create {' '.join(options)}")
+        return ok(name, f"{spec.topic}: is created when needed ({shape})")
+
+
+def _alter(options: KafkaOptions, topic: str, setting: str) -> str:
+    server = f"--bootstrap-server {options.bootstrap}"
+    return f"kafka-configs {server} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
+
+
+def _are(brokers: int) -> str:
+    return "is 1 broker" if brokers == 1 else f"are {brokers} brokers"
+
+
+def _count(number: int) -> str:
+    return "as the brokers are set" if number < 0 else str(number)

@@ -1,0 +1,267 @@
+"""The Postgres half of `tailrace check`: may this role follow this table, and what does the server do with its log?
+
+Catalogue queries only; nothing is created. What needs no server to be judged is in `judgements.py`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tailrace.errors import TailraceError, Unavailable
+from tailrace.event import Column, Row
+from tailrace.outbox.ddl import quote, quote_table, split_table
+from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.admission import Slot
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
+from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version
+
+TIMES = {1082, 1114, 1184}
+"""date, timestamp, timestamptz: what a row's time may be."""
+
+AFTERWARDS = " -- a pipeline that has run before then needs one start with --adopt"
+"""Rows may have been passed over while the publication changed, so a stored position is not simply continued."""
+
+
+class PostgresSide:
+    """Looks at one server. After `checks`, `reachable` says whether it answered, and `slot` what it said then."""
+
+    def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
+        self._options = options
+        self._map = columns
+        self._schema, self._table = split_table(options.table)
+        self._full = quote_table(options.table)
+        self._relation: tuple[str | None, ...] = ()
+        self._published: set[str] | None = None
+        self.slot: Slot | None = None
+        self.reachable = False
+        self.may_replicate = False
+
+    def checks(self) -> list[Check]:
+        options = self._options
+        try:
+            self._link = Link(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
+        except TailraceError as error:
+            mend = (
+                "Start Postgres, or correct host and port in source.postgres." if isinstance(error, Unavailable) else ""
+            )
+            return [failed("postgres", error, mend)]
+        with self._link:
+            self.reachable = True
+            return gather(
+                [
+                    ("postgres", self._connected),
+                    ("postgres encryption", self._encryption),
+                    ("postgres version", lambda: judge_version(self._link.server_version)),
+                    ("wal_level", self._wal_level),
+                    ("role", self._role),
+                    ("table", self._table_there),
+                    ("table rights", self._table_rights),
+                    ("publication", self._publication),
+                    ("columns", self._columns),
+                    ("slot", self._slot),
+                    ("slot failover", self._failover),
+                    ("wal kept for slots", self._kept),
+                    ("idle slots", self._idle),
+                    ("free slots", self._free_slots),
+                    ("free wal senders", self._free_senders),
+                ]
+            )
+
+    def _connected(self) -> Check:
+        pgconn = self._link.pgconn
+        host, port, user, database = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.user, pgconn.db))
+        return ok("postgres", f"database {database} at {host}:{port} as {user}")
+
+    def _encryption(self) -> Check:
+        host = self._link.pgconn.host.decode()
+        return judge_encryption(host, encrypted=bool(self._link.pgconn.ssl_in_use))
+
+    def _wal_level(self) -> Check:
+        catalogue.require_logical(self._link)
+        return ok("wal_level", "logical")
+
+    def _role(self) -> Check:
+        # On RDS no role has REPLICATION itself: membership of rds_replication stands for it.
+        role, superuser, replication, member = self._link.query(
+            "SELECT rolname, rolsuper, rolreplication, EXISTS (SELECT FROM pg_roles g WHERE g.rolname = "
+            "'rds_replication' AND pg_has_role(current_user, g.oid, 'MEMBER')) "
+            "FROM pg_roles WHERE rolname = current_user"
+        )[0]
+        who = quote(str(role))
+        self.may_replicate = "t" in (superuser, replication, member)
+        if superuser == "t":
+            mend = (
+                f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; and use it instead."
+            )
+            return warn("role", f"{role} is a superuser: more than reading a log needs", mend)
+        if not self.may_replicate:
+            return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
+        return ok("role", f"{role}, with REPLICATION and not a superuser")
+
+    def _table_there(self) -> Check:
+        rows = self._link.query(
+            "SELECT c.relkind, c.relpersistence, pg_has_role(c.relowner, 'USAGE'), "
+            "has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), "
+            "has_database_privilege(current_database(), 'CREATE'), row_security_active(c.oid) "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2",
+            [self._schema, self._table],
+        )
+        if not rows:
+            mend = f"Correct source.table, or create it: `tailrace init --table {self._options.table}` writes the SQL."
+            return fail("table", f"there is no {self._full}", mend)
+        kind, persistence, *_ = rows[0]
+        if kind not in ("r", "p"):
+            return fail("table", f"{self._full} is not a table", "Name the table itself in source.table.")
+        if persistence != "p":
+            mend = f"ALTER TABLE {self._full} SET LOGGED;"
+            return fail("table", f"{self._full} is not logged: its rows are not in the log", mend)
+        self._relation = rows[0]
+        return ok("table", self._full)
+
+    def _table_rights(self) -> Check | None:
+        if not self._relation:
+            return None
+        _, _, _, select, usage, _, filtered = self._relation
+        who = quote(self._link.pgconn.user.decode())
+        judge = fail if self._options.beginning else warn
+        if "f" in (select, usage):
+            mend = f"GRANT USAGE ON SCHEMA {quote(self._schema)} TO {who}; GRANT SELECT ON {self._full} TO {who};"
+            return judge("table rights", f"no SELECT on {self._full}: rows already there cannot be read", mend)
+        if filtered == "t":
+            mend = f"ALTER ROLE {who} BYPASSRLS; (as a superuser)"
+            return judge("table rights", f"row security hides rows of {self._full} from reading the table", mend)
+        return ok("table rights", "SELECT")
+
+    def _publication(self) -> Check | None:
+        if not self._relation:
+            return None
+        publication = self._options.publication
+        rows = self._link.query(
+            "SELECT pubinsert, pubupdate OR pubdelete OR pubtruncate, pubviaroot, EXISTS (SELECT FROM "
+            "pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3), "
+            "(SELECT count(*) FROM pg_publication_tables t WHERE t.pubname = p.pubname) "
+            "FROM pg_publication p WHERE pubname = $1",
+            [publication, self._schema, self._table],
+        )
+        if not rows:
+            return self._publication_to_create()
+        inserts, more, via_root, contains, tables = rows[0]
+        alter, found, mend = f"ALTER PUBLICATION {quote(publication)}", "", ""
+        only_inserts, only_it = f"{alter} SET (publish = 'insert');", f"{alter} SET TABLE {self._full};"
+        if self._relation[0] == "p" and via_root != "t":
+            found = f"sends the partitions of {self._full} instead of it"
+            mend = f"{alter} SET (publish_via_partition_root = true);"
+        elif contains != "t":
+            found, mend = f"does not contain {self._full}", f"{alter} ADD TABLE {self._full};"
+        elif inserts != "t":
+            found, mend = "does not publish inserts", only_inserts
+        elif self._leaves_out_rows():
+            found, mend = "leaves out rows: it has a WHERE clause", only_it
+        if found:
+            return fail("publication", f"{publication} {found}", mend + AFTERWARDS)
+        if more == "t":
+            found, mend = "sends updates, deletes or truncates, which are not events", only_inserts
+        elif int(tables or 0) > 1:
+            found, mend = f"sends {tables} tables: the others' rows are read for nothing", only_it
+        if found:
+            return warn("publication", f"{publication} {found}", mend + AFTERWARDS)
+        return ok("publication", f"{publication}, inserts of {self._full} only")
+
+    def _leaves_out_rows(self) -> bool:
+        """Whether rows are filtered; remembers which columns are sent. Neither can be chosen before Postgres 15."""
+        if self._link.server_version < 150000:
+            return False
+        row_filter, names = self._link.query(
+            "SELECT rowfilter, to_json(attnames) FROM pg_publication_tables "
+            "WHERE pubname = $1 AND schemaname = $2 AND tablename = $3",
+            [self._options.publication, self._schema, self._table],
+        )[0]
+        self._published = set(json.loads(names or "[]"))
+        return row_filter is not None
+
+    def _publication_to_create(self) -> Check:
+        publication, owner, may_create = self._options.publication, self._relation[2], self._relation[5]
+        statement = (
+            f"CREATE PUBLICATION {quote(publication)} FOR TABLE {self._full} "
+            "WITH (publish = 'insert', publish_via_partition_root = true);"
+        )
+        if not self._options.create:
+            return fail("publication", f"there is no {publication}, and source.create is false", statement)
+        if "f" in (owner, may_create):
+            return fail("publication", f"there is no {publication}, and this role may not create it", statement)
+        return ok("publication", f"{publication}: is created on the first start")
+
+    def _columns(self) -> Check | None:
+        """Reads a row of nothing by the layout: what would stop the pipeline at its first row, stops here."""
+        if not self._relation:
+            return None
+        found = self._link.query(
+            "SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 "
+            "AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+            [self._full],
+        )
+        columns = tuple(Column(str(name), int(oid or 0)) for name, oid in found)
+        sent = tuple(column for column in columns if self._published is None or column.name in self._published)
+        Layout(self._map).read(Row(sent, (rb"\x61",) * len(sent), "0/0:0", 0))
+        kinds = dict(columns)
+        if missing := [column for column in self._options.order_by if column not in kinds]:
+            judge = fail if self._options.beginning else warn
+            mend = "Set source.order_by to columns that order the rows, the unique id last."
+            return judge("columns", f"source.order_by names {missing[0]}, which {self._full} does not have", mend)
+        if self._map.timestamp is not None and kinds[self._map.timestamp] not in TIMES:
+            mend = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
+            return fail("columns", f"column {self._map.timestamp} does not hold times", mend)
+        return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
+
+    def _slot(self) -> Check:
+        self.slot = catalogue.read_slot(self._link, self._options.slot)
+        return judge_slot(self.slot, self._options.slot, self._link.pgconn.db.decode())
+
+    def _failover(self) -> Check | None:
+        wanted, version = self._options.failover, self._link.server_version
+        if version < 170000:
+            if not wanted:
+                return None
+            mend = "Set source.failover: false, or upgrade the server."
+            return fail("slot failover", "source.failover is true, failover slots came with Postgres 17", mend)
+        rows = self._link.query("SELECT failover FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot])
+        if wanted and rows and rows[0][0] != "t":
+            mend = (
+                f"psql 'dbname=… replication=database' -c 'ALTER_REPLICATION_SLOT {self._options.slot} (FAILOVER true)'"
+            )
+            return warn("slot failover", "source.failover is true, but the slot was made without it", mend)
+        return ok("slot failover", "on" if wanted else "off (source.failover: true lets the slot survive a failover)")
+
+    def _kept(self) -> Check:
+        setting = self._link.query(
+            "SELECT CASE WHEN setting = '-1' THEN -1 ELSE setting::bigint * 1024 * 1024 END "
+            "FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+        )[0][0]
+        return judge_kept(int(setting or -1))
+
+    def _idle(self) -> Check | None:
+        if self._link.server_version < 180000:
+            return None
+        limit = self._link.query("SHOW idle_replication_slot_timeout")[0][0]
+        if limit == "0":
+            return ok("idle slots", "are kept")
+        mend = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+        return warn(
+            "idle slots", f"are invalidated after {limit}: a connector that is down so long loses its slot", mend
+        )
+
+    def _free_slots(self) -> Check:
+        used, most = self._link.query(
+            "SELECT (SELECT count(*) FROM pg_replication_slots), current_setting('max_replication_slots')"
+        )[0]
+        return judge_free("slots", int(used or 0), int(most or 0), needed=self.slot is None)
+
+    def _free_senders(self) -> Check:
+        used, most = self._link.query(
+            "SELECT (SELECT count(*) FROM pg_stat_replication), current_setting('max_wal_senders')"
+        )[0]
+        active = self.slot is not None and self.slot.active_pid is not None
+        return judge_free("wal senders", int(used or 0), int(most or 0), needed=not active)

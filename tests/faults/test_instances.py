@@ -1,0 +1,178 @@
+"""Rows 6-9 of the fault matrix: an end on request, a long sleep, two of one pipeline, two pipelines on one slot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_shop import Connector, Shop, close_shop, open_shop
+from tailrace.proof.workload import Mix
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+# Falls asleep with a transaction open on the broker: everything is sent, nothing committed.
+SLEEPER = """
+import os, signal
+from tailrace.kafka.publisher import Publisher
+left = 3
+finish = Publisher._finish
+def sleep(self, step):
+    global left
+    left -= 1
+    if left == 0:
+        self._producer.flush(10)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    finish(self, step)
+Publisher._finish = sleep
+from tailrace.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def hasty_kafka() -> Iterator[KafkaBroker]:
+    """Looks for transactions that are out of time twice a second, not every ten seconds."""
+    hasty = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with KafkaBroker(properties=hasty, source=Source.LOCAL) as broker:
+        yield broker
+
+
+@pytest.fixture
+def hasty_shop(postgres: PostgresServer, hasty_kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    shop = open_shop(postgres, hasty_kafka, tmp_path)
+    shop.configure(kafka={"settings": {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}})
+    yield shop
+    close_shop(shop)
+
+
+def is_stopped(connector: Connector) -> bool:
+    return Path(f"/proc/{connector.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def sleeping(shop: Shop) -> Connector:
+    """A connector that is asleep in the middle of publishing."""
+    script = shop.folder / "sleeper.py"
+    script.write_text(SLEEPER)
+    shop.configure(limits={"batch_records": 5})
+    connector = shop.start(wait=False, program=[str(script)])
+    connector.says('"running"')
+    writer = shop.writer()
+    for _ in range(10):
+        writer.transaction(events=7)
+    wait_until(lambda: is_stopped(connector), 30, what=f"the connector to fall asleep; its log:\n{connector.log}")
+    return connector
+
+
+def slot_is_free(shop: Shop) -> bool:
+    return not shop.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", shop.slot)
+
+
+def test_sigterm_under_load_leaves_nothing_half_done(shop: Shop) -> None:
+    connector = shop.start()
+    for _ in range(3):
+        shop.writer(mix=Mix(events_per_transaction=20)).start(rate=100)
+    wait_until(lambda: len(shop.positions()) > 20, 30, what="some batches to be stored")
+    assert connector.stop(timeout=10) == 0, connector.log
+    wait_until(lambda: slot_is_free(shop), what="the server to notice")
+    # The last confirmation was the last stored position: nothing of the log is held back for what is published.
+    assert shop.confirmed_lsn() == shop.positions()[-1].lsn, connector.log
+    for writer in shop.writers:
+        writer.stop()
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.committed > 100
+
+
+def test_sigterm_when_idle_leaves_at_once(shop: Shop) -> None:
+    assert shop.start().stop(timeout=5) == 0
+
+
+def test_a_sleep_longer_than_the_transaction_is_fenced(hasty_shop: Shop) -> None:
+    """Nobody took over meanwhile; Kafka itself has ended the transaction."""
+    shop = hasty_shop
+    connector = sleeping(shop)
+    # Returns when the open transaction is decided: by its timeout, for nobody else is there.
+    before = {seen.id for seen in shop.published()}
+    os.kill(connector.process.pid, signal.SIGCONT)
+    assert connector.ended() == 4, connector.log
+    assert '"Fenced"' in connector.log
+    assert {seen.id for seen in shop.published()} == before
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_a_sleeper_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) -> None:
+    """The server gave its slot away while it slept; its commit comes after the new instance's start (I11)."""
+    shop = hasty_shop
+    older = sleeping(shop)
+    shop.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot)
+    newer = shop.start()
+    assert shop.caught_up().ok
+    os.kill(older.process.pid, signal.SIGCONT)
+    assert older.ended() == 4, older.log
+    shop.writers[0].transaction(rollback=False)
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert newer.running
+
+
+def test_the_newer_of_two_instances_goes_on(shop: Shop) -> None:
+    older = shop.start()
+    shop.writer().start(rate=20)
+    wait_until(shop.published, 30, what="the first event to arrive")
+    newer = shop.start(wait=False)
+    assert older.ended() == 4, older.log
+    assert '"Fenced"' in older.log
+    newer.says('"running"')
+    assert newer.running
+    shop.writers[0].stop()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_a_newer_instance_waits_for_the_slot(shop: Shop) -> None:
+    """While nothing is written the older one has no reason to notice, and the slot stays its own."""
+    older = shop.start()
+    newer = shop.start(wait=False)
+    newer.says('"SlotBusy"')
+    assert older.running
+    shop.writer().transaction(rollback=False)
+    assert older.ended() == 4, older.log
+    newer.says('"running"')
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert newer.running
+
+
+@pytest.mark.parametrize("first_runs", [True, False])
+def test_another_pipeline_on_the_same_slot_is_refused(shop: Shop, first_runs: bool) -> None:
+    first = shop.start()
+    writer = shop.writer()
+    writer.transaction(rollback=False)
+    assert shop.caught_up().ok
+    if not first_runs:
+        first.stop()
+    other = {
+        **shop.settings,
+        "pipeline": f"{shop.name}-other",
+        "source": {**shop.settings["source"], "slot": shop.slot},
+    }
+    file = shop.folder / "other.yaml"
+    file.write_text(json.dumps(other))
+    second = Connector(file, shop.folder / "other.log")
+    assert second.ended() == 3, second.log
+    assert '"SlotUnclaimed"' in second.log
+    if first_runs:
+        assert first.running
+        assert '"waiting"' not in first.log
+    else:
+        shop.start()
+    writer.transaction(rollback=False)
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict

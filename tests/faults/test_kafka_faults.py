@@ -1,0 +1,233 @@
+"""Rows 47, 50 and 58 of the fault matrix: Kafka away, a topic gone, a topic that refuses us, dead letters included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fix_shop import Shop, close_shop, open_shop
+from tailrace.proof.workload import Mix
+from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+
+HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
+
+# Everything is sent and nothing committed: waits there until it is told to go on.
+HESITATES = """
+import os, sys, time
+from tailrace.kafka.publisher import Publisher
+left = 3
+finish = Publisher._finish
+def hesitate(self, step):
+    global left
+    left -= 1
+    if left == 0:
+        self._producer.flush(10)
+        open(os.environ["SENT"], "w").close()
+        while not os.path.exists(os.environ["GO"]):
+            time.sleep(0.01)
+    finish(self, step)
+Publisher._finish = hesitate
+from tailrace.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaBroker]:
+    """A broker that may be killed."""
+    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    shop = open_shop(postgres, own_kafka, tmp_path)
+    yield shop
+    close_shop(shop)
+
+
+@contextmanager
+def read_only(shop: Shop, topic: str) -> Iterator[None]:
+    """Everybody may read `topic`, nobody may write to it."""
+    admin = shop.kafka.admin()
+
+    def binding(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+        return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
+
+    bindings = [
+        binding(AclOperation.WRITE, AclPermissionType.DENY),
+        binding(AclOperation.READ, AclPermissionType.ALLOW),
+        binding(AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+    ]
+    for created in admin.create_acls(bindings).values():
+        created.result(20)
+    try:
+        yield
+    finally:
+        everything = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for deleted in admin.delete_acls([everything]).values():
+            deleted.result(20)
+
+
+def undecided(shop: Shop) -> bool:
+    """Whether a transaction is open on the shop's topics: readers of committed records see less than there is."""
+    admin = shop.kafka.admin()
+    partitions = [TopicPartition(shop.topic, 0), TopicPartition(shop.topic, 1), TopicPartition(shop.topic, 2)]
+    ends = [
+        [
+            found.result(10).offset
+            for found in admin.list_offsets(
+                {partition: OffsetSpec.latest() for partition in partitions}, isolation_level=level
+            ).values()
+        ]
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    ]
+    return ends[0] != ends[1]
+
+
+def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:
+    """Longer than every timeout: what was in flight is lost with its transaction, and comes again."""
+    shop = own_shop
+    shop.configure(kafka={"settings": IMPATIENT}, limits={"batch_records": 20})
+    connector = shop.start()
+    for _ in range(2):
+        shop.writer(mix=Mix(events_per_transaction=30)).start(rate=20)
+    wait_until(lambda: len(shop.positions()) > 10, 30, what="some batches to be stored")
+    shop.kafka.kill()
+    committed = sum(len(writer.ledger) for writer in shop.writers)
+    connector.says('"waiting"')
+    wait_until(
+        lambda: sum(len(writer.ledger) for writer in shop.writers) > committed + 200, 30, what="the service to go on"
+    )
+    assert connector.running
+    assert shop.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", shop.slot) != [("lost",)]
+    shop.kafka.start()
+    for writer in shop.writers:
+        writer.stop()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert connector.running, connector.log
+    assert connector is shop.connectors[-1]
+
+
+def test_a_broker_restarts_under_load(own_shop: Shop) -> None:
+    shop = own_shop
+    shop.configure(limits={"batch_records": 20})
+    connector = shop.start()
+    shop.writer(mix=Mix(events_per_transaction=30)).start(rate=20)
+    wait_until(lambda: len(shop.positions()) > 10, 30, what="some batches to be stored")
+    shop.kafka.stop()
+    shop.kafka.start()
+    shop.writers[0].stop()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert connector.running, connector.log
+
+
+def test_kafka_is_not_there_when_the_connector_starts(own_shop: Shop) -> None:
+    shop = own_shop
+    shop.start().stop()
+    shop.writer().transaction(rollback=False)
+    shop.kafka.kill()
+    connector = shop.start(wait=False)
+    try:
+        connector.says('"KafkaUnavailable"')
+    finally:
+        shop.kafka.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Kafka ends the transaction by its timeout while we cannot be heard: nobody took over, so we go on."""
+    with TcpProxy() as proxy, KafkaBroker(properties=HASTY, advertised_port=proxy.port, source=Source.LOCAL) as broker:
+        proxy.point_at(proxy.host, broker.port)
+        shop = open_shop(postgres, broker, tmp_path)
+        try:
+            shop.configure(kafka={"settings": IMPATIENT})
+            script, sent, go = (tmp_path / name for name in ("hesitates.py", "sent", "go"))
+            script.write_text(HESITATES)
+            connector = shop.start(program=[str(script)], SENT=str(sent), GO=str(go))
+            shop.writer().transaction(rollback=False)
+            wait_until(sent.exists, 30, what=f"a batch to be sent; log:\n{connector.log}")
+            proxy.refuse()
+            proxy.cut()
+            assert undecided(shop)
+            go.touch()
+            wait_until(lambda: not undecided(shop), 30, what="Kafka to end the transaction")
+            proxy.accept()
+            verdict = shop.caught_up()
+            assert verdict.ok, (verdict, connector.log)
+            assert connector.running, connector.log
+        finally:
+            close_shop(shop)
+
+
+def test_a_deleted_topic_stops_the_pipeline(shop: Shop) -> None:
+    connector = shop.start()
+    writer = shop.writer(mix=Mix(invalid=0.0))
+    writer.transaction(rollback=False)
+    assert shop.caught_up().ok
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.topic])[shop.topic].result(20)
+    before = shop.positions()[-1]
+    lost = {entry.id for entry in writer.ledger}
+    for _ in range(3):
+        writer.transaction(rollback=False)
+    connector.failed("TopicMissing")
+    assert shop.topic in connector.log
+    assert shop.positions()[-1].progress == before.progress
+    # Started again it creates the topic from its spec; what is still to be published arrives.
+    shop.start()
+    wait_until(lambda: set(shop.verdict().missing) <= lost, 30, what=f"the rest; log:\n{shop.connectors[-1].log}")
+    verdict = shop.verdict()
+    assert set(verdict.missing) == lost, "only what was on the deleted topic is gone"
+    assert not verdict.duplicated
+    assert not verdict.out_of_order
+
+
+def test_a_topic_that_is_missing_and_may_not_be_created(shop: Shop) -> None:
+    shop.configure(topics={"create": False})
+    shop.start(wait=False).failed("TopicMissing")
+    shop.configure(topics={"create": True})
+    shop.start()
+    shop.writer().transaction(rollback=False)
+    assert shop.caught_up().ok
+
+
+@pytest.mark.parametrize("which", ["topic", "letters"])
+def test_a_topic_that_refuses_us_stops_the_pipeline(shop: Shop, which: str) -> None:
+    """One event for each topic in one batch: what the healthy topic got must stay invisible, too."""
+    connector = shop.start()
+    shop.writer(mix=Mix(invalid=0.0)).transaction(rollback=False)
+    assert shop.caught_up().ok
+    before, seen = shop.positions()[-1], shop.verdict()
+    with read_only(shop, getattr(shop, which)):
+        shop.writer(mix=Mix(invalid=0.5), seed=7).transaction(events=12, rollback=False)
+        assert {entry.valid for entry in shop.writers[-1].ledger} == {True, False}
+        connector.failed("TopicRefused")
+        assert getattr(shop, which) in connector.log
+        assert shop.positions()[-1].progress == before.progress
+        wait_until(lambda: not undecided(shop), 10, what="the transaction to be aborted")
+        now = shop.verdict()
+        assert (now.published, now.dead_lettered) == (seen.published, seen.dead_lettered)
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.dead_lettered > 0

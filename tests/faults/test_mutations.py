@@ -1,0 +1,238 @@
+"""The oracle can fail: each mutation breaks one rule of the connector, and the verdict must turn red.
+
+A mutant is the connector itself with one thing changed, run as a process of its own. Every scenario is also run with
+the unchanged connector and must then be green: red comes from the mutation, not from the fault.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fix_shop import Connector, Shop
+from tailrace import killpoint
+from tailrace.proof.oracle import judge
+from tailrace.proof.reader import read_all, sightings
+from tailrace.proof.workload import Mix
+from tailrace.stack import wait_until
+
+# A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
+STOP_BEFORE_PRODUCE = """
+import os, signal
+from tailrace import killpoint
+from tailrace.kafka import publisher
+left = 3
+def reached(name):
+    global left
+    if name == killpoint.BEFORE_PRODUCE:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+publisher.killpoint.reached = reached
+"""
+DIE_AFTER_SENDING = """
+import os, signal
+from tailrace.kafka.publisher import Publisher
+left = 3
+finish = Publisher._finish
+def die(self, step):
+    global left
+    left -= 1
+    if left == 0:
+        self._producer.flush(10)  # unlike at the kill point, every record is on the broker for certain
+        os.kill(os.getpid(), signal.SIGKILL)
+    finish(self, step)
+Publisher._finish = die
+"""
+
+# The mutations.
+CONFIRM_EARLY = """
+from tailrace.sources.postgres.source import PostgresSource
+read = PostgresSource.read
+def early(self, *limits):
+    chunk = read(self, *limits)
+    if self._table is None:
+        self.confirm(chunk.position)
+    return chunk
+PostgresSource.read = early
+"""
+CONFIRM_COMMIT_LSN = """
+from tailrace.sources.postgres.transactions import Transactions
+commit = Transactions._commit
+def half(self, message):
+    before = self._lsn
+    commit(self, message)
+    self._lsn = max(before, message.commit_lsn)
+Transactions._commit = half
+Transactions.idle = lambda self, wal_end, at_ms: False  # or a keepalive would heal it
+"""
+SKIP_THE_FENCE = """
+from tailrace.kafka import publisher
+config = publisher.producer_config
+def unfenced(options):
+    return {**config(options), "transactional.id": f"{options.pipeline}-another"}
+publisher.producer_config = unfenced
+"""
+BELIEVE_ABORTED = """
+from tailrace.kafka import offsets
+config = offsets.consumer_config
+offsets.consumer_config = lambda *given: {**config(*given), "isolation.level": "read_uncommitted"}
+"""
+POSITION_APART = """
+from tailrace.kafka import offsets
+from tailrace.kafka.publisher import Publisher
+def publish(self, batch):
+    # Events first, the position in a transaction of its own.
+    for records in (batch.records, [offsets.record(self._options, batch.position)]):
+        self._producer.begin_transaction()
+        self._produce(records)
+        self._finish(self._producer.commit_transaction)
+    self.stored = batch.position
+Publisher._publish = publish
+"""
+DROP_REJECTED = """
+from tailrace.pipeline import Pipeline
+Pipeline._set_aside = lambda self, *given: None
+"""
+
+
+def program(folder: Path, *changes: str) -> Sequence[str]:
+    """What to give to `Shop.start` to run the connector with these changes."""
+    if not any(changes):
+        return ("-m", "tailrace")
+    script = folder / f"mutant-{len(list(folder.glob('mutant-*')))}.py"
+    lines = "".join(changes)
+    script.write_text(f"{lines}\nif __name__ == '__main__':\n    from tailrace.cli import main\n    main()\n")
+    return (str(script),)
+
+
+def prepared(shop: Shop, transactions: int = 20) -> None:
+    """A slot, a stored position, and work that is waiting; batches are small, transactions are cut."""
+    shop.configure(limits={"batch_records": 5})
+    shop.start().stop()
+    writer = shop.writer()
+    for _ in range(transactions):
+        writer.transaction(events=7, rollback=False)
+
+
+def is_stopped(connector: Connector) -> bool:
+    return Path(f"/proc/{connector.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize(("mutation", "green"), [("", True), (CONFIRM_EARLY, False)], ids=["sound", "confirm early"])
+def test_confirming_what_is_not_stored_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+    prepared(shop)
+    mutant = shop.start(kill=f"{killpoint.BEFORE_PRODUCE}:4", program=program(shop.folder, mutation))
+    assert mutant.ended() == -signal.SIGKILL, mutant.log
+    # It is restarted unchanged: what the slot has let go of does not come again.
+    shop.start(wait=green)
+    verdict = shop.caught_up()
+    assert verdict.ok is green, verdict
+    if not green:
+        assert verdict.missing
+        assert verdict.positions
+        assert "SlotAhead" in shop.connectors[-1].log
+
+
+@pytest.mark.parametrize(
+    ("mutation", "green"), [("", True), (CONFIRM_COMMIT_LSN, False)], ids=["sound", "commit_lsn for end_lsn"]
+)
+def test_a_position_that_is_not_the_end_of_its_transaction_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+    prepared(shop, transactions=4)
+    changed = program(shop.folder, mutation)
+    shop.start(program=changed)
+    shop.caught_up()
+    assert shop.connectors[-1].stop() == 0
+    shop.start(program=changed)
+    shop.writers[0].transaction(events=1, rollback=False)
+    verdict = shop.caught_up()
+    assert verdict.ok is green, verdict
+    assert bool(verdict.duplicated) is not green
+
+
+def test_a_reader_of_uncommitted_records_is_seen(shop: Shop) -> None:
+    """Here the mutant is the reader, so both kinds can look at one history."""
+    prepared(shop)
+    assert shop.start(wait=False, program=program(shop.folder, DIE_AFTER_SENDING)).ended() == -signal.SIGKILL
+    shop.start()
+    assert shop.caught_up().ok
+    seen, letters = (
+        sightings(read_all(shop.kafka.bootstrap, [topic], isolation="read_uncommitted"))
+        for topic in (shop.topic, shop.letters)
+    )
+    verdict = judge(shop.writers[0].ledger, seen, letters)
+    assert not verdict.ok
+    assert verdict.duplicated
+
+
+@pytest.mark.parametrize("mutation", ["", SKIP_THE_FENCE], ids=["sound", "skip the fence"])
+def test_an_instance_that_is_not_fenced_is_seen(shop: Shop, mutation: str) -> None:
+    """The older instance sleeps with a batch in its hands; a newer one takes over; the older one wakes up."""
+    prepared(shop)
+    older = shop.start(wait=False, program=program(shop.folder, STOP_BEFORE_PRODUCE))
+    wait_until(lambda: is_stopped(older), 30, what="the older instance to fall asleep")
+    # As its machine's network would do sooner or later: the slot is free for the newer one.
+    shop.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot)
+    newer = shop.start(program=program(shop.folder, mutation))
+    assert shop.caught_up().ok
+    os.kill(older.process.pid, signal.SIGCONT)
+    if not mutation:
+        assert older.ended() == 4, older.log
+        assert '"Fenced"' in older.log
+        shop.writers[0].transaction(rollback=False)
+        assert shop.caught_up().ok
+        assert newer.running
+        return
+    wait_until(lambda: shop.verdict().duplicated, 30, what=f"a second publication; the log:\n{older.log}")
+    verdict = shop.verdict()
+    assert verdict.duplicated
+    assert verdict.positions, "the older instance has moved the stored position back"
+
+
+@pytest.mark.parametrize(
+    ("mutation", "green"), [("", True), (BELIEVE_ABORTED, False)], ids=["sound", "believe an aborted position"]
+)
+def test_believing_a_position_that_was_aborted_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+    prepared(shop)
+    assert shop.start(wait=False, program=program(shop.folder, DIE_AFTER_SENDING)).ended() == -signal.SIGKILL
+    shop.start(program=program(shop.folder, mutation))
+    last = shop.writers[0].transaction(rollback=False)[-1].id
+    wait_until(
+        lambda: last in {seen.id for seen in (*shop.published(), *shop.dead_lettered())},
+        30,
+        what="the last event to arrive",
+    )
+    verdict = shop.verdict()
+    assert verdict.ok is green, verdict
+    assert bool(verdict.missing) is not green
+
+
+@pytest.mark.parametrize(
+    ("mutation", "green"), [("", True), (POSITION_APART, False)], ids=["sound", "position in its own transaction"]
+)
+def test_a_position_stored_apart_from_its_events_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+    prepared(shop)
+    # With two commits a batch the third is that of the second batch's events: its position is never stored.
+    die = DIE_AFTER_SENDING.replace("self._producer.flush(10)", "finish(self, step)")
+    assert shop.start(wait=False, program=program(shop.folder, mutation, die)).ended() == -signal.SIGKILL
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok is green, verdict
+    assert bool(verdict.duplicated) is not green
+
+
+@pytest.mark.parametrize(
+    ("mutation", "green"), [("", True), (DROP_REJECTED, False)], ids=["sound", "drop what is invalid"]
+)
+def test_dropping_an_invalid_event_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+    shop.start(program=program(shop.folder, mutation))
+    bad = shop.writer(mix=Mix(invalid=1.0)).transaction(events=1, rollback=False)
+    good = shop.writer(mix=Mix(invalid=0.0)).transaction(events=1, rollback=False)
+    wait_until(lambda: good[0].id in {seen.id for seen in shop.published()}, 30, what="the good event to arrive")
+    verdict = shop.verdict()
+    assert verdict.ok is green, verdict
+    assert verdict.missing == ([] if green else [bad[0].id])

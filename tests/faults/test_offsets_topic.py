@@ -1,0 +1,171 @@
+"""Rows 10-13 of the fault matrix: the offsets topic lost, forged, spoilt or unfit. Nothing is ever skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from fix_shop import Connector, Shop
+from tailrace.lsn import format_lsn
+from tailrace.proof.reader import read_all, stored_positions
+from tailrace.proof.workload import SHOP_DDL
+from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+
+
+def own_offsets_topic(shop: Shop) -> str:
+    """An offsets topic that no other test shares."""
+    topic = f"{shop.name}.offsets"
+    shop.configure(kafka={"offsets_topic": topic})
+    return topic
+
+
+def write(shop: Shop, value: bytes | None) -> None:
+    """Puts a record under the pipeline's key on the offsets topic, as any careless tool could."""
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    producer.produce(shop.settings["kafka"]["offsets_topic"], value, shop.name.encode())
+    assert producer.flush(10) == 0
+
+
+def stored(shop: Shop) -> dict[str, Any]:
+    topic = shop.settings["kafka"]["offsets_topic"]
+    return stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1].to_json()
+
+
+def refused(shop: Shop, code: str, *arguments: str) -> Connector:
+    """A start that must fail for good with `code`, without having published anything."""
+    before = len(read_all(shop.kafka.bootstrap, [shop.topic, shop.letters]))
+    connector = shop.start(*arguments, wait=False)
+    assert connector.ended() == 3, connector.log
+    assert f'"{code}"' in connector.log
+    assert len(read_all(shop.kafka.bootstrap, [shop.topic, shop.letters])) == before
+    return connector
+
+
+def arrived(shop: Shop, timeout: float = 30) -> None:
+    """Waits until nothing is missing; duplicates are another question here."""
+    wait_until(lambda: not shop.verdict().missing, timeout, what=f"all events; log:\n{shop.connectors[-1].log}")
+
+
+def used(shop: Shop) -> None:
+    """The pipeline has published, is stopped, and new work is waiting."""
+    shop.start()
+    writer = shop.writer()
+    for _ in range(5):
+        writer.transaction(rollback=False)
+    assert not shop.caught_up().missing
+    assert shop.connectors[-1].stop() == 0
+    for _ in range(5):
+        writer.transaction(rollback=False)
+
+
+def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(shop: Shop) -> None:
+    topic = own_offsets_topic(shop)
+    used(shop)
+    admin = shop.kafka.admin()
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic to go")
+    refused(shop, "SlotUnclaimed")
+    # The slot was confirmed up to what is published, so that here adopting it is exact.
+    shop.start("--adopt")
+    arrived(shop)
+    assert not shop.verdict().duplicated
+    assert shop.connectors[-1].stop() == 0
+    shop.writers[0].transaction(rollback=False)
+    shop.start()
+    arrived(shop)
+
+
+def test_a_tombstone_is_a_lost_position(shop: Shop) -> None:
+    own_offsets_topic(shop)
+    used(shop)
+    write(shop, None)
+    refused(shop, "SlotUnclaimed")
+
+
+def test_a_position_beyond_the_servers_log_is_refused(shop: Shop) -> None:
+    own_offsets_topic(shop)
+    used(shop)
+    good = stored(shop)
+    far = int(shop.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0]) + 2**32
+    write(shop, json.dumps({**good, "lsn": format_lsn(far)}).encode())
+    refused(shop, "PositionAhead")
+    write(shop, json.dumps(good).encode())
+    shop.start()
+    arrived(shop)
+    assert not shop.verdict().duplicated
+
+
+def test_a_position_of_another_server_is_refused(shop: Shop, postgres18: PostgresServer) -> None:
+    """The settings point to another cluster that looks the same in everything else."""
+    own_offsets_topic(shop)
+    used(shop)
+    at_home = shop.settings["source"]["postgres"]
+    elsewhere = postgres18.create_database(shop.name)
+    with psycopg.connect(elsewhere, autocommit=True) as connection:
+        connection.execute(SHOP_DDL)
+        connection.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
+        shop.configure(source={"postgres": elsewhere})
+        log = refused(shop, "WrongLog").log
+        assert "system_id" in log
+        assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchall() == [(0,)]
+    shop.configure(source={"postgres": at_home})
+    shop.start()
+    arrived(shop)
+    assert not shop.verdict().duplicated
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"format": 2, "source": "postgres"}',
+        b'{"format": 1, "source": "postgres", "lsn": 5, "at_ms": 0, "log": {}}',
+    ],
+)
+def test_a_spoilt_record_is_named_and_not_passed_over(
+    shop: Shop, make_topic: Callable[..., None], value: bytes
+) -> None:
+    make_topic(own_offsets_topic(shop), cleanup_policy="compact")
+    write(shop, value)
+    log = refused(shop, "OffsetRecordCorrupt").log
+    assert shop.name in log
+    assert shop.confirmed_lsn() is None, "no slot may be created on top of a position that cannot be read"
+
+
+def test_a_spoilt_record_can_be_mended(shop: Shop) -> None:
+    own_offsets_topic(shop)
+    used(shop)
+    good = stored(shop)
+    broken = {**good, "lsn": "beyond"}
+    write(shop, json.dumps(broken).encode())
+    refused(shop, "OffsetRecordCorrupt")
+    write(shop, json.dumps(good).encode())
+    shop.start()
+    arrived(shop)
+    assert not shop.verdict().duplicated
+
+
+@pytest.mark.parametrize(("partitions", "policy"), [(1, "delete"), (1, "compact,delete"), (2, "compact")], ids=str)
+def test_an_offsets_topic_that_would_forget_is_refused(
+    shop: Shop, make_topic: Callable[..., None], partitions: int, policy: str
+) -> None:
+    make_topic(own_offsets_topic(shop), partitions, cleanup_policy=policy)
+    refused(shop, "OffsetsTopicUnfit")
+    assert shop.confirmed_lsn() is None
+
+
+def test_the_offsets_topic_is_made_fit(shop: Shop, kafka: KafkaBroker) -> None:
+    topic = own_offsets_topic(shop)
+    shop.start()
+    found = kafka.admin().list_topics(timeout=10).topics[topic]
+    assert len(found.partitions) == 1

@@ -1,0 +1,277 @@
+"""`tailrace check` on real servers: it finds what would stop a pipeline, says how to mend it, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_shop import Shop, close_shop, open_shop
+from tailrace.cli import main
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+PASSWORD = "check-s3cret"
+
+
+class Report:
+    """The checks by name."""
+
+    def __init__(self, code: object, told: dict[str, Any]) -> None:
+        self.code = code
+        self.ok = told["ok"]
+        self.checks = {check["name"]: check for check in told["checks"]}
+
+    def state(self, name: str) -> str:
+        return str(self.checks[name]["state"])
+
+    def failures(self) -> list[str]:
+        return [name for name, check in self.checks.items() if check["state"] == "FAIL"]
+
+
+Run = Callable[..., Report]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(file: Path, *arguments: str) -> Report:
+        with pytest.raises(SystemExit) as caught:
+            main(["check", str(file), "--json", *arguments])
+        told = capsys.readouterr()
+        assert PASSWORD not in told.out + told.err
+        assert told.err == ""
+        return Report(caught.value.code, json.loads(told.out))
+
+    return run
+
+
+def as_role(shop: Shop, *options: str, grant: bool = True) -> str:
+    """Lets the pipeline log in as a role of its own, not the table's owner."""
+    role = f"r_{shop.name}"
+    shop.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {' '.join(options)}")
+    if grant:
+        shop.execute(f"GRANT SELECT ON outbox TO {role}")
+    shop.configure(source={"postgres": shop.postgres.dsn(shop.name, role, PASSWORD)})
+    return role
+
+
+def test_a_first_start_is_announced_and_nothing_is_made(shop: Shop, run: Run) -> None:
+    report = run(shop.file)
+    assert (report.code, report.ok, report.failures()) == (0, True, [])
+    assert "first start" in report.checks["start"]["found"]
+    assert report.state("role") == "WARN"
+    assert "50GB" in report.checks["wal kept for slots"]["remedy"]
+    assert shop.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == [(0,)]
+    assert shop.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+    assert shop.topic not in shop.kafka.admin().list_topics(timeout=10).topics
+
+
+def test_does_not_disturb_a_running_pipeline(shop: Shop, run: Run) -> None:
+    connector = shop.start()
+    for _ in range(3):
+        report = run(shop.file)
+        assert report.code == 0
+        assert "runs now" in report.checks["start"]["found"]
+    event = shop.insert(VALID)
+    wait_until(lambda: [seen.id for seen in shop.published()] == [event], 10, what="the event")
+    assert connector.running
+
+
+def test_postgres_18(shop18: Shop, run: Run) -> None:
+    report = run(shop18.file)
+    assert report.failures() == []
+    assert report.checks["idle slots"]["found"] == "are kept"
+    assert report.state("postgres version") == report.state("slot failover") == "OK"
+
+
+def test_a_missing_publication_and_a_role_that_may_not_make_it(shop: Shop, run: Run) -> None:
+    as_role(shop, "REPLICATION")
+    report = run(shop.file)
+    assert (report.code, report.failures()) == (1, ["publication"])
+    shop.execute(report.checks["publication"]["remedy"])
+    report = run(shop.file)
+    assert (report.code, report.state("publication"), report.state("role")) == (0, "OK", "OK")
+
+
+@pytest.mark.parametrize(
+    ("publication", "state", "told"),
+    [
+        ("FOR TABLE orders WITH (publish = 'insert')", "FAIL", "does not contain"),
+        ("FOR TABLE outbox WITH (publish = 'update')", "FAIL", "does not publish inserts"),
+        ("FOR TABLE outbox WHERE (type = 'x') WITH (publish = 'insert')", "FAIL", "WHERE"),
+        ("FOR TABLE outbox", "WARN", "updates"),
+        ("FOR TABLE outbox, orders WITH (publish = 'insert')", "WARN", "2 tables"),
+    ],
+)
+def test_publications_that_do_not_fit(shop: Shop, run: Run, publication: str, state: str, told: str) -> None:
+    """The remedy is run as it stands: after it, the same finding does not come again."""
+    shop.execute(f"CREATE PUBLICATION {shop.slot} {publication}")
+    found = run(shop.file).checks["publication"]
+    assert found["state"] == state
+    assert told in found["found"]
+    shop.execute(found["remedy"])
+    assert told not in run(shop.file).checks["publication"]["found"]
+
+
+def test_a_publication_that_leaves_out_a_column(shop: Shop, run: Run) -> None:
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox (id, type) WITH (publish = 'insert')")
+    report = run(shop.file)
+    assert report.failures() == ["columns"]
+    assert "aggregatetype" in report.checks["columns"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [({"payload": "body"}, "no column 'body'"), ({"payload": "created_at"}, "cannot hold payloads")],
+)
+def test_a_column_map_that_does_not_fit(shop: Shop, run: Run, columns: dict[str, str], told: str) -> None:
+    shop.configure(outbox={"columns": columns})
+    report = run(shop.file)
+    assert (report.code, report.failures()) == (1, ["columns"])
+    assert told in report.checks["columns"]["found"]
+    assert "outbox.columns.payload" in report.checks["columns"]["remedy"]
+
+
+def test_tables_that_cannot_be_tailed(shop: Shop, run: Run) -> None:
+    shop.execute("CREATE VIEW view AS SELECT * FROM outbox")
+    shop.execute("CREATE UNLOGGED TABLE quick (LIKE outbox)")
+    for table, told in (("public.none", "there is no"), ("public.view", "not a table"), ("public.quick", "not logged")):
+        shop.configure(source={"table": table})
+        report = run(shop.file)
+        assert report.failures() == ["table"]
+        assert told in report.checks["table"]["found"]
+
+
+def test_rights(shop: Shop, run: Run) -> None:
+    role = as_role(shop, grant=False)
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
+    report = run(shop.file)
+    assert report.failures() == ["role"]
+    assert report.state("table rights") == "WARN"
+    shop.configure(source={"start": "beginning"})
+    assert run(shop.file).failures() == ["role", "table rights"]
+    shop.execute(report.checks["table rights"]["remedy"])
+    shop.execute(f"ALTER ROLE {role} REPLICATION")
+    assert run(shop.file).failures() == []
+
+
+def test_row_security_would_hide_rows_from_reading_the_table(shop: Shop, run: Run) -> None:
+    as_role(shop, "REPLICATION")
+    shop.configure(source={"start": "beginning"})
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
+    shop.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+    assert run(shop.file).failures() == ["table rights"]
+
+
+def test_a_wrong_password_is_one_finding_and_kafka_is_still_looked_at(shop: Shop, run: Run) -> None:
+    shop.configure(source={"postgres": shop.postgres.dsn(shop.name, "postgres", PASSWORD)})
+    report = run(shop.file)
+    assert (report.code, report.failures()) == (1, ["postgres"])
+    assert "authentication failed" in report.checks["postgres"]["found"]
+    assert report.state("kafka") == "OK"
+    assert "start" not in report.checks
+
+
+def test_servers_that_are_down(shop: Shop, run: Run) -> None:
+    shop.configure(source={"postgres": "postgresql://tailrace@127.0.0.1:1/shop"})
+    report = run(shop.file)
+    assert report.failures() == ["postgres"]
+    assert "Start Postgres" in report.checks["postgres"]["remedy"]
+    assert report.state("offsets topic") == "OK"
+    shop.configure(source={"postgres": shop.dsn}, kafka={"bootstrap": "127.0.0.1:1"})
+    report = run(shop.file)
+    assert report.failures() == ["kafka"]
+    assert "refused" in report.checks["kafka"]["found"]
+    assert "kafka.bootstrap" in report.checks["kafka"]["remedy"]
+    assert report.state("slot") == "OK"
+
+
+def test_a_kafka_setting_that_does_not_exist(shop: Shop, run: Run) -> None:
+    shop.configure(kafka={"settings": {"no.such.setting": 1}})
+    report = run(shop.file)
+    assert report.failures() == ["kafka"]
+    assert "no.such.setting" in report.checks["kafka"]["found"]
+
+
+def test_topics_that_do_not_fit(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:
+    offsets = f"{shop.name}-offsets"
+    make_topic(offsets, cleanup_policy="delete")
+    make_topic(shop.topic, 2)
+    make_topic(shop.letters, max_message_bytes="1000")
+    shop.configure(kafka={"offsets_topic": offsets})
+    report = run(shop.file)
+    assert report.failures() == ["offsets topic"]
+    assert "cleanup.policy=compact" in report.checks["offsets topic"]["remedy"]
+    assert "has 2 partitions, its spec says 3" in report.checks[f"topic {shop.topic}"]["found"]
+    assert report.state(f"topic {shop.topic}") == report.state("dead-letter topic") == "WARN"
+
+
+def test_topics_that_cannot_be_created(shop: Shop, run: Run) -> None:
+    spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 3, "replication": 3}
+    (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
+    shop.configure(kafka={"offsets_topic": f"{shop.name}-offsets", "internal_replication": 3})
+    shop.configure(topics={"template": "t.{type}", "replication": 2})
+    report = run(shop.file)
+    assert report.failures() == ["offsets topic", "dead-letter topic", f"topic {shop.topic}", "topics by template"]
+    assert "Lower kafka.internal_replication to 1" in report.checks["offsets topic"]["remedy"]
+    shop.configure(topics={"create": False}, kafka={"internal_replication": 1})
+    assert "kafka-topics --create" in run(shop.file).checks["dead-letter topic"]["remedy"]
+
+
+def test_a_dropped_slot_and_a_slot_of_someone_else(shop: Shop, run: Run) -> None:
+    shop.start().stop()
+    shop.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    report = run(shop.file)
+    assert report.failures() == ["start"]
+    assert "SlotMissing" in report.checks["start"]["found"]
+    shop.execute("SELECT pg_create_logical_replication_slot('other_" + shop.name + "', 'pgoutput')")
+    shop.configure(pipeline=f"{shop.name}x", source={"slot": f"other_{shop.name}", "publication": shop.slot})
+    assert "SlotUnclaimed" in run(shop.file).checks["start"]["found"]
+
+
+def test_an_invalidated_slot(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    settings = {"max_slot_wal_keep_size": "16MB", "max_replication_slots": "1", "max_wal_senders": "1"}
+    with PostgresServer("16", settings=settings, source=Source.LOCAL) as postgres:
+        shop = open_shop(postgres, kafka, tmp_path)
+        shop.start().stop()
+        assert run(shop.file).failures() == []
+        for _ in range(4):
+            shop.execute("CREATE TABLE junk AS SELECT 1; DROP TABLE junk")
+            shop.execute("SELECT pg_switch_wal()")
+        shop.execute("CHECKPOINT")
+        report = run(shop.file)
+        assert report.failures() == ["slot"]
+        assert "invalidated" in report.checks["slot"]["found"]
+        assert "pg_drop_replication_slot" in report.checks["slot"]["remedy"]
+        assert "16.0 MB" in report.checks["wal kept for slots"]["found"]
+        shop.configure(source={"slot": "another"})
+        assert run(shop.file).state("free slots") == "FAIL"
+        close_shop(shop)
+
+
+def test_files_only(shop: Shop, run: Run) -> None:
+    """Settings, schemas and topics are looked at; the servers do not even exist."""
+    shop.configure(source={"postgres": "postgresql://127.0.0.1:1/shop"}, kafka={"bootstrap": "127.0.0.1:1"})
+    report = run(shop.file, "--offline")
+    assert (report.code, list(report.checks)) == (0, ["settings", "schemas", "topics"])
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text("{")
+    (shop.folder / "topics" / "orders.yaml").write_text("topic: 1")
+    report = run(shop.file, "--offline")
+    assert (report.code, report.failures()) == (1, ["schemas", "topics"])
+    shop.configure(pipeline="Bad Name")
+    report = run(shop.file, "--offline")
+    assert (report.code, report.failures()) == (1, ["settings"])
+
+
+def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    as_role(shop, "REPLICATION")
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(shop.file)])
+    told = capsys.readouterr().out
+    assert caught.value.code == 1
+    assert PASSWORD not in told
+    assert '  remedy: CREATE PUBLICATION "' in told
+    assert "1 failed" in told.splitlines()[-1]

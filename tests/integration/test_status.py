@@ -1,0 +1,192 @@
+"""`tailrace status` in every state, on real servers: what was announced is believed only as far as the slot bears it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fix_shop import Shop
+from tailrace.cli import main
+from tailrace.cli import status as command
+from tailrace.stack import wait_until
+from tailrace.worker.health import NOISE_BYTES
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+
+Status = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture
+def status(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Status:
+    """Asks once; the exit code goes with the state."""
+
+    def ask() -> dict[str, Any]:
+        with pytest.raises(SystemExit) as caught:
+            main(["status", str(shop.file), "--json"])
+        told: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert caught.value.code == (0 if told["state"] == "RUNNING" else 1)
+        return told
+
+    return ask
+
+
+def becomes(status: Status, state: str) -> dict[str, Any]:
+    """The server needs a moment to notice that a session is gone."""
+    last: dict[str, Any] = {}
+
+    def reached() -> bool:
+        last.update(status())
+        return bool(last["state"] == state)
+
+    wait_until(reached, 10, what=f"{state}, but it is {last}")
+    return last
+
+
+def test_never_started(status: Status) -> None:
+    told = status()
+    assert told["state"] == "NEVER STARTED"
+    assert (told["position"], told["slot"], told["lag_bytes"], told["away"]) == (None, None, None, {})
+
+
+def test_running_and_stopped(shop: Shop, status: Status) -> None:
+    connector = shop.start()
+    told = becomes(status, "RUNNING")
+    assert told["announced"]["pid"] == connector.process.pid
+    assert told["slot"]["active_pid"] is not None
+    assert told["since_ms"] == told["announced"]["at_ms"]
+    assert told["position"] is not None
+    assert connector.stop() == 0
+    told = status()
+    assert (told["state"], told["error"]) == ("STOPPED", None)
+
+
+def test_killed(shop: Shop, status: Status) -> None:
+    connector = shop.start()
+    becomes(status, "RUNNING")
+    connector.kill()
+    told = becomes(status, "NOT RUNNING")
+    assert told["announced"]["state"] == "RUNNING"
+    assert "nobody reads the slot" in told["detail"]
+    assert "at most" in told["detail"]
+
+
+def test_killed_on_a_server_that_tells_since_when(shop18: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop18.start().kill()
+
+    def told() -> dict[str, Any]:
+        with pytest.raises(SystemExit):
+            main(["status", str(shop18.file), "--json"])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    found = wait_until(lambda: (t := told())["state"] == "NOT RUNNING" and t, 10, what="NOT RUNNING")
+    assert isinstance(found, dict)
+    assert found["since_ms"] >= found["announced"]["at_ms"]
+
+
+def test_failed(shop: Shop, status: Status) -> None:
+    shop.start().stop()
+    shop.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    assert shop.start(wait=False).ended() == 3
+    told = status()
+    assert (told["state"], told["error"]["code"]) == ("FAILED", "SlotMissing")
+    assert "--adopt" in told["error"]["remedy"]
+    assert told["slot"] is None
+
+
+def test_reading_the_table_is_running_although_nobody_reads_the_slot(shop: Shop, status: Status) -> None:
+    """The connector stands still in the middle of the table."""
+    shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        f"SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', '{VALID}' FROM generate_series(1, 3000)"
+    )
+    connector = shop.start(wait=False)
+    seen: set[str] = set()
+
+    def streaming() -> bool:
+        told = status()
+        if "reading the table" in (told["position"] or ""):
+            seen.add(told["state"])
+        return told["slot"] is not None and told["slot"]["active_pid"] is not None
+
+    wait_until(streaming, 20, what=f"the end of the table; the log:\n{connector.log}")
+    assert seen <= {"RUNNING", "NEVER STARTED", "NOT RUNNING"}
+    assert "RUNNING" in seen
+
+
+def test_the_lag_grows_while_it_is_down_and_vanishes(shop: Shop, status: Status) -> None:
+    shop.start().stop()
+    before = status()["lag_bytes"]
+    shop.execute("CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+    shop.insert(VALID)
+    told = status()
+    assert told["lag_bytes"] > before + 1_000_000
+    assert told["lag_seconds"] > 0
+    assert told["slot"]["retained_bytes"] > 1_000_000
+    shop.start()
+    shop.caught_up()
+
+    def caught_up() -> bool:
+        told = status()
+        return bool(told["lag_seconds"] == 0 and told["lag_bytes"] <= NOISE_BYTES)
+
+    wait_until(caught_up, 10, what="the end of the lag")
+
+
+def test_postgres_is_away(shop: Shop, status: Status) -> None:
+    shop.start()
+    becomes(status, "RUNNING")
+    shop.configure(source={"postgres": "postgresql://tailrace@127.0.0.1:1/shop"})
+    told = status()
+    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["postgres"])
+    assert told["announced"]["state"] == "RUNNING"
+    assert told["position"] is not None
+
+
+def test_kafka_is_away(shop: Shop, status: Status) -> None:
+    shop.start()
+    shop.configure(kafka={"bootstrap": "127.0.0.1:1"})
+    told = status()
+    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["kafka"])
+    assert told["slot"]["active_pid"] is not None
+    assert "read by someone" in told["detail"]
+
+
+def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.start()
+    with pytest.raises(SystemExit):
+        main(["status", str(shop.file)])
+    told = capsys.readouterr().out
+    for line in (
+        f"pipeline   {shop.name}",
+        "state      RUNNING since ",
+        "lag        ",
+        f"slot       {shop.slot}, read",
+    ):
+        assert line in told
+
+
+def test_watching_looks_again_until_interrupted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C comes at the third look."""
+    looks = 0
+    asked = command.look
+
+    def look(settings: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+        return asked(settings)
+
+    monkeypatch.setattr(command, "look", look)
+    monkeypatch.setattr(command, "REFRESH_SECONDS", 0.01)
+    with pytest.raises(SystemExit) as caught:
+        main(["status", str(shop.file), "--watch", "--json"])
+    assert caught.value.code == 130
+    assert [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()] == ["NEVER STARTED"] * 2

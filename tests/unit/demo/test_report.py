@@ -1,0 +1,73 @@
+"""The report: what the oracle finds decides the exit code, the words and the JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.demo.latency import Latency, Outage
+from tailrace.demo.report import WRONGS, Report, seconds
+from tailrace.proof.oracle import Entry, Outcome, Sighting, Verdict, judge
+
+LEDGER = [
+    Entry("a1", "a", 1, True, Outcome.COMMITTED),
+    Entry("a2", "a", 2, True, Outcome.COMMITTED),
+    Entry("b1", "b", 1, False, Outcome.COMMITTED),
+    Entry("b2", "b", 2, True, Outcome.ROLLED_BACK),
+]
+LETTERS = [Sighting("b1", "b", "letters", 0, 0)]
+
+
+def seen(*events: str) -> list[Sighting]:
+    return [Sighting(event, event[0], "orders", 0, offset) for offset, event in enumerate(events)]
+
+
+def report_on(verdict: Verdict) -> Report:
+    return Report(verdict, Latency(90, 10, 8.0, 21.04, 1400.0), [Outage(0, 1100), Outage(5000, 5900)], 7, 15.0)
+
+
+def test_all_well() -> None:
+    report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
+    assert report.exit_code == 0
+    assert report.meaning().startswith("Exactly once and in order, with the connector killed twice")
+    told = json.loads(json.dumps(report.as_json()))
+    assert told["ok"] is True
+    assert (told["committed"], told["rolled_back"], told["published"], told["dead_lettered"]) == (3, 1, 2, 1)
+    assert (told["kills"], told["restart_ms"], told["wrong"]) == (2, [1100, 900], {})
+    assert told["latency"]["p99_ms"] == 21.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "published", "letters"),
+    [
+        ("missing", seen("a1"), LETTERS),
+        ("duplicated", seen("a1", "a2", "a2"), LETTERS),
+        ("phantom", seen("a1", "a2", "b2"), LETTERS),
+        ("misplaced", seen("a1", "a2", "b1"), []),
+        ("out_of_order", seen("a2", "a1"), LETTERS),
+    ],
+)
+def test_each_wrong_is_told_and_ends_with_1(wrong: str, published: list[Sighting], letters: list[Sighting]) -> None:
+    report = report_on(judge(LEDGER, published, letters))
+    assert report.exit_code == 1
+    assert f"1 {WRONGS[wrong][0]}" in report.meaning()
+    assert "--seed 7" in report.meaning()
+    assert report.as_json()["ok"] is False
+    assert len(report.as_json()["wrong"][wrong]) == 1
+    judged = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
+    assert judged == {label: name != wrong for name, (label, _) in WRONGS.items()}
+
+
+def test_positions_count_too() -> None:
+    report = report_on(Verdict(positions=["(2, 0, 0) after (3, 0, 0)"]))
+    assert report.exit_code == 1
+
+
+def test_every_way_to_be_wrong_has_words() -> None:
+    assert set(WRONGS) == {name for name, value in vars(Verdict()).items() if isinstance(value, list)}
+
+
+@pytest.mark.parametrize(("millis", "text"), [(0.4, "0 ms"), (999.0, "999 ms"), (1000.0, "1.0 s"), (1449.0, "1.4 s")])
+def test_durations(millis: float, text: str) -> None:
+    assert seconds(millis) == text

@@ -1,0 +1,112 @@
+"""The shows: plain lines that stay few, and a terminal that is drawn without an error."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.demo import live, show
+from tailrace.demo.latency import Latency, Outage
+from tailrace.demo.report import Report
+from tailrace.demo.watcher import Arrival
+from tailrace.proof.oracle import Verdict
+
+ARRIVALS = [
+    Arrival("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0),
+    Arrival("orders.dead-letters/0@0", "order-2", "OrderPlaced", "schema validation failed", True, 9.0),
+]
+FRAME = show.Frame(1.0, 15.0, "running", 1200, 30, 1100, 20, 11.0, ARRIVALS)
+REPORT = Report(Verdict(committed=1120, published=1100), Latency(9, 1, 8, 20, 1400), [Outage(0, 900)], 7, 15.0)
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(show, "time", clock)
+    return clock
+
+
+def test_plain_lines_are_few(clock: Clock) -> None:
+    out = io.StringIO()
+    plain = show.on(out)
+    made = []
+
+    def make() -> show.Frame:
+        made.append(clock.now)
+        return FRAME
+
+    for _ in range(100):
+        plain.frame(make)
+        clock.now += 0.03
+    assert len(made) == 3
+    lines = out.getvalue().splitlines()
+    # The events are told once: they did not change.
+    assert len(lines) == 3 + 2
+    assert "committed  1,200" in lines[0]
+    assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[1]
+
+
+def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> None:
+    out = io.StringIO()
+    plain = show.on(out)
+    for second in range(12):
+        plain.busy(f"fetching Kafka (43 MB, once): {second} of 43 MB ({second} s)")
+        clock.now += 1
+    plain.busy("starting Postgres 16 (12 s)")
+    assert [line.partition("… ")[2] for line in out.getvalue().splitlines()] == [
+        "fetching Kafka (43 MB, once): 0 of 43 MB (0 s)",
+        "fetching Kafka (43 MB, once): 5 of 43 MB (5 s)",
+        "fetching Kafka (43 MB, once): 10 of 43 MB (10 s)",
+        "starting Postgres 16 (12 s)",
+    ]
+
+
+def test_plain_verdict() -> None:
+    out = io.StringIO()
+    plain = show.on(out)
+    plain.note("connector killed (SIGKILL)", alarm=True)
+    plain.report(REPORT)
+    plain.say(["copy me"])
+    plain.close()
+    text = out.getvalue()
+    assert "!! connector killed (SIGKILL)" in text
+    assert "  ✓ missing                    0  committed, but not on Kafka\n" in text
+    assert text.endswith(f"\n\n{REPORT.meaning()}\ncopy me\n")
+
+
+def test_the_terminal_shows_the_same() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    drawn = live.LiveShow(out)
+    drawn.busy("starting Kafka")
+    drawn.note("connector killed (SIGKILL)", alarm=True)
+    drawn.frame(lambda: FRAME, last=True)
+    drawn.report(REPORT)
+    drawn.say(["copy [me]"])
+    drawn.close()
+    for text in ("starting Kafka", "connector killed (SIGKILL)", "order-2", "Verdict", "copy [me]"):
+        assert text in out.getvalue()
+
+
+def test_rich_is_for_terminals_only() -> None:
+    code = """
+import io, sys
+from tailrace.demo.show import on
+import tailrace.cli.demo
+on(io.StringIO())
+sys.exit("rich" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,293 @@
+"""transactions.py: rows and positions from messages. Cut, crashed and resumed anywhere, every row comes once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
+from tailrace.lsn import format_lsn
+from tailrace.position import Cut, LogIdentity, Position
+from tailrace.sources.postgres.transactions import Transactions
+
+LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
+OUTBOX, OTHER = 16384, 16400
+COMMIT_SIZE = 48
+MICROS = 1_000_000
+
+
+def begin(lsn: int, at: int = MICROS) -> bytes:
+    return b"B" + struct.pack(">QqI", lsn, at, 7)
+
+
+def commit(lsn: int, end: int | None = None, at: int = MICROS) -> bytes:
+    return b"C" + struct.pack(">BQQq", 0, lsn, lsn + COMMIT_SIZE if end is None else end, at)
+
+
+def relation(
+    oid: int = OUTBOX, name: str = "outbox", schema: str = "public", columns: Sequence[str] = ("id",)
+) -> bytes:
+    head = b"R" + struct.pack(">I", oid) + schema.encode() + b"\0" + name.encode() + b"\0d"
+    body = b"".join(b"\0" + column.encode() + b"\0" + struct.pack(">Ii", 25, -1) for column in columns)
+    return head + struct.pack(">H", len(columns)) + body
+
+
+def insert(value: str, oid: int = OUTBOX) -> bytes:
+    text = value.encode()
+    return b"I" + struct.pack(">I", oid) + b"N" + struct.pack(">H", 1) + b"t" + struct.pack(">I", len(text)) + text
+
+
+def delete(oid: int = OUTBOX) -> bytes:
+    return b"D" + struct.pack(">I", oid) + b"K" + struct.pack(">H", 1) + b"t" + struct.pack(">I", 1) + b"x"
+
+
+def truncate(*oids: int) -> bytes:
+    return b"T" + struct.pack(">IB", len(oids), 0) + b"".join(struct.pack(">I", oid) for oid in oids)
+
+
+def message() -> bytes:
+    return b"M" + struct.pack(">BQ", 0, 5) + b"p\0" + struct.pack(">I", 1) + b"x"
+
+
+def following(start: Position | None = None, *, halt: bool = False, relation_id: int = 0) -> Transactions:
+    position = start or Position(LOG, 100, 5)
+    return Transactions(position, schema="public", table="outbox", halt_on_change=halt, relation_id=relation_id)
+
+
+def feed(transactions: Transactions, *messages: bytes) -> None:
+    for body in messages:
+        transactions.feed(b"w" * 25 + body, 25)
+
+
+def ids(transactions: Transactions) -> list[str]:
+    return [(row.values[0] or b"").decode() for row in transactions.rows]
+
+
+def test_a_transaction_moves_the_position_to_its_end_lsn() -> None:
+    transactions = following()
+    feed(transactions, begin(200), relation(), insert("a"), insert("b"))
+    assert transactions.open
+    feed(transactions, commit(200, 248, at=3 * MICROS))
+    assert ids(transactions) == ["a", "b"]
+    assert not transactions.open
+    assert transactions.position == Position(LOG, 248, 946_684_803_000)
+    assert [row.place for row in transactions.rows] == ["0/C8:1", "0/C8:2"]
+    assert {row.committed_ms for row in transactions.rows} == {946_684_801_000}
+
+
+def test_inside_a_transaction_the_position_is_the_end_before_it_and_a_cut() -> None:
+    transactions = following()
+    feed(transactions, begin(200), relation())
+    assert transactions.position == Position(LOG, 100, 5)
+    feed(transactions, insert("a"), insert("b"))
+    assert transactions.position == Position(LOG, 100, 5, Cut(200, 2))
+
+
+def test_rows_already_published_are_skipped_by_ordinal() -> None:
+    start = Position(LOG, 100, 5, Cut(200, 2))
+    transactions = following(start)
+    feed(transactions, begin(200), relation(), insert("a"))
+    assert transactions.position == start, "half skipped is still where it was"
+    feed(transactions, insert("b"), insert("c"))
+    assert ids(transactions) == ["c"]
+    assert transactions.position == Position(LOG, 100, 5, Cut(200, 3))
+    feed(transactions, commit(200), begin(300), insert("d"), commit(300))
+    assert ids(transactions) == ["c", "d"]
+    assert transactions.position.cut is None
+    assert transactions.position.lsn == 348
+
+
+def test_a_transaction_that_was_published_whole_but_for_its_commit() -> None:
+    transactions = following(Position(LOG, 100, 5, Cut(200, 2)))
+    feed(transactions, begin(200), relation(), insert("a"), insert("b"), commit(200))
+    assert ids(transactions) == []
+    assert transactions.position.cut is None
+    assert transactions.position.lsn == 248
+
+
+def test_rows_of_other_tables_are_neither_taken_nor_counted() -> None:
+    transactions = following(Position(LOG, 100, 5, Cut(200, 1)))
+    feed(transactions, begin(200), relation(OTHER, "orders"), insert("x", OTHER), relation(), insert("a"))
+    feed(transactions, insert("y", OTHER), insert("b"))
+    assert ids(transactions) == ["b"]
+
+
+def test_a_table_of_the_same_name_in_another_schema_is_another_table() -> None:
+    transactions = following()
+    feed(transactions, begin(200), relation(schema="archive"), insert("a"), commit(200))
+    assert ids(transactions) == []
+
+
+def test_logical_messages_are_no_events() -> None:
+    transactions = following()
+    feed(transactions, message(), begin(200), relation(), message(), insert("a"), commit(200))
+    assert ids(transactions) == ["a"]
+
+
+def test_a_keepalive_moves_an_idle_position_and_never_backwards() -> None:
+    transactions = following()
+    assert transactions.idle(150, 9)
+    assert transactions.position == Position(LOG, 150, 9)
+    assert not transactions.idle(150, 10)
+    assert not transactions.idle(149, 10)
+    assert transactions.position == Position(LOG, 150, 9)
+
+
+def test_a_keepalive_inside_a_transaction_is_ignored() -> None:
+    transactions = following()
+    feed(transactions, begin(200), relation())
+    assert not transactions.idle(190, 9)
+    assert transactions.position.lsn == 100
+
+
+def test_a_keepalive_before_the_rest_of_a_cut_transaction_is_ignored() -> None:
+    start = Position(LOG, 100, 5, Cut(200, 2))
+    transactions = following(start)
+    assert not transactions.idle(150, 9)
+    assert transactions.position == start
+
+
+def test_a_keepalive_behind_rows_that_wait_is_ignored() -> None:
+    """Such a position would be stored without a look at the publication; see `Source.settle`."""
+    transactions = following()
+    feed(transactions, begin(200), relation(), insert("a"), commit(200))
+    assert not transactions.idle(500, 9)
+    assert transactions.position.lsn == 248
+    transactions.rows = []
+    assert transactions.idle(500, 9)
+
+
+@pytest.mark.parametrize(
+    ("start", "messages"),
+    [
+        (None, [begin(200), begin(300)]),
+        (None, [begin(200), commit(201)]),
+        (None, [commit(200)]),
+        (Cut(200, 2), [begin(201)]),
+        (Cut(200, 2), [begin(200), relation(), insert("a"), commit(200)]),
+    ],
+    ids=["begin in begin", "commit of another", "commit of none", "the cut one is missing", "the cut one shrank"],
+)
+def test_disorder_is_refused(start: Cut | None, messages: list[bytes]) -> None:
+    transactions = following(Position(LOG, 100, 5, start))
+    with pytest.raises(ProtocolError):
+        feed(transactions, *messages)
+
+
+def test_a_new_relation_message_brings_new_columns() -> None:
+    transactions = following()
+    feed(transactions, begin(200), relation(), insert("a"))
+    assert transactions.relations_changed
+    assert not transactions.columns_changed, "the first columns follow no others"
+    feed(transactions, relation(), insert("b"))
+    assert not transactions.columns_changed
+    assert transactions.rows[0].columns is transactions.rows[1].columns, "one plan serves both"
+    feed(transactions, relation(columns=("key",)))
+    assert transactions.columns_changed
+    feed(transactions, insert("c"))
+    assert transactions.rows[2].columns[0].name == "key"
+    assert transactions.rows[0].columns[0].name == "id"
+
+
+def test_any_relation_message_asks_for_a_look_at_the_publication() -> None:
+    """Also that of another table: the server sends it again when the publication was altered."""
+    transactions = following()
+    feed(transactions, begin(200), relation(OTHER, "orders"))
+    assert transactions.relations_changed
+
+
+def test_rows_under_another_name_of_the_same_table_are_its_rows() -> None:
+    transactions = following(relation_id=OUTBOX)
+    feed(transactions, begin(200), relation(name="renamed"), insert("a"), commit(200))
+    feed(transactions, begin(300), relation(), insert("b"), commit(300))
+    assert ids(transactions) == ["a", "b"]
+
+
+def test_an_older_table_of_this_name_that_is_renamed_and_written_to_stops_the_source() -> None:
+    transactions = following(relation_id=OTHER)
+    feed(transactions, begin(200), relation(OUTBOX), insert("a"), commit(200))
+    with pytest.raises(PublicationBroken):
+        feed(transactions, begin(300), relation(OUTBOX, "outbox_old"))
+
+
+@pytest.mark.parametrize("change", [delete(), truncate(OTHER, OUTBOX)])
+def test_changes_halt_only_by_policy_and_only_of_the_outbox(change: bytes) -> None:
+    quiet = following()
+    feed(quiet, begin(200), relation(), change, commit(200))
+    assert ids(quiet) == []
+    strict = following(halt=True)
+    feed(strict, begin(200), relation(), delete(OTHER), truncate(OTHER))
+    with pytest.raises(UnexpectedChange):
+        feed(strict, change)
+
+
+class Written(NamedTuple):
+    """A transaction of the property below; rows of the outbox, each followed by so many of another table."""
+
+    rows: list[int]
+    gap: int
+
+
+def served(log: list[tuple[int, Written]], start: int) -> Iterator[bytes | int]:
+    """What a walsender sends from `start` on: messages, and keepalives as plain numbers, inside transactions too."""
+    relations_sent = False
+    for lsn, written in log:
+        if lsn < start:
+            continue  # the server's own rule: by the start of the commit record
+        yield lsn - 1
+        yield begin(lsn)
+        for ordinal, others in enumerate(written.rows):
+            if not relations_sent:
+                yield relation()
+                yield relation(OTHER, "orders")
+                relations_sent = True
+            yield insert(f"{format_lsn(lsn)}:{ordinal + 1}")
+            yield lsn - 1
+            for _ in range(others):
+                yield insert("x", OTHER)
+        yield commit(lsn)
+        yield lsn + COMMIT_SIZE + written.gap // 2
+
+
+written = st.builds(Written, st.lists(st.integers(0, 2), max_size=6), st.integers(0, 40))
+reads = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40)
+
+
+@given(st.lists(written, max_size=8), reads)
+def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
+    history: list[Written], reads: list[tuple[int, bool]]
+) -> None:
+    """Each read takes at most so many rows; then it is published, or the process dies and starts at what is stored."""
+    log: list[tuple[int, Written]] = []
+    lsn = 200
+    for transaction in history:
+        log.append((lsn, transaction))
+        lsn += COMMIT_SIZE + transaction.gap
+    expected = [f"{format_lsn(at)}:{n + 1}" for at, written in log for n in range(len(written.rows))]
+    stored = Position(LOG, 150, 0)
+    published: list[str] = []
+    transactions, stream = following(stored), served(log, stored.lsn)
+    # Whatever the script of reads, the last ones take all that is left.
+    for limit, crash in [*reads, *[(5, False)] * (len(expected) + 1), (1000, False)]:
+        transactions.rows = []
+        for item in stream:
+            if isinstance(item, int):
+                transactions.idle(item, 1)
+            else:
+                feed(transactions, item)
+            if len(transactions.rows) >= limit:
+                break
+        if crash:
+            transactions, stream = following(stored), served(log, stored.lsn)
+            continue
+        published += [row.place for row in transactions.rows]
+        assert ids(transactions) == [row.place for row in transactions.rows]
+        assert transactions.position.progress >= stored.progress
+        stored = Position.from_json(transactions.position.to_json())
+    assert published == expected
+    assert stored.cut is None
