@@ -19,7 +19,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tailrace.position import Position
 from tailrace.proof.oracle import Sighting, Verdict, backward, judge
@@ -173,6 +174,22 @@ class Shop:
 
     def dead_lettered(self) -> list[Sighting]:
         return sightings(read_all(self.kafka.bootstrap, [self.letters]))
+
+    def undecided(self) -> bool:
+        """Whether a transaction is open on the topic: readers of committed records see less than there is."""
+        admin = self.kafka.admin()
+        partitions = admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        ends = [
+            [
+                found.result(10).offset
+                for found in admin.list_offsets(
+                    {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions},
+                    isolation_level=level,
+                ).values()
+            ]
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        return ends[0] != ends[1]
 
     def verdict(self) -> Verdict:
         """What the oracle says now; positions are checked, too."""

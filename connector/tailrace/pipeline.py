@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Halted, LayoutMismatch, Rejected
+from tailrace.errors import Halted, LayoutMismatch, Rejected, Unavailable
 from tailrace.event import Chunk, OutboxEvent, Record, Row
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -121,6 +121,11 @@ class Pipeline:
             while not self._stopping():
                 batch = self._turn(batch)
             self._drain(batch)
+        except Unavailable:
+            # What ended the publisher meanwhile comes first: to try again after a fence would be to fence back.
+            self._publisher.close()
+            self._publisher.check()
+            raise
         finally:
             self._publisher.close()
             self._source.close()

@@ -189,11 +189,15 @@ def test_servers_that_are_down(shop: Shop, run: Run) -> None:
     assert report.state("slot") == "OK"
 
 
-def test_a_kafka_setting_that_does_not_exist(shop: Shop, run: Run) -> None:
-    shop.configure(kafka={"settings": {"no.such.setting": 1}})
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"no.such.setting": 1}, "no.such.setting"), ({"compression.type": "tight"}, "tight")],
+)
+def test_kafka_settings_that_do_not_exist(shop: Shop, run: Run, settings: dict[str, Any], told: str) -> None:
+    shop.configure(kafka={"settings": settings})
     report = run(shop.file)
     assert report.failures() == ["kafka"]
-    assert "no.such.setting" in report.checks["kafka"]["found"]
+    assert told in report.checks["kafka"]["found"]
 
 
 def test_topics_that_do_not_fit(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:

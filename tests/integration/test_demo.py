@@ -1,18 +1,21 @@
-"""`tailrace demo`, as a user runs it: it proves what it says, notices when that is not so, and leaves nothing behind."""
+"""`tailrace demo` as a user runs it: it proves what it says, notices when that is not so, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import psutil
 import pytest
+import yaml
 from confluent_kafka import Message
 
 from tailrace import cli
@@ -21,52 +24,157 @@ from tailrace.proof.reader import read_all
 from tailrace.stack import KafkaBroker, PostgresServer, kafka, postgres, wait_until
 from tailrace.stack.process import descendants
 
-Start = Callable[..., subprocess.Popen[str]]
+TIMEOUT = 90.0
+
+
+@dataclass
+class Run:
+    """A demo on servers of its own, its output in files, everything it writes below `folder`."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        (self.folder / "tmp").mkdir()
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace", "demo", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**environment, "TMPDIR": str(self.folder / "tmp")},
+            )
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text()
+
+    def says(self, text: str) -> None:
+        wait_until(lambda: text in self.out + self.err or self.process.poll() is not None, TIMEOUT, what=repr(text))
+        assert text in self.out + self.err, f"it ended with {self.process.returncode}:\n{self.out}{self.err}"
+
+    def ended(self) -> int:
+        return self.process.wait(TIMEOUT)
+
+    def left_behind(self) -> list[str]:
+        """Run directories: a guardian removes them when its server is gone."""
+        return [path.name for path in (self.folder / "tmp").iterdir()]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Runs the demo on servers of its own, its files in the test's folder; kills what a failed test left."""
-    started: list[subprocess.Popen[str]] = []
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
-
-    def run(*arguments: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace", "demo", *arguments],
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment, "TMPDIR": str(shared_tmp(tmp_path))},
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def shared_tmp(tmp_path: Path) -> Path:
-    """A place for run directories that the user of Postgres may enter, too."""
-    folder = Path("/tmp") / f"tailrace-test-{tmp_path.parent.name}-{tmp_path.name}"  # noqa: S108
-    folder.mkdir(exist_ok=True)
+def run() -> Iterator[Run]:
+    # Not below pytest's own folder: that one is closed to the user Postgres runs as.
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-test-demo-"))
     folder.chmod(0o711)
-    return folder
+    run = Run(folder)
+    yield run
+    run.process.kill()
+    run.process.wait()
+    wait_until(lambda: not run.left_behind(), what="the end of the guardians")
+    shutil.rmtree(folder)
 
 
-def test_exactly_once_though_killed_twice(start: Start) -> None:
-    process = start("--json", "--seconds", "4", "--seed", "11")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    told: dict[str, Any] = json.loads(out)
-    assert out == json.dumps(told) + "\n"
+def gone(pid: int) -> bool:
+    """Dead, whether or not its parent has noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_exactly_once_though_killed_twice(run: Run) -> None:
+    run.start("--json", "--seconds", "4", "--seed", "11", "--postgres", "18")
+    assert run.ended() == 0, run.err
+    told: dict[str, Any] = json.loads(run.out)
+    assert run.out == json.dumps(told) + "\n"
     assert told["ok"] is True
-    assert told["kills"] == 2
+    assert (told["kills"], told["seed"]) == (2, 11)
     assert min(told["committed"], told["rolled_back"], told["dead_lettered"]) > 0
     assert told["committed"] == told["published"] + told["dead_lettered"]
     assert told["missing"] == told["duplicated"] == told["phantom"] == told["out_of_order"] == 0
     latency = told["latency"]
     assert latency["steady_events"] + latency["restart_events"] == told["committed"]
     assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["longest_ms"]
-    assert err.count("connector killed (SIGKILL)") == err.count("connector restarted") == 2
+    assert run.err.count("connector killed (SIGKILL)") == run.err.count("connector restarted") == 2
+    assert run.left_behind() == []
+
+
+@pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 200", "connector killed"])
+def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
+    run.start("--seconds", "4")
+    run.says(moment)
+    pids = descendants(run.process.pid)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ended() == 130
+    assert run.err == "interrupted\n"
+    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    wait_until(lambda: not run.left_behind(), what="the end of every folder")
+
+
+def test_even_its_sudden_death_leaves_nothing(run: Run) -> None:
+    run.start("--seconds", "4")
+    run.says("on Kafka")
+    pids = descendants(run.process.pid)
+    run.process.kill()
+    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    wait_until(lambda: not run.left_behind(), what="the end of every folder")
+
+
+def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
+    run.start("--seconds", "2", "--keep")
+    run.says("Ctrl-C ends everything")
+    assert "Exactly once and in order" in run.out
+    (file,) = (run.folder / "tmp").glob("tailrace-demo-*/orders.yaml")
+    assert f"tailrace tail {file}" in run.out
+    settings = yaml.safe_load(file.read_text())
+    bootstrap = settings["kafka"]["bootstrap"]
+    assert settings["source"]["postgres"] in run.out
+    before = len(read_all(bootstrap, ["shop.orders"]))
+    wait_until(lambda: len(read_all(bootstrap, ["shop.orders"])) > before, 30, what="further events")
+    pids = descendants(run.process.pid)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ended() == 130
+    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    assert run.left_behind() == []
+
+
+def test_lost_events_are_noticed_and_servers_of_others_are_left_as_they_were(
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A reader that loses the last event of a topic stands for a connector that does."""
+
+    def forgetful(bootstrap: str, topics: list[str]) -> list[Message]:
+        return read_all(bootstrap, topics)[:-1]
+
+    monkeypatch.setattr(play, "read_all", forgetful)
+    monkeypatch.setenv(POSTGRES_VARIABLE, postgres.dsn())
+    monkeypatch.setenv(KAFKA_VARIABLE, kafka.bootstrap)
+    before = traces(postgres, kafka)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["demo", "--json", "--seconds", "2"])
+    assert caught.value.code == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert told["missing"] == len(told["wrong"]["missing"]) == 2
+    wait_until(lambda: traces(postgres, kafka) == before, what="the end of every trace")
+
+
+POSTGRES_VARIABLE, KAFKA_VARIABLE = postgres.VARIABLE, kafka.VARIABLE
+
+
+def traces(postgres: PostgresServer, kafka: KafkaBroker) -> set[str]:
+    """Databases, slots and topics; not what Kafka makes for itself."""
+    with postgres.connect() as connection:
+        names = connection.execute(
+            "SELECT datname FROM pg_database UNION ALL SELECT slot_name FROM pg_replication_slots"
+        ).fetchall()
+    topics = kafka.admin().list_topics(timeout=10).topics
+    return {str(name) for (name,) in names} | {topic for topic in topics if not topic.startswith("__")}

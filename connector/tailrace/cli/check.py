@@ -14,7 +14,7 @@ from tailrace.worker.preflight import passed, preflight
 
 
 def check(
-    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     offline: bool = typer.Option(False, "--offline", help="Look at the files only, at no server."),
 ) -> int:
@@ -31,7 +31,7 @@ def check(
 
         tailrace check orders.yaml --offline     (in continuous integration)
 
-        tailrace check orders.yaml --json | jq '.checks[] | select(.state != "OK")'
+        tailrace check orders.yaml --json | jq -r '.checks[].remedy'
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     checks = preflight(file, offline=offline)

@@ -19,7 +19,7 @@ _CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1
 
 
 def status(
-    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object (with --watch, one a line)."),
     watch: bool = typer.Option(False, "--watch", help="Look again every 2 s, until Ctrl-C."),
 ) -> int:

@@ -28,7 +28,7 @@ _RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 def tail(  # noqa: PLR0917 - the options of a command
-    file: Path = typer.Argument(..., help="The pipeline's settings, such as orders.yaml."),
+    file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     type_name: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
     key: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),
     from_beginning: bool = typer.Option(False, "--from-beginning", help="Also what the topics hold already."),
@@ -48,7 +48,7 @@ def tail(  # noqa: PLR0917 - the options of a command
 
         tailrace tail orders.yaml --type 'Order*' --key 42 --from-beginning
 
-        tailrace tail orders.yaml --dead-letters --json | jq 'select(.dead_letter) | .dead_letter.explanation'
+        tailrace tail orders.yaml --dead-letters --json | jq .dead_letter
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     settings = load_pipeline(file)

@@ -20,7 +20,7 @@ from tailrace.demo.show import Frame
 FRAME_SECONDS = 0.15
 """Drawing costs time that the writer and the consumer in this process would miss."""
 WIDEST = 100
-STATES = {"running": "bold green", "killed": "bold red", "starting": "yellow", "stopped": "dim"}
+STATES = {"running": "bold green", "restarting": "bold red"}
 
 
 class LiveShow:
@@ -125,6 +125,6 @@ def _panel(frame: Frame) -> Panel:
         Group(clock, "", counters, "", events),
         title="Postgres outbox → Kafka",
         subtitle=connector,
-        border_style="red" if frame.connector == "killed" else "cyan",
+        border_style="red" if frame.connector == "restarting" else "cyan",
         padding=(0, 1),
     )

@@ -52,7 +52,7 @@ class Play:
         self._watcher.start()
         self._began = time.monotonic()
         self._writer.start(rate=RATE)
-        self._show.note(f"writing {RATE:.0f} transactions a second; some roll back, some events break their schema")
+        self._show.note(f"writing {RATE:.0f} transactions/s; some roll back, some break their schema")
         for share in KILLS_AT:
             self._until(self._after(share), what="the next act")
             self._kill_and_restart()
@@ -78,7 +78,7 @@ class Play:
         pid = scene.connector.pid
         killed_ms = time.time() * 1000
         scene.kill_connector()
-        self._connector = "killed"
+        self._connector = "restarting"
         self._show.note(f"connector killed (SIGKILL): pid {pid}, in the middle of its work", alarm=True)
         self._start_connector()
         outage = Outage(killed_ms, time.time() * 1000)
@@ -104,7 +104,7 @@ class Play:
         scene = self._scene
         self._connector = "stopped"
         scene.stop_connector()
-        self._show.note("connector stopped; reading everything on Kafka again, from the beginning, and comparing")
+        self._show.note("connector stopped; reading all of Kafka from the beginning to compare")
         published = sightings(read_all(scene.bootstrap, [scene.topic]))
         letters = sightings(read_all(scene.bootstrap, [scene.letters]))
         verdict = judge(self._writer.ledger, published, letters, in_table=ids_in_table(scene.dsn))

@@ -14,10 +14,10 @@ EXIT_BROKEN = 1
 WRONGS = {
     "missing": ("missing", "committed, but not on Kafka"),
     "duplicated": ("duplicated", "on Kafka more than once"),
-    "phantom": ("phantom", "on Kafka, but rolled back or never written"),
-    "misplaced": ("misplaced", "valid, but dead-lettered; or broken, but published"),
+    "phantom": ("phantom", "on Kafka, but never committed"),
+    "misplaced": ("misplaced", "valid but dead-lettered, or vice versa"),
     "out_of_order": ("out of order", "behind a later event of the same key"),
-    "positions": ("positions astray", "stored backwards, or confirmed to Postgres too early"),
+    "positions": ("positions astray", "stored backwards, or confirmed too early"),
 }
 
 
@@ -47,11 +47,11 @@ class Report:
         verdict, latency = self.verdict, self.latency
         back = " and ".join(seconds(outage.millis) for outage in self.outages)
         happened = [
-            Row("committed in Postgres", f"{verdict.committed:,}", "events, each beside the order it tells of"),
+            Row("committed in Postgres", f"{verdict.committed:,}", "events, beside the orders they tell of"),
             Row("rolled back", f"{verdict.rolled_back:,}", "never to be seen"),
-            Row("on Kafka", f"{verdict.published:,}", "as read_committed readers see it, from the beginning"),
-            Row("dead-lettered", f"{verdict.dead_lettered:,}", "their payload breaks its schema"),
-            Row("connector killed", f"{len(self.outages)}", f"SIGKILL; running again after {back}" if back else ""),
+            Row("on Kafka", f"{verdict.published:,}", "as read_committed readers see it"),
+            Row("dead-lettered", f"{verdict.dead_lettered:,}", "payload breaks its schema"),
+            Row("connector killed", f"{len(self.outages)}", f"SIGKILL; back after {back}" if back else ""),
         ]
         wrong = []
         for name, (label, meaning) in WRONGS.items():

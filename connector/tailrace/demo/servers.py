@@ -25,7 +25,7 @@ class Servers:
     """The pair. `close` ends what was started, however far it came."""
 
     def __init__(self, version: str) -> None:
-        self._doing: dict[str, str] = {}
+        self._told: dict[str, list[str]] = {"Postgres": [], "Kafka": []}
         self.postgres = PostgresServer(version, source=_source(postgres.VARIABLE), progress=self._hear("Postgres"))
         self.kafka = KafkaBroker(source=_source(kafka.VARIABLE), progress=self._hear("Kafka"))
 
@@ -38,14 +38,16 @@ class Servers:
         """Returns when both answer; `busy` is told what goes on, again and again."""
         failures: list[BaseException] = []
 
-        def run(start: Callable[[], None]) -> None:
+        def run(name: str, start: Callable[[], None]) -> None:
             try:
                 start()
+                self._told[name].clear()
             except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                 failures.append(error)
 
         starting = [
-            threading.Thread(target=run, args=(server.start,), daemon=True) for server in (self.kafka, self.postgres)
+            threading.Thread(target=run, args=(name, start), daemon=True)
+            for name, start in (("Kafka", self.kafka.start), ("Postgres", self.postgres.start))
         ]
         for thread in starting:
             thread.start()
@@ -63,17 +65,22 @@ class Servers:
             self.kafka.close()
 
     def _hear(self, name: str) -> Callable[[str], None]:
-        def hear(message: str) -> None:
-            self._doing[name] = message
-
-        return hear
+        return self._told[name].append
 
     def _progress(self, seconds: float) -> str:
-        texts = list(self._doing.values()) or ["starting Postgres and Kafka"]
-        text = "; ".join(texts)
+        # Copies: a server that is up clears its list, from its own thread.
+        told = [current(list(messages)) for messages in self._told.values()]
+        text = "; ".join(filter(None, told)) or "waiting for answers"
         if "fetching" in text:
             text += f": {min(_fetched_mb(), JARS_MB)} of {JARS_MB} MB"
         return f"{text} ({seconds:.0f} s)"
+
+
+def current(told: list[str]) -> str:
+    """The step that goes on. Preparing Kafka includes a start, which is not the one that is waited for."""
+    if len(told) > 1 and told[-2].startswith("preparing"):
+        return told[-2]
+    return told[-1] if told else ""
 
 
 def _source(variable: str) -> Source:

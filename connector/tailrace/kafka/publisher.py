@@ -16,10 +16,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing
+from tailrace.errors import Fenced, KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing
 from tailrace.event import Record
 from tailrace.kafka import offsets
-from tailrace.kafka.client import KafkaOptions, error_of, producer_config, translate
+from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -30,6 +30,7 @@ COMMIT_TIMEOUT = 75.0
 """Longer than a message's and a transaction's timeout: by then Kafka itself has decided."""
 STEP_TIMEOUT = 5.0
 """A commit waits in steps of this length, so that a stop is noticed in between."""
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Publisher:
@@ -44,6 +45,7 @@ class Publisher:
         self._closing = False
         self._error: BaseException | None = None
         self._refused: tuple[KafkaError, str] | None = None
+        self._began = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.stored: Position | None = None
         self.published = 0
@@ -124,6 +126,7 @@ class Publisher:
     def _publish(self, batch: Batch) -> None:
         topics = list(batch.topics)
         self._topics.require(topics)
+        self._began = time.monotonic()
         try:
             if self._options.exactly_once:
                 self._producer.begin_transaction()
@@ -141,7 +144,9 @@ class Publisher:
                 self._produce([offsets.record(self._options, batch.position)])
                 self._finish(self._producer.flush)
         except KafkaException as error:
-            raise self._why(error_of(error), topics) from None
+            why = self._why(error_of(error), topics)
+            self._abandon(why)
+            raise why from None
         killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
         self.stored = batch.position
         self.published += len(batch.records) - batch.dead_letters
@@ -188,9 +193,17 @@ class Publisher:
             )
 
     def _on_failure(self, error: KafkaError, message: Any) -> None:
-        # The first failure is the cause; what follows it (purged, fenced) is only its consequence.
-        if error is not None and self._refused is None:
+        # The first failure is the cause. Records that were purged failed because the transaction did, not it by them.
+        if error is not None and self._refused is None and error.code() not in _PURGED:
             self._refused = (error, message.topic())
+
+    def _abandon(self, why: TailraceError) -> None:
+        """Readers stop at an open transaction until it is decided: ends it now if that is still ours to do."""
+        if self._options.exactly_once and not isinstance(why, Fenced):
+            try:
+                self._producer.abort_transaction(STEP_TIMEOUT)
+            except KafkaException:
+                pass  # then the next start ends it, or its timeout
 
     def _why(self, error: KafkaError, topics: list[str]) -> TailraceError:
         """A failed record explains a failed commit better than the commit's own error does."""
@@ -207,4 +220,16 @@ class Publisher:
                 why="Kafka no longer has it.",
                 remedy="Nothing was skipped. Create it again, or start again to have it created from its spec.",
             )
-        return translate(error, "publishing a batch", topic)
+        why = translate(error, "publishing a batch", topic or " or ".join(topics[:5]) or None)
+        return self._out_of_time(why) if isinstance(why, Fenced) else why
+
+    def _out_of_time(self, fenced: Fenced) -> TailraceError:
+        """Kafka also fences a producer whose transaction took too long, as in an outage: perhaps nobody took over."""
+        timeout_ms = float(self._options.settings.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        if time.monotonic() - self._began < timeout_ms / 1000:
+            return fenced
+        return OutcomeUnknown(
+            f"{fenced.what}, {time.monotonic() - self._began:.0f} s after the transaction began",
+            why="Kafka was away, or this process slept, for longer than the transaction's timeout.",
+            remedy="Tailrace builds a new producer and asks the offsets topic, by itself.",
+        )

@@ -44,7 +44,9 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
-        return mask(f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {fields}")
+        return mask(
+            f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {fields}"
+        )
 
 
 class _Json(logging.Formatter):

@@ -6,7 +6,7 @@ from tailrace.errors import TailraceError
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.topics import topic_config
-from tailrace.kafka.watch import Cluster, Observer
+from tailrace.kafka.watch import Cluster, Observer, require_usable
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.worker.assembly import DEAD_LETTER_BYTES
@@ -34,6 +34,7 @@ class KafkaSide:
     def checks(self) -> list[Check]:
         options = self._options
         try:
+            require_usable(options)
             self._observer = Observer(options)
             self._cluster = self._observer.look()
         except TailraceError as error:

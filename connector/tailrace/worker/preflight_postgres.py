@@ -76,8 +76,9 @@ class PostgresSide:
         return ok("postgres", f"database {database} at {host}:{port} as {user}")
 
     def _encryption(self) -> Check:
-        host = self._link.pgconn.host.decode()
-        return judge_encryption(host, encrypted=bool(self._link.pgconn.ssl_in_use))
+        pgconn = self._link.pgconn
+        # The address the name stood for, if there is one: a socket's folder has none.
+        return judge_encryption((pgconn.hostaddr or pgconn.host).decode(), encrypted=bool(pgconn.ssl_in_use))
 
     def _wal_level(self) -> Check:
         catalogue.require_logical(self._link)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from tailrace import retry
-from tailrace.errors import Action, Fenced, TailraceError
-from tailrace.kafka.status import announce
+from tailrace.errors import Action, Fenced, KafkaUnavailable, TailraceError, Unavailable
+from tailrace.kafka.status import announce, announced_by_another
 from tailrace.pipeline import Pipeline
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -31,6 +31,7 @@ class Supervisor:
         self._assembly = assembly
         self._wake = Wake()
         self._stopped = threading.Event()
+        self._heard = False  # whether Kafka has taken news of ours
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
 
@@ -44,7 +45,7 @@ class Supervisor:
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                self._attempt()
+                self._attempt(again=attempt > 0)
             except TailraceError as error:
                 if error.action is not Action.RETRY:
                     self._fail(error)
@@ -56,14 +57,31 @@ class Supervisor:
         self._announce("STOPPED")
         self._log.info("stopped")
 
-    def _attempt(self) -> None:
+    def _attempt(self, *, again: bool) -> None:
         publisher = self._assembly.publisher(self._wake)
+        if again:
+            self._step_aside()
         source = self._assembly.source(self._wake)
         pipeline = Pipeline(source, publisher, self._assembly.line, wake=self._wake, stopping=self._stopped.is_set)
         try:
             pipeline.run(started=self._started)
+        except Unavailable as error:
+            if not isinstance(error, KafkaUnavailable):
+                self._step_aside()
+            raise
         finally:
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
+
+    def _step_aside(self) -> None:
+        """Only a first start takes a pipeline over. One that merely tries again, perhaps for lack of its database,
+        would fence the instance that took over from it: it ends instead, if there is one.
+        """
+        if self._heard and announced_by_another(self._assembly.kafka):
+            raise Fenced(
+                "another instance of this pipeline has announced itself since this one did",
+                why="It was started later, so the pipeline is its to run.",
+                remedy="If it runs, all is well. Otherwise start this one again.",
+            )
 
     def _started(self, position: Position) -> None:
         # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
@@ -84,5 +102,7 @@ class Supervisor:
             self._announce("FAILED", error)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
-        if not announce(self._assembly.kafka, state, error):
+        if announce(self._assembly.kafka, state, error):
+            self._heard = True
+        else:
             self._log.debug("state not announced", state=state)

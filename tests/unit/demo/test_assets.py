@@ -37,7 +37,7 @@ def test_the_pipeline_file_is_read_as_meant(tmp_path: Path) -> None:
     file = tmp_path / "orders.yaml"
     text = scene.pipeline_text(
         pipeline="orders",
-        postgres="host=127.0.0.1 port=1 user=postgres password=p%40\"ss dbname=shop",
+        postgres='host=127.0.0.1 port=1 user=postgres password=p%40"ss dbname=shop',
         bootstrap="127.0.0.1:9092",
         letters="orders.dead-letters",
         offsets="tailrace-offsets",

@@ -7,9 +7,7 @@ import pytest
 from tailrace.demo.latency import Journey, Outage, measure, percentile
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)]
-)
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)])
 def test_percentiles_are_nearest_ranks(share: float, expected: float) -> None:
     assert percentile([float(value) for value in range(100, 0, -1)], share) == expected
 

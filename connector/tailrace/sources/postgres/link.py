@@ -111,12 +111,14 @@ class Link:
                 if size <= 0:
                     break
                 yield bytes(data)  # values are sliced from it, and must outlive libpq's buffer
+            if size == -1:
+                # The server ended the copy: an error result follows, or a shutdown, which simply hangs up.
+                self._result(time.monotonic() + self.timeout)
+                raise SourceUnavailable(
+                    "Postgres ended the replication stream", remedy="Tailrace reconnects by itself."
+                )
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
-        if size == -1:
-            # The server ended the copy: an error result follows, or a shutdown without one.
-            self._result(time.monotonic() + self.timeout)
-            raise SourceUnavailable("Postgres ended the replication stream", remedy="Tailrace reconnects by itself.")
 
     def send(self, frame: bytes) -> None:
         """Sends one CopyData frame."""

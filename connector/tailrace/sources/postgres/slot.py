@@ -5,12 +5,15 @@ What is found here is judged in `admission.py`, which is pure.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
 from tailrace.lsn import parse_lsn
 from tailrace.sources.postgres.admission import Server, Slot
 from tailrace.sources.postgres.link import Link
+
+_NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 class Published(NamedTuple):
@@ -26,9 +29,9 @@ def quote(name: str) -> str:
 
 
 def split_table(table: str) -> tuple[str, str]:
-    """`public.outbox` -> (`public`, `outbox`); the schema defaults to public."""
-    schema, dot, name = table.rpartition(".")
-    return (schema, name) if dot else ("public", table)
+    """`public.outbox` -> (`public`, `outbox`); the schema defaults to public. A part may be quoted, as in SQL."""
+    parts = [bare or quoted.replace('""', '"') for quoted, bare in _NAME_PART.findall(table)]
+    return (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
 
 
 def identify(replication: Link) -> Server:

@@ -18,7 +18,7 @@ from tailrace.position import Position, TableRead
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.slot import quote, split_table
 
-FIRST_PAGE = 50
+FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
 
 

@@ -1,0 +1,96 @@
+"""Row 28 of the fault matrix: transactions and rows far larger than a batch, in bounded memory (I9)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fix_shop import Connector, Shop
+from tailrace import killpoint
+from tailrace.lsn import parse_lsn
+from tailrace.proof.oracle import Entry, Outcome
+from tailrace.stack import wait_until
+
+ROWS = 300_000
+KEYS = 50
+LARGEST_RSS_MB = 130
+"""The process itself takes about half of it; the transaction alone is larger."""
+
+EVENTS = """
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+SELECT ('00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'order', 'order-' || n % %(keys)s,
+       'OrderChanged',
+       jsonb_build_object('order', 'order-' || n % %(keys)s, 'revision', n, 'amount', 1, 'currency', 'EUR',
+                          'note', repeat('x', %(bytes)s))
+FROM generate_series(1, %(rows)s) n
+"""
+
+
+def write(shop: Shop, rows: int, note: int) -> int:
+    """One transaction of so many rows, with a note of so many bytes in each; the LSN behind it."""
+    statement = EVENTS
+    for name, value in {"keys": KEYS, "bytes": note, "rows": rows}.items():
+        statement = statement.replace(f"%({name})s", str(value))
+    shop.execute(statement)
+    shop.writer().ledger.extend(
+        Entry(f"00000000-0000-4000-8000-{n:012x}", f"order-{n % KEYS}", n, True, Outcome.COMMITTED)
+        for n in range(1, rows + 1)
+    )
+    return parse_lsn(str(shop.execute("SELECT pg_current_wal_lsn()")[0][0]))
+
+
+def peak_mb(connector: Connector) -> int:
+    status = Path(f"/proc/{connector.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found, status
+    return int(found[1]) // 1024
+
+
+def published(connector: Connector) -> int:
+    """How many events the process published, by its own last word."""
+    lines = [json.loads(line) for line in connector.log.splitlines()]
+    return sum(line["events"] for line in lines if line["event"] == "published")
+
+
+def passes(shop: Shop, connector: Connector, lsn: int) -> None:
+    """Waits until a position of the log behind the transaction is stored; then memory and the oracle are asked."""
+    wait_until(
+        lambda: (shop.positions()[-1].progress >= (2, lsn, 0)) or not connector.running,
+        120,
+        what=f"the end of the transaction; the log:\n{connector.log}",
+    )
+    assert peak_mb(connector) <= LARGEST_RSS_MB
+    assert connector.stop() == 0
+    verdict = shop.verdict()
+    assert verdict.ok, verdict
+
+
+def test_many_rows_killed_in_the_middle(shop: Shop) -> None:
+    """It goes out in pieces, each with its ordinal; the second run begins with the first row that is not out."""
+    shop.start().stop()
+    lsn = write(shop, ROWS, note=80)
+    size = shop.execute("SELECT sum(pg_column_size(payload)) FROM outbox")[0][0]
+    assert int(size) > 50_000_000
+    assert shop.start(kill=f"{killpoint.AFTER_COMMIT}:7").ended(60) == -9
+    stored = shop.positions()[-1]
+    assert stored.cut is not None
+    assert 0 < stored.cut.rows < ROWS
+    connector = shop.start()
+    passes(shop, connector, lsn)
+    assert published(connector) == ROWS - stored.cut.rows
+
+
+@pytest.mark.parametrize("start", ["now", "beginning"])
+def test_large_rows(shop: Shop, start: str) -> None:
+    """Few rows, each half as large as may be: bytes are what is counted, from the log as well as from the table."""
+    shop.configure(source={"start": start})
+    if start == "now":
+        connector = shop.start()
+        lsn = write(shop, 200, note=500_000)
+    else:
+        lsn = write(shop, 200, note=500_000)
+        connector = shop.start()
+    passes(shop, connector, lsn)

@@ -1,0 +1,239 @@
+"""Rows 14-18 of the fault matrix: Postgres crashes, shuts down, ends our session, or falls silent."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from fix_shop import Connector, Shop, close_shop, open_shop
+from tailrace.proof.workload import Mix
+from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+
+LINK_TIMEOUT = 3
+STOPS_WITHIN = 20.0
+"""Much longer than a shutdown takes, much shorter than `wal_sender_timeout`, for which a silent reader delays it."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A server to be killed; it would wait for a silent reader for a minute."""
+    with PostgresServer("16", source=Source.LOCAL, settings={"wal_sender_timeout": "60s"}) as server:
+        yield server
+
+
+@pytest.fixture
+def own(server: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    shop = open_shop(server, kafka, tmp_path)
+    yield shop
+    close_shop(shop)
+
+
+def starts(connector: Connector) -> int:
+    return connector.log.count('"running"')
+
+
+def reconnects(connector: Connector, before: int) -> None:
+    wait_until(lambda: starts(connector) > before or not connector.running, 40, what="a new start")
+    assert connector.running, connector.log
+
+
+def published_more(shop: Shop, than: int, timeout: float = 40) -> int:
+    """Waits for a stored position behind `than`; that position."""
+    return wait_until(
+        lambda: at if (at := shop.positions()[-1].lsn) > than else 0,
+        timeout,
+        what=f"a stored position behind {than}; the log:\n{shop.connectors[-1].log}",
+    )
+
+
+def finish(shop: Shop) -> None:
+    for writer in shop.writers:
+        writer.stop()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.committed > 0
+
+
+def test_killed_under_load(own: Shop) -> None:
+    """Row 14: writers and connector come back by themselves; what a COMMIT without answer did, the table knows."""
+    connector = own.start()
+    for _ in range(2):
+        own.writer(mix=Mix(events_per_transaction=5)).start(rate=150)
+    at = 0
+    for _ in range(2):
+        at = published_more(own, at)
+        before = starts(connector)
+        own.postgres.kill()
+        own.postgres.start()
+        reconnects(connector, before)
+    published_more(own, at)
+    finish(own)
+
+
+def test_a_slot_that_went_back_brings_no_duplicates(own: Shop) -> None:
+    """Row 14: what was confirmed is written to disk lazily, so a crash forgets it; the stored position does not."""
+    connector = own.start()
+    writer = own.writer()
+    own.execute("CHECKPOINT")
+    for _ in range(3):
+        writer.transaction(rollback=False)
+        own.caught_up()
+    at = own.positions()[-1].lsn
+    wait_until(lambda: (own.confirmed_lsn() or 0) >= at, what="the confirmation")
+    connector.process.send_signal(signal.SIGSTOP)
+    own.postgres.kill()
+    own.postgres.start()
+    regressed = own.confirmed_lsn()
+    assert regressed is not None
+    assert regressed < at, "the slot did not go back: nothing is tested here"
+    connector.process.send_signal(signal.SIGCONT)
+    writer.transaction(rollback=False)
+    finish(own)
+
+
+@pytest.mark.parametrize("load", ["idle", "under load"])
+def test_a_fast_shutdown_is_not_delayed(own: Shop, load: str) -> None:
+    """Row 15: the server waits until its reader has confirmed everything, so the reader must, or hang up."""
+    connector = own.start()
+    writer = own.writer()
+    writer.transaction(rollback=False)
+    own.caught_up()
+    if load == "under load":
+        writer.start(rate=200)
+        published_more(own, own.positions()[-1].lsn)
+    before = starts(connector)
+    own.postgres.process.stop(timeout=STOPS_WITHIN)
+    own.postgres.start()
+    reconnects(connector, before)
+    if load == "idle":
+        writer.transaction(rollback=False)
+    finish(own)
+
+
+def test_sessions_ended_by_an_administrator(own: Shop) -> None:
+    """Row 16: walsender and control session in turn, three times over; each return waits a little longer."""
+    connector = own.start()
+    own.writer().start(rate=50)
+    for victim in ("walsender", "client backend", "walsender"):
+        before = starts(connector)
+        own.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = %s AND datname = %s AND application_name = 'tailrace'",
+            victim, own.name,
+        )  # fmt: skip
+        if victim == "client backend":
+            # It is needed only when a relation or an idle position comes; an added column brings the first.
+            own.execute("ALTER TABLE outbox ADD COLUMN more text")
+        reconnects(connector, before)
+    attempts = [line for line in connector.log.splitlines() if '"waiting"' in line]
+    assert len(attempts) >= 3
+    assert '"attempt": 3' in connector.log, "the delays do not grow"
+    finish(own)
+
+
+def behind(shop: Shop, proxy: TcpProxy) -> str:
+    """The shop's connection string through the proxy; its own oracle and writers go straight to the server."""
+    proxy.point_at(shop.postgres.host, shop.postgres.port)
+    return make_conninfo(shop.dsn, host=proxy.host, port=proxy.port)
+
+
+@pytest.mark.parametrize("load", ["idle", "under load"])
+def test_a_half_open_link(own: Shop, load: str) -> None:
+    """Row 18: nothing moves and nobody is told. It is noticed within `link_timeout`, and nothing is lost or doubled."""
+    with TcpProxy() as proxy:
+        own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
+        connector = own.start()
+        writer = own.writer()
+        writer.transaction(rollback=False)
+        own.caught_up()
+        if load == "under load":
+            writer.start(rate=100)
+            published_more(own, own.positions()[-1].lsn)
+        before = starts(connector)
+        proxy.blackhole()
+        connector.says('"SourceUnavailable"', timeout=10 * LINK_TIMEOUT)
+        if load == "idle":
+            writer.transaction(rollback=False)
+        proxy.restore()
+        reconnects(connector, before)
+        finish(own)
+        own.close()
+
+
+def test_a_link_that_dies_while_it_starts(own: Shop) -> None:
+    """Row 18: the login itself hangs; once the way is open again it starts as if nothing had been."""
+    with TcpProxy() as proxy:
+        own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
+        proxy.blackhole()
+        connector = own.start(wait=False)
+        connector.says('"SourceUnavailable"', timeout=10 * LINK_TIMEOUT)
+        proxy.restore()
+        connector.says('"running"')
+        own.writer().transaction(rollback=False)
+        finish(own)
+        own.close()
+
+
+def test_a_control_session_that_falls_silent(own: Shop) -> None:
+    """Row 18: streaming goes on, but a question to the catalogue is never answered."""
+    with TcpProxy() as proxy:
+        own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
+        connector = own.start()
+        writer = own.writer()
+        writer.transaction(rollback=False)
+        own.caught_up()
+        control = own.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = %s "
+            "AND application_name = 'tailrace'",
+            own.name,
+        )[0][0]
+        before = starts(connector)
+        own.postgres.process._signal(signal.SIGSTOP, control)
+        try:
+            own.execute("ALTER TABLE outbox ADD COLUMN more text")
+            writer.transaction(rollback=False)
+            reconnects(connector, before)
+        finally:
+            own.postgres.process._signal(signal.SIGCONT, control)
+        assert "did not answer" in connector.log
+        finish(own)
+        own.close()
+
+
+def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None:
+    """Row 19 in small: Kafka hangs with a full batch pending, for much longer than the server's patience with us."""
+    patience = timedelta(seconds=2)
+    settings = {"wal_sender_timeout": f"{patience.total_seconds():.0f}s"}
+    with (
+        PostgresServer("16", source=Source.LOCAL, settings=settings) as postgres,
+        KafkaBroker(source=Source.LOCAL) as kafka,
+    ):
+        shop = open_shop(postgres, kafka, tmp_path)
+        shop.configure(limits={"batch_records": 5})
+        connector = shop.start()
+        writer = shop.writer()
+        writer.transaction(rollback=False)
+        shop.caught_up()
+
+        def session() -> tuple[int, datetime]:
+            found = shop.execute("SELECT pid, reply_time FROM pg_stat_replication WHERE application_name = 'tailrace'")
+            assert found, f"the session has ended:\n{connector.log}"
+            return found[0]
+
+        pid, since = session()
+        kafka.pause()
+        for _ in range(20):
+            writer.transaction(5, rollback=False)
+        # Its own sign of life, again and again, until it has lasted for three times the patience.
+        wait_until(lambda: session()[1] - since > 3 * patience, 30, what="signs of life")
+        kafka.resume()
+        verdict = shop.caught_up()
+        assert verdict.ok, verdict
+        assert session()[0] == pid
+        assert starts(connector) == 1
+        shop.close()

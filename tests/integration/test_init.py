@@ -1,0 +1,129 @@
+"""What `tailrace init` writes, run for real: its SQL, then check and run as the role with the fewest rights."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from fix_shop import Connector
+from tailrace.cli import main
+from tailrace.outbox.ddl import quote_table
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+PASSWORD = "init-run-s3cret"
+ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A server of its own: the role of the SQL has one name for the whole cluster."""
+    with PostgresServer("16", source=Source.LOCAL) as server:
+        with server.connect() as connection:
+            # What a cloud gives its customers: not a superuser, but one who may make roles that replicate.
+            connection.execute(f"CREATE ROLE app LOGIN CREATEROLE REPLICATION PASSWORD '{PASSWORD}'")
+        yield server
+
+
+def edited(folder: Path, name: str, server: PostgresServer, kafka: KafkaBroker, database: str) -> Path:
+    """Addresses put in, as the file asks its reader to do; nothing else is touched."""
+    file = folder / f"{name}.yaml"
+    text = file.read_text()
+    for before, after in (
+        ("@localhost:5432/shop", f"@{server.host}:{server.port}/{database}"),
+        ("bootstrap: localhost:9092", f"bootstrap: {kafka.bootstrap}"),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("owner", "table", "start"),
+    [
+        ("postgres", "public.outbox", "now"),
+        ("app", "sales.outbox", "beginning"),
+        ("app", 'sales."Out.Box"', "beginning"),
+    ],
+)
+def test_from_nothing_to_an_event(  # noqa: PLR0917 - fixtures
+    server: PostgresServer,
+    kafka: KafkaBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    owner: str,
+    table: str,
+    start: str,
+) -> None:
+    name = f"init_{uuid.uuid4().hex[:8]}"
+    with pytest.raises(SystemExit):
+        main(["init", str(tmp_path), "--name", name, "--table", table])
+    server.create_database(name)
+    file = edited(tmp_path, name, server, kafka, name)
+    file.write_text(file.read_text().replace("start: now ", f"start: {start} "))
+    monkeypatch.setenv(f"{name.upper()}_DB_PASSWORD", PASSWORD)
+    insert = sql.SQL("INSERT INTO {} (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', %s, %s, %s)")
+
+    with server.connect(name) as superuser:
+        superuser.execute(f'ALTER DATABASE "{name}" OWNER TO {owner}')
+        superuser.execute(f"CREATE SCHEMA sales AUTHORIZATION {owner}")
+    login = server.dsn(name) if owner == "postgres" else server.dsn(name, owner, PASSWORD)
+    connector: Connector | None = None
+    with psycopg.connect(login, autocommit=True) as connection:
+        connection.execute((tmp_path / f"{name}.sql").read_text())
+        connection.execute(f"ALTER ROLE tailrace PASSWORD '{PASSWORD}'")
+
+        def write() -> str:
+            event = str(uuid.uuid4())
+            connection.execute(
+                insert.format(sql.SQL(quote_table(table))), (event, "o-1", "OrderPlaced", json.dumps(ORDER))
+            )
+            return event
+
+        expected = [write()] if start == "beginning" else []
+        try:
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main(["check", str(file), "--json"])
+            told = capsys.readouterr().out
+            assert caught.value.code == 0, told
+            assert PASSWORD not in told
+            states = {check["name"]: check["state"] for check in json.loads(told)["checks"]}
+            assert states.pop("wal kept for slots") == "WARN"
+            assert set(states.values()) == {"OK"}, told
+
+            connector = Connector(file, tmp_path / "log")
+            connector.says('"running"')
+            expected.append(write())
+            topic = f"shop.{name}"
+            wait_until(
+                lambda: [header(m, "id") for m in read_all(kafka.bootstrap, [topic])] == expected,
+                20,
+                what=f"the events; the log:\n{connector.log}",
+            )
+            assert connector.stop() == 0
+        finally:
+            if connector is not None and connector.running:
+                connector.kill()
+            _forget(server, name)
+
+
+def _forget(server: PostgresServer, name: str) -> None:
+    """Takes slot and role away again: the next case makes a role of the same name."""
+    with server.connect(name) as superuser:
+
+        def gone() -> bool:
+            return not superuser.execute("SELECT FROM pg_replication_slots WHERE active").fetchall()
+
+        wait_until(gone, what="the end of the session")
+        superuser.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        superuser.execute("DROP OWNED BY tailrace")
+        superuser.execute("DROP ROLE tailrace")

@@ -1,0 +1,74 @@
+"""Judgements over a server's numbers, at their borders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.sources.postgres.admission import Slot
+from tailrace.worker.findings import State
+from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version
+
+SLOT = Slot("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [
+        (130022, State.WARN),
+        (140018, State.WARN),
+        (140019, State.OK),
+        (150013, State.WARN),
+        (150014, State.OK),
+        (160009, State.WARN),
+        (160010, State.OK),
+        (170005, State.WARN),
+        (170006, State.OK),
+        (180000, State.OK),
+        (190001, State.OK),
+    ],
+)
+def test_version(number: int, state: State) -> None:
+    check = judge_version(number)
+    assert check.state is state
+    assert bool(check.remedy) == (state is not State.OK)
+
+
+def test_encryption() -> None:
+    assert judge_encryption("10.0.0.1", encrypted=True).state is State.OK
+    assert judge_encryption("127.0.0.1", encrypted=False).state is State.OK
+    found = judge_encryption("10.0.0.1", encrypted=False)
+    assert found.state is State.WARN
+    assert "sslmode=verify-full" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("most", "state"), [(-1, State.WARN), (0, State.WARN), ((1 << 30) - 1, State.WARN), (1 << 30, State.OK)]
+)
+def test_kept(most: int, state: State) -> None:
+    assert judge_kept(most).state is state
+
+
+def test_free() -> None:
+    assert judge_free("slots", 9, 10, needed=True).state is State.OK
+    assert judge_free("slots", 10, 10, needed=False).state is State.OK
+    assert "max_replication_slots = 20" in judge_free("slots", 10, 10, needed=True).remedy
+    assert "max_wal_senders = 10" in judge_free("wal senders", 0, 0, needed=True).remedy
+
+
+def test_slot() -> None:
+    assert judge_slot(None, "s", "shop").state is State.OK
+    assert "keeps 2.0 kB" in judge_slot(SLOT, "s", "shop").found
+    assert "server process 7" in judge_slot(replace(SLOT, active_pid=7), "s", "shop").found
+    assert "lost after 1.0 MB more" in judge_slot(replace(SLOT, safe_bytes=1 << 20), "s", "shop").found
+    assert judge_slot(replace(SLOT, wal_status="unreserved"), "s", "shop").state is State.WARN
+    for bad in (
+        replace(SLOT, wal_status="lost"),
+        replace(SLOT, invalidation="idle_timeout"),
+        replace(SLOT, plugin="wal2json"),
+        replace(SLOT, database="other"),
+    ):
+        check = judge_slot(bad, "s", "shop")
+        assert check.state is State.FAIL
+        assert check.remedy
