@@ -26,14 +26,21 @@ class Latency:
     p99_ms: float
 
 
-def measure(server: PostgresServer, dsn: str, file: Path, bootstrap: str, topic: str, *, rate: int, seconds: int) -> Latency:
+def measure(
+    server: PostgresServer, dsn: str, file: Path, bootstrap: str, topic: str, *, rate: int, seconds: int
+) -> Latency:
     """pgbench commits at `rate`; each record's timestamp is its commit time, on the clock the consumer reads."""
     assert server.bin_dir is not None
     script = file.with_suffix(".sql")
     script.write_text(WRITE.replace("\n", " "))
     connector = Connector(file)
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "latency", "isolation.level": "read_committed", "fetch.wait.max.ms": 5}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "latency",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 5,
+        }
     )
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions

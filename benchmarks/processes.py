@@ -105,8 +105,8 @@ def receive(server: PostgresServer, dsn: str, slot: str, publication: str, end_l
     usage = os.times()
     subprocess.run(
         [
-            str(server.bin_dir / "pg_recvlogical"), "-d", dsn, "--slot", slot, "--start", "--no-loop", "-f", "/dev/null",
-            "-o", "proto_version=1", "-o", f"publication_names={publication}", "--endpos", end_lsn,
+            str(server.bin_dir / "pg_recvlogical"), "-d", dsn, "--slot", slot, "--start", "--no-loop",
+            "-f", "/dev/null", "-o", "proto_version=1", "-o", f"publication_names={publication}", "--endpos", end_lsn,
         ],
         check=True,
         timeout=600,

@@ -158,7 +158,9 @@ class Shop:
         """One statement as the superuser in the shop's database."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
-            return cursor.fetchall() if cursor.description else []
+            # Not by `description`: it is None for rows without columns, too.
+            found = cursor.pgresult is not None and cursor.pgresult.status == psycopg.pq.ExecStatus.TUPLES_OK
+            return cursor.fetchall() if found else []
 
     def insert(self, payload: str, *, kind: str = "OrderPlaced", key: str = "k", seq: str = "") -> str:
         """One outbox row by hand, in a transaction of its own; returns its id."""

@@ -196,10 +196,12 @@ class Pipeline:
         self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch
     ) -> None:
         if self._line.halt_on_invalid:
+            # Its explanation quotes the payload, which belongs into a dead letter but not into a log.
             raise Halted(
-                f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.explanation}",
+                f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.reason.value}",
                 why="on_invalid is `halt`. Nothing of the batch that contains it was published.",
-                remedy=rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter.",
+                remedy="Look the row up by its id. "
+                + (rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter."),
             )
         batch.add(self._line.dead_letter(row, event, topic, rejected))
         batch.dead_letters += 1

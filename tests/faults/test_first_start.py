@@ -101,7 +101,7 @@ def waits_for(shop: Shop, session: Session) -> None:
     """The slot's creation waits for this transaction to end."""
     wait_until(
         lambda: shop.execute(
-            "SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid::text = %s",
+            "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid::text = %s",
             str(session.xid),
         ),
         20,
@@ -132,6 +132,8 @@ def test_transactions_that_span_the_snapshot(either: Shop) -> None:
     for session in (spanning, ending):
         session.insert()
         session.insert_in_savepoints()
+    # A later number that is committed puts theirs among those the snapshot has to list.
+    writer.transaction(rollback=False)
     second.commit()
     assert connector.ended() == -9
     ending.commit()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
 from tailrace.proof.workload import Mix
@@ -151,9 +151,9 @@ def test_a_newer_instance_waits_for_the_slot(shop: Shop) -> None:
 
 def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(shop: Shop) -> None:
     """It tries again and again; were it to take the pipeline back each time, nobody would publish."""
-    host, port = (shop.execute(f"SHOW {name}")[0][0] for name in ("listen_addresses", "port"))
-    with TcpProxy((host.split(",")[0], int(port))) as proxy:
-        direct = shop.settings["source"]["postgres"]
+    direct = shop.settings["source"]["postgres"]
+    server = conninfo_to_dict(direct)
+    with TcpProxy((str(server["host"]), int(server["port"] or 5432))) as proxy:
         shop.configure(source={"postgres": make_conninfo(direct, host=proxy.host, port=proxy.port)})
         older = shop.start()
         proxy.refuse()

@@ -14,7 +14,7 @@ from fix_shop import Connector, Shop
 from tailrace.lsn import format_lsn
 from tailrace.proof.reader import read_all, stored_positions
 from tailrace.proof.workload import SHOP_DDL
-from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.stack import KafkaBroker, PostgresServer, StackError, wait_until
 
 
 def own_offsets_topic(shop: Shop) -> str:
@@ -70,10 +70,8 @@ def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(shop: Shop) -> None
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic to go")
     refused(shop, "SlotUnclaimed")
-    # The slot was confirmed up to what is published, so that here adopting it is exact.
     shop.start("--adopt")
     arrived(shop)
-    assert not shop.verdict().duplicated
     assert shop.connectors[-1].stop() == 0
     shop.writers[0].transaction(rollback=False)
     shop.start()
@@ -85,6 +83,29 @@ def test_a_tombstone_is_a_lost_position(shop: Shop) -> None:
     used(shop)
     write(shop, None)
     refused(shop, "SlotUnclaimed")
+
+
+def test_a_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None:
+    """It is open in front of our last position: to read only up to it would be to read an older one."""
+    topic = own_offsets_topic(shop)
+    shop.start()
+    other = Producer({"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": f"{shop.name}-other"})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(topic, b"{}", b"another pipeline")
+    assert other.flush(10) == 0
+    shop.writer().transaction(rollback=False)
+    wait_until(lambda: shop.published() or shop.dead_lettered(), 30, what="the event to arrive")
+    shop.connectors[-1].kill()
+    restarted = shop.start(wait=False)
+    # Decided only when the new instance has had the time to go wrong: it must be waiting, and stay so.
+    with pytest.raises(StackError):
+        wait_until(lambda: '"running"' in restarted.log or not restarted.running, 3, what="a start")
+    other.abort_transaction(10)
+    restarted.says('"running"')
+    shop.writers[0].transaction(rollback=False)
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
 
 
 def test_a_position_beyond_the_servers_log_is_refused(shop: Shop) -> None:
@@ -122,12 +143,7 @@ def test_a_position_of_another_server_is_refused(shop: Shop, postgres18: Postgre
 @pytest.mark.parametrize(
     "value",
     [
-        b"",
-        b"not json",
-        b"\xff\xfe",
-        b"null",
-        b"[]",
-        b"{}",
+        b"\xff\xfe not json",
         b'{"format": 2, "source": "postgres"}',
         b'{"format": 1, "source": "postgres", "lsn": 5, "at_ms": 0, "log": {}}',
     ],
@@ -169,3 +185,19 @@ def test_the_offsets_topic_is_made_fit(shop: Shop, kafka: KafkaBroker) -> None:
     shop.start()
     found = kafka.admin().list_topics(timeout=10).topics[topic]
     assert len(found.partitions) == 1
+
+
+def test_an_event_cannot_forge_a_position(shop: Shop) -> None:
+    """A template made of the aggregate alone would let whoever writes to the outbox choose the offsets topic."""
+    topic = own_offsets_topic(shop)
+    shop.configure(topics={"folder": None, "template": "{aggregate}"}, schemas=None)
+    connector = shop.start()
+    before = len(read_all(shop.kafka.bootstrap, [topic]))
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "VALUES (gen_random_uuid(), %s, 'another-pipeline', 'Forged', '{}')",
+        topic,
+    )
+    connector.failed("TopicRefused")
+    written = {message.key() for message in read_all(shop.kafka.bootstrap, [topic])[before:]}
+    assert b"another-pipeline" not in written

@@ -103,7 +103,7 @@ def test_while_stopped(either: Shop) -> None:
     assert running(shop).stop() == 0
     here = pass_over(shop, "dropped")
     shop.start(wait=False).failed("PublicationBroken")
-    assert shop.execute("SELECT FROM pg_publication WHERE pubname = %s", shop.slot) == []
+    assert shop.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", shop.slot) == []
     nothing_behind(shop, here)
 
 

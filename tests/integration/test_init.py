@@ -53,7 +53,7 @@ def edited(folder: Path, name: str, server: PostgresServer, kafka: KafkaBroker, 
         ("app", 'sales."Out.Box"', "beginning"),
     ],
 )
-def test_from_nothing_to_an_event(  # noqa: PLR0917 - fixtures
+def test_from_nothing_to_an_event(
     server: PostgresServer,
     kafka: KafkaBroker,
     tmp_path: Path,

@@ -27,7 +27,7 @@ PIPED_WIDTH = 2000
 _RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
-def tail(  # noqa: PLR0917 - the options of a command
+def tail(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     type_name: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
     key: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),

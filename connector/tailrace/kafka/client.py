@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tailrace.errors import (
+    ConfigError,
     Fenced,
     KafkaUnavailable,
     OutcomeUnknown,
@@ -106,6 +107,26 @@ def producer_config(options: KafkaOptions) -> Config:
         config.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         config["transactional.id"] = options.pipeline
     return config
+
+
+def require_usable(options: KafkaOptions) -> None:
+    """Refuses settings that the publisher's client would refuse, which an admin client is not even shown."""
+    config = producer_config(options)
+    # Without it nothing can be fenced, whatever happens here.
+    config.pop("transactional.id", None)
+    try:
+        Producer(config)
+    except KafkaException as error:
+        raise unusable(error) from None
+
+
+def unusable(error: KafkaException) -> ConfigError:
+    """librdkafka refused its settings before it talked to anyone."""
+    return ConfigError(
+        f"Kafka's client refuses its settings: {error_of(error).str()}",
+        why="A name or a value under kafka.settings is not one of librdkafka's.",
+        remedy="Correct kafka.settings (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md).",
+    )
 
 
 _FENCING = {

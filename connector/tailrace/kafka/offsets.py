@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicUnfit
 from tailrace.event import Record
-from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate
+from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
 from tailrace.kafka.topics import create_topic, topic_config
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
@@ -52,7 +52,8 @@ def ensure(options: KafkaOptions, admin: AdminClient) -> None:
         raise OffsetsTopicUnfit(
             f"the offsets topic {name} has cleanup.policy={policy}",
             why="Kafka would delete stored positions by age or size.",
-            remedy=f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
+            remedy="kafka-configs --alter --entity-type topics "
+            f"--entity-name {name} --add-config cleanup.policy=compact",
         )
     if len(found.partitions) != 1:
         raise OffsetsTopicUnfit(
@@ -149,4 +150,7 @@ def _high_watermark(options: KafkaOptions) -> int:
 
 
 def admin_client(options: KafkaOptions) -> AdminClient:
-    return AdminClient(admin_config(options))
+    try:
+        return AdminClient(admin_config(options))
+    except KafkaException as error:
+        raise unusable(error) from None

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Fenced, KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing
+from tailrace.errors import Fenced, KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing, TopicRefused
 from tailrace.event import Record
 from tailrace.kafka import offsets
-from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate
+from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -53,7 +53,10 @@ class Publisher:
 
     def open(self) -> Position | None:
         """Takes over from any older instance and returns the stored position."""
-        self._producer = Producer(producer_config(self._options), on_delivery=self._on_failure)
+        try:
+            self._producer = Producer(producer_config(self._options), on_delivery=self._on_failure)
+        except KafkaException as error:
+            raise unusable(error) from None
         if self._options.exactly_once:
             try:
                 # 1. Fence: from here on no older producer of this pipeline can commit, and its open transaction is
@@ -125,6 +128,13 @@ class Publisher:
 
     def _publish(self, batch: Batch) -> None:
         topics = list(batch.topics)
+        if self._options.offsets_topic in batch.topics:
+            # Whoever writes there moves positions, of any pipeline: a row of the outbox must not.
+            raise TopicRefused(
+                f"an event was routed to the offsets topic {self._options.offsets_topic}",
+                why="A rule or the template of `topics` leads there.",
+                remedy="Mend the rule, or put a rule for that aggregate before the template. Nothing was skipped.",
+            )
         self._topics.require(topics)
         self._began = time.monotonic()
         try:
@@ -166,7 +176,7 @@ class Publisher:
                     self._producer.poll(0.1)
                     self._check_going(deadline, "waiting for room in the send queue")
 
-    def _finish(self, step: Any) -> None:
+    def _finish(self, step: Callable[[float], int | None]) -> None:
         """Runs a commit or a flush to its end; a timeout of one step is not an answer yet."""
         deadline = time.monotonic() + COMMIT_TIMEOUT
         while True:
@@ -192,14 +202,14 @@ class Publisher:
                 remedy="Tailrace builds a new producer and asks the offsets topic what happened.",
             )
 
-    def _on_failure(self, error: KafkaError, message: Any) -> None:
+    def _on_failure(self, error: KafkaError, message: Message) -> None:
         # The first failure is the cause. Records that were purged failed because the transaction did, not it by them.
         if error is not None and self._refused is None and error.code() not in _PURGED:
-            self._refused = (error, message.topic())
+            self._refused = (error, str(message.topic()))
 
     def _abandon(self, why: TailraceError) -> None:
         """Readers stop at an open transaction until it is decided: ends it now if that is still ours to do."""
-        if self._options.exactly_once and not isinstance(why, Fenced):
+        if self._options.exactly_once and not isinstance(why, Fenced | KafkaUnavailable):
             try:
                 self._producer.abort_transaction(STEP_TIMEOUT)
             except KafkaException:

@@ -10,6 +10,7 @@ from tailrace.kafka.client import error_of, translate
 from tailrace.routing.specs import TopicSpec
 
 ADMIN_TIMEOUT = 15.0
+GLANCE_TIMEOUT = 3.0
 
 
 class TopicKeeper:
@@ -36,7 +37,8 @@ class TopicKeeper:
 
     def vanished(self, topics: list[str]) -> list[str]:
         """Which of these existed before and no longer do."""
-        existing = existing_topics(self._admin)
+        # Asked after a failure, perhaps because Kafka is away: that is not worth a long wait.
+        existing = existing_topics(self._admin, timeout=GLANCE_TIMEOUT)
         return [topic for topic in topics if topic in self._known and topic not in existing]
 
     def _make(self, topic: str) -> None:
@@ -52,9 +54,9 @@ class TopicKeeper:
         create_topic(self._admin, spec)
 
 
-def existing_topics(admin: AdminClient) -> set[str]:
+def existing_topics(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> set[str]:
     try:
-        found = admin.list_topics(timeout=ADMIN_TIMEOUT).topics
+        found = admin.list_topics(timeout=timeout).topics
     except KafkaException as error:
         raise translate(error_of(error), "asking Kafka for its topics") from None
     return {name for name, topic in found.items() if topic.error is None}

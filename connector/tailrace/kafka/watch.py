@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import ConfigError, KafkaUnavailable, TopicMissing
+from tailrace.errors import KafkaUnavailable, TopicMissing
 from tailrace.kafka.client import (
     Config,
     KafkaOptions,
     admin_config,
     consumer_config,
     error_of,
-    producer_config,
     translate,
+    unusable,
 )
 
 LOOK_TIMEOUT = 5.0
@@ -165,26 +165,6 @@ def topic_matcher(topics: set[str], template: str | None, never: set[str]) -> Ca
         return by_template and topic not in never and not topic.startswith("__")
 
     return wanted
-
-
-def require_usable(options: KafkaOptions) -> None:
-    """Refuses settings that the publisher's client would refuse, which an admin client is not even shown."""
-    config = producer_config(options)
-    # Without it nothing can be fenced, whatever happens here.
-    config.pop("transactional.id", None)
-    try:
-        Producer(config)
-    except KafkaException as error:
-        raise unusable(error) from None
-
-
-def unusable(error: KafkaException) -> ConfigError:
-    """librdkafka refused its settings before it talked to anyone."""
-    return ConfigError(
-        f"Kafka's client refuses its settings: {error_of(error).str()}",
-        why="A name or a value under kafka.settings is not one of librdkafka's.",
-        remedy="Correct kafka.settings (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md).",
-    )
 
 
 def _seen(message: Message) -> Seen:

@@ -90,6 +90,7 @@ def grants_ddl(table: str, role: str, publication: str) -> str:
 
 -- LOGIN to connect, REPLICATION to read the log; never a superuser, and nothing that leads to becoming one.
 -- No password here: set one with \\password, or use a certificate.
+-- Pipelines may share a role: leave this statement out if it exists already.
 CREATE ROLE {who} WITH LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS;
 
 -- Only to read the rows already in the table when a pipeline starts with `start: beginning`.

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 
@@ -128,6 +129,4 @@ def _disordered(committed: dict[str, Entry], published: Sequence[Sighting]) -> l
 
 def backward(positions: Sequence[tuple[int, int, int]]) -> list[str]:
     """Stored positions, in the order they were stored, that are behind an earlier one (I6)."""
-    return [
-        f"{after} after {before}" for before, after in zip(positions, positions[1:], strict=False) if after < before
-    ]
+    return [f"{after} after {before}" for before, after in pairwise(positions) if after < before]

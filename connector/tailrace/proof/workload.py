@@ -32,7 +32,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 );
 """
 
-_INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) VALUES (%s, 'order', %s, %s, %s, %s)"
+_INSERT = """
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) VALUES (%s, 'order', %s, %s, %s, %s)
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 
 from tailrace.config.model import Pipeline as Settings
 from tailrace.kafka import offsets
-from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper
@@ -60,6 +60,7 @@ def assemble(settings: Settings, *, adopt: bool = False) -> Assembly:
     columns = column_map(settings)
     specs = load_topics(settings.topics.folder) if settings.topics.folder else []
     kafka = kafka_options(settings)
+    require_usable(kafka)
     line = Line(
         layout=Layout(columns),
         check=_checker(settings).check,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tailrace.errors import TailraceError
 from tailrace.kafka import offsets
-from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.topics import topic_config
-from tailrace.kafka.watch import Cluster, Observer, require_usable
+from tailrace.kafka.watch import Cluster, Observer
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.worker.assembly import DEAD_LETTER_BYTES

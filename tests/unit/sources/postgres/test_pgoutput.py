@@ -51,7 +51,7 @@ def old_data(key: Row | None, old: Row | None) -> bytes:
     return (b"" if key is None else b"K" + row_data(key)) + (b"" if old is None else b"O" + row_data(old))
 
 
-def encode(message: Message) -> bytes:  # noqa: PLR0911 - one per message kind
+def encode(message: Message) -> bytes:
     match message:
         case Begin(lsn, time, xid):
             return b"B" + struct.pack(">QqI", lsn, time, xid)

@@ -1,0 +1,170 @@
+"""Rows 56 and 57 of the fault matrix: payloads and schemas made to break something. The stream goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from fix_shop import SCHEMA, Shop
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+GOOD = json.dumps({"order": "k", "revision": 1, "amount": 1.5, "currency": "EUR"})
+LIMIT = 300_000
+POISON = "poison_message"
+INVALID = "schema_validation_failed"
+REFUSED = "permanent_failure"
+
+# name: (payload, what else differs from a good row, reason, a word of the explanation)
+BAD: dict[str, tuple[str, dict[str, str], str, str]] = {
+    "no JSON": ('{"order": ', {}, POISON, "not usable JSON"),
+    "nothing": ("", {}, POISON, "not usable JSON"),
+    "NaN": (GOOD.replace("1.5", "NaN"), {}, POISON, "not usable JSON"),
+    "infinity": (GOOD.replace("1.5", "1e999"), {}, POISON, "not usable JSON"),
+    "NUL": (GOOD.replace('"k"', '"\\u0000"'), {}, POISON, "U+0000"),
+    "lone surrogate": (GOOD.replace('"k"', '"\\ud800"'), {}, POISON, "surrogate"),
+    "deep": ("[" * 100_000 + "]" * 100_000, {}, POISON, "depth"),
+    "deep but whole": ('{"order": ' * 500 + "1" + "}" * 500, {}, POISON, "levels deep"),
+    "huge integer": (GOOD.replace("1.5", "7" * 5000), {}, POISON, "not usable JSON"),
+    "large integer": (GOOD.replace("1.5", "7" * 50), {}, POISON, "50 digits"),
+    "oversized": (json.dumps("x" * LIMIT), {}, REFUSED, "limit"),
+    "breaks its schema": (GOOD.replace("EUR", "euro"), {}, INVALID, "currency"),
+    "another shape": ("[]", {}, INVALID, "object"),
+    "no schema": (GOOD, {"type": "NobodyKnows"}, INVALID, "NobodyKnows"),
+    "no topic": (GOOD, {"aggregatetype": "elsewhere"}, REFUSED, "elsewhere"),
+    "no type": (GOOD, {"type": ""}, POISON, "type"),
+}
+
+
+def add(shop: Shop, payload: str | bytes | None, **columns: str) -> str:
+    """One outbox row; returns its id."""
+    row = {"aggregatetype": "order", "aggregateid": "k", "type": "OrderPlaced", **columns}
+    inserted = shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "VALUES (gen_random_uuid(), %s, %s, %s, %s) RETURNING id",
+        row["aggregatetype"], row["aggregateid"], row["type"], payload,
+    )  # fmt: skip
+    return str(inserted[0][0])
+
+
+def by_id(shop: Shop, topic: str) -> dict[str, Message]:
+    return {header(message, "id"): message for message in read_all(shop.kafka.bootstrap, [topic])}
+
+
+def arrives(shop: Shop, event: str) -> dict[str, Message]:
+    """Waits for `event`; everything that was published by then."""
+    log = shop.connectors[-1].log_file
+    wait_until(lambda: event in by_id(shop, shop.topic), 30, what=f"{event}; the log is in {log}")
+    return by_id(shop, shop.topic)
+
+
+def test_poison_is_set_aside_and_the_stream_moves_on(shop: Shop) -> None:
+    shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
+    shop.configure(limits={"payload_bytes": LIMIT})
+    connector = shop.start()
+    before = add(shop, GOOD)
+    rows = {name: add(shop, payload, **columns) for name, (payload, columns, _, _) in BAD.items()}
+    tombstone = add(shop, None)
+    after = add(shop, GOOD)
+    published = arrives(shop, after)
+    assert set(published) == {before, tombstone, after}
+    assert published[tombstone].value() is None
+    assert published[after].value() == GOOD.encode()
+    letters = read_all(shop.kafka.bootstrap, [shop.letters])
+    assert len(letters) == len(BAD)
+    # In the order of the log, so each letter is that of its row even where the id could not be read.
+    for (name, (payload, _, reason, word)), letter in zip(BAD.items(), letters, strict=True):
+        kind = header(letter, "tailrace.payload")
+        assert header(letter, "tailrace.reason") == reason, name
+        assert word in header(letter, "tailrace.explanation"), (name, header(letter, "tailrace.explanation"))
+        assert header(letter, "tailrace.pipeline") == shop.name
+        assert header(letter, "tailrace.position"), name
+        if kind == "row":
+            assert json.loads(letter.value() or b"")["id"] == rows[name]
+        else:
+            assert kind == "original", name
+            assert header(letter, "id") == rows[name], name
+            assert letter.value() == payload.encode(), name
+            assert letter.key() == b"k"
+    assert connector.running
+    assert "euro" not in connector.log, "no payload in logs"
+
+
+def test_binary_payloads_arrive_as_bytes(shop: Shop) -> None:
+    shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE bytea USING NULL")
+    shop.start()
+    bad = add(shop, b"\x00\xff\\x not json")
+    good = add(shop, GOOD.encode())
+    assert arrives(shop, good)[good].value() == GOOD.encode()
+    letter = by_id(shop, shop.letters)[bad]
+    assert letter.value() == b"\x00\xff\\x not json"
+    assert header(letter, "tailrace.reason") == POISON
+
+
+def test_an_original_too_large_for_any_letter_is_named_by_its_hash(shop: Shop) -> None:
+    shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
+    shop.start()
+    bad = add(shop, "x" * (8 * 1024 * 1024 + 1))
+    good = add(shop, GOOD)
+    arrives(shop, good)
+    letter = by_id(shop, shop.letters)[bad]
+    assert header(letter, "tailrace.payload") == "omitted"
+    assert header(letter, "tailrace.payload.length") == str(8 * 1024 * 1024 + 1)
+    assert json.loads(letter.value() or b"")["omitted"] is True
+
+
+def test_halting_on_an_invalid_event_keeps_everything(shop: Shop) -> None:
+    shop.configure(on_invalid="halt")
+    shop.start().stop()
+    before = shop.positions()[-1]
+    events = [add(shop, payload) for payload in (GOOD, GOOD.replace("1.5", '"a lot"'), GOOD)]
+    connector = shop.start(wait=False)
+    connector.failed("Halted")
+    assert events[1] in connector.log
+    assert "a lot" not in connector.log, "no payload in logs"
+    assert shop.positions()[-1].progress == before.progress
+    assert not by_id(shop, shop.topic)
+    assert not by_id(shop, shop.letters)
+    shop.start(wait=False).failed("Halted")  # it does not heal by itself, and it skips nothing
+    mended = {**SCHEMA, "properties": {**SCHEMA["properties"], "amount": {}}}  # type: ignore[dict-item]
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(mended))
+    shop.start()
+    assert list(arrives(shop, events[-1])) == events
+    assert not by_id(shop, shop.letters)
+
+
+def schema(shop: Shop, document: dict[str, Any]) -> None:
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(document))
+
+
+def test_a_pattern_made_for_backtracking_does_not_hold_the_stream_up(shop: Shop) -> None:
+    schema(shop, {"type": "object", "properties": {"order": {"type": "string", "pattern": "^(a+)+$"}}})
+    shop.start()
+    bad = add(shop, json.dumps({"order": "a" * 50_000 + "!"}))
+    good = add(shop, json.dumps({"order": "a" * 50_000}))
+    arrives(shop, good)
+    assert header(by_id(shop, shop.letters)[bad], "tailrace.reason") == INVALID
+
+
+def test_a_pattern_that_needs_backtracking_is_refused(shop: Shop) -> None:
+    schema(shop, {"type": "object", "properties": {"order": {"pattern": "^(?=a)(a+)\\1$"}}})
+    connector = shop.start(wait=False)
+    assert connector.ended() == 2, connector.log
+    assert "SchemaError" in connector.log
+
+
+@pytest.mark.parametrize("keyword", ["$ref", "$schema"])
+def test_a_schema_that_points_elsewhere_opens_no_connection(shop: Shop, keyword: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        schema(shop, {keyword: f"http://127.0.0.1:{elsewhere.getsockname()[1]}/schema.json"})
+        connector = shop.start(wait=False)
+        assert connector.ended() == 2, connector.log
+        assert "SchemaError" in connector.log
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert shop.confirmed_lsn() is None, "no slot was created"
