@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
 
 # Everything is sent and nothing committed: waits there until it is told to go on.
 HESITATES = """
-import os, sys, time
+import os
 from tailrace.kafka.publisher import Publisher
 left = 3
 finish = Publisher._finish
@@ -35,8 +36,7 @@ def hesitate(self, step):
     if left == 0:
         self._producer.flush(10)
         open(os.environ["SENT"], "w").close()
-        while not os.path.exists(os.environ["GO"]):
-            time.sleep(0.01)
+        open(os.environ["GO"]).close()  # a pipe: waits until somebody opens its other end
     finish(self, step)
 Publisher._finish = hesitate
 from tailrace.cli import main
@@ -128,13 +128,14 @@ def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, t
             shop.configure(kafka={"settings": IMPATIENT})
             script, sent, go = (tmp_path / name for name in ("hesitates.py", "sent", "go"))
             script.write_text(HESITATES)
+            os.mkfifo(go)
             connector = shop.start(program=[str(script)], SENT=str(sent), GO=str(go))
             shop.writer().transaction(rollback=False)
             wait_until(sent.exists, 30, what=f"a batch to be sent; log:\n{connector.log}")
             proxy.refuse()
             proxy.cut()
             assert shop.undecided()
-            go.touch()
+            go.open("w").close()
             wait_until(lambda: not shop.undecided(), 30, what="Kafka to end the transaction")
             proxy.accept()
             verdict = shop.caught_up()

@@ -162,9 +162,7 @@ def test_purges_and_marks_emit_nothing(shop: Shop) -> None:
     right(shop)
 
 
-@pytest.mark.parametrize(
-    "change", ["UPDATE outbox SET traceparent = 'x'", "DELETE FROM outbox", "TRUNCATE outbox"], ids=str.split
-)
+@pytest.mark.parametrize("change", ["UPDATE outbox SET traceparent = 'x'", "TRUNCATE outbox"])
 def test_changes_through_a_publication_of_everything(shop: Shop, change: str) -> None:
     """Row 26: ignored or refused, as `on_change` says; never published."""
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox")
@@ -180,6 +178,8 @@ def test_changes_through_a_publication_of_everything(shop: Shop, change: str) ->
     assert shop.positions()[-1].lsn <= here
     shop.configure(source={"on_change": "ignore"})
     shop.start()
+    shop.execute("DELETE FROM outbox")
+    till.sell()
     right(shop)
 
 

@@ -54,7 +54,6 @@ def test_the_original_and_everything_about_it() -> None:
         "tailrace.payload.sha256": hashlib.sha256(b'{"a":1}').hexdigest(),
         "id": "e-1",
         "type": "Placed",
-        "aggregate": "order",
         "position": "0/1:0",
         "timestamp": "1700",
         "traceparent": "00-a",

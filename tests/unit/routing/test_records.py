@@ -25,7 +25,6 @@ def test_a_record_has_every_part_in_its_place() -> None:
         headers=[
             ("id", "e-1"),
             ("type", "Placed"),
-            ("aggregate", "order"),
             ("position", "0/1:3"),
             ("timestamp", "1700"),
             ("traceparent", b"00-a"),
@@ -35,7 +34,7 @@ def test_a_record_has_every_part_in_its_place() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["id", "type", "aggregate", "position", "timestamp"])
+@pytest.mark.parametrize("name", ["id", "type", "position", "timestamp"])
 def test_ours_wins_over_a_column_of_the_same_name(name: str) -> None:
     headers = record_for(event(extra=[(name, b"forged"), ("ok", b"1")]), "t").headers
     assert [key for key, _ in headers].count(name) == 1

@@ -206,6 +206,8 @@ class PostgresSource:
         self._table = None
         self._links.pop().close()
         self._start_streaming()
+        # Soon stored, so that a restart need not look at the table again.
+        self._urgent = True
         return Chunk([], self._transactions.position, more=False, urgent=True)
 
     def _begin(self, start: Position) -> None:

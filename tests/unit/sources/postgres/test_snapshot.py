@@ -48,12 +48,12 @@ def test_numbers_that_wrap_between_the_snapshot_and_now() -> None:
 def test_every_row_is_where_its_64_bit_number_says(
     xmin: int, span: int, since: int, age: int, data: st.DataObject
 ) -> None:
-    """Writers from long ago, from around the snapshot, and from after it; now is `since` numbers later."""
+    """Writers from long ago, as far as numbers are not given twice, from around the snapshot, and from after it."""
     xmax = xmin + span
     before = xmax + since
     running = frozenset(data.draw(st.sets(st.integers(xmin, xmax - 1)))) if span else frozenset()
     snapshot = Snapshot(xmin, xmax, running)
-    candidates = [xmin - age, xmin - 1, *running, xmin, xmax - 1, xmax, before - 1]
+    candidates = [before - EPOCH, xmin - age, xmin - 1, *running, xmin, xmax - 1, xmax, before - 1]
     candidates.append(data.draw(st.integers(xmin, max(xmin, before - 1))))
     for writer in candidates:
         if not 3 <= writer < before or writer % EPOCH < 3:
