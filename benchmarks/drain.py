@@ -1,8 +1,8 @@
 """`make bench`: how fast a backlog drains, beside `pg_recvlogical` reading the same backlog in the same run.
 
-Real Postgres, real Kafka, everything on this machine, exactly-once and validation on. `pg_recvlogical` only writes to
-/dev/null: it is the speed of the server's walsender, and so the most any reader can reach. Absolute figures depend on
-the machine and on what else it does; the ratios are what to compare.
+Real Postgres, real Kafka (warmed up), everything on this machine, exactly-once and validation on. `pg_recvlogical`
+only writes to /dev/null: it is the speed of the server's walsender, and so the most any reader can reach. Absolute
+figures depend on the machine and on what else it does; the ratios are what to compare.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from benchmarks.processes import Connector, drain, receive, write_pipeline
 from tailrace.proof.reader import read_all
 from tailrace.stack import Stack
 
+WARM_UP = Shape("warm-up", 2000, 100)
+"""Drained first and not counted: a JVM that has just started compiles itself on the cores that are measured."""
 SHAPES = (Shape("100 rows a transaction", 3000, 100), Shape("1 row a transaction", 100_000, 1))
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 TARGETS = {"100 rows a transaction": 0.65, "1 row a transaction": 1.0}
@@ -37,9 +39,10 @@ def main() -> None:
     result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": _machine(), "drain": []}
     with Stack(arguments.postgres, progress=_say) as stack, tempfile.TemporaryDirectory() as folder:
         result["versions"] = _versions(stack)
+        _drain(stack, Path(folder), WARM_UP, "warm_up")
         for shape in SHAPES:
             scaled = Shape(shape.name, max(1, int(shape.transactions * arguments.scale)), shape.events)
-            result["drain"].append(_drain(stack, Path(folder), scaled))
+            result["drain"].append(_drain(stack, Path(folder), scaled, f"bench_{shape.events}"))
         result["latency"] = _latency(stack, Path(folder), arguments.rate, arguments.seconds)
     _report(result)
     if arguments.scale == 1:
@@ -48,8 +51,7 @@ def main() -> None:
         _say(f"written to {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
 
 
-def _drain(stack: Stack, folder: Path, shape: Shape) -> dict[str, Any]:
-    name = f"bench_{shape.events}"
+def _drain(stack: Stack, folder: Path, shape: Shape, name: str) -> dict[str, Any]:
     dsn = stack.postgres.create_database(name)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(EVENTS_DDL)
@@ -136,7 +138,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
     parser.add_argument("--postgres", default="16", choices=["16", "18"])
     parser.add_argument("--rate", type=int, default=1000, help="single-row transactions a second for the latency")
-    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--seconds", type=int, default=40, help="for the latency; the first half only warms up")
     return parser.parse_args()
 
 

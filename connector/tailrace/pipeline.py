@@ -156,9 +156,9 @@ class Pipeline:
         # Cleared before looking: a publisher that becomes free after the look sets it again.
         self._wake.clear()
         self._publisher.check()
+        self._confirm()
         if not self._publisher.idle:
             return batch
-        self._confirm()
         if batch.records:
             return self._hand_over(batch)
         if self._may_store_idle(batch.position, urgent=urgent):

@@ -13,8 +13,8 @@ from psycopg import sql
 
 from fix_shop import Connector
 from tailrace.cli import main
-from tailrace.outbox.ddl import quote_table
 from tailrace.proof.reader import header, read_all
+from tailrace.sqlname import quote_table
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 PASSWORD = "init-run-s3cret"

@@ -119,8 +119,9 @@ def init(
 
 def starter_files(name: str, table: str) -> dict[Path, str]:
     """The files of a first pipeline, by their path in its folder."""
-    from tailrace.outbox.ddl import grants_ddl, split_table, table_ddl
+    from tailrace.outbox.ddl import grants_ddl, table_ddl
     from tailrace.outbox.layouts import DEBEZIUM
+    from tailrace.sqlname import split_table
 
     if not re.fullmatch(r"[a-z0-9_-]{1,48}", name):
         raise ConfigError(

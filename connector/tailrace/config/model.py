@@ -36,7 +36,7 @@ from tailrace.config.values import (
     Topic,
     Whole,
 )
-from tailrace.outbox.ddl import split_table
+from tailrace.sqlname import split_table
 
 SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"))
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from tailrace.config.kafka_settings import Setting, hidden_settings, setting_name, setting_value, wrong
 from tailrace.config.secrets import Secret, connection_secret
 from tailrace.errors import ConfigError
-from tailrace.outbox.ddl import quote, split_table
 from tailrace.routing.names import topic_flaw
+from tailrace.sqlname import quote, split_table
 
 
 def connection(given: object) -> object:

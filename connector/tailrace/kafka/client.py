@@ -91,6 +91,7 @@ def producer_config(options: KafkaOptions) -> Config:
     config: Config = {
         # Defaults a user may change:
         "linger.ms": 5,
+        "socket.nagle.disable": True,  # small transactions would wait 40 ms for a delayed acknowledgement
         "partitioner": "murmur2_random",  # as the Java clients: a key keeps its partition when producers change
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 65536,

@@ -1,58 +1,12 @@
 """The SQL that makes an outbox table, and the role with the fewest rights that can tail it. Text only.
 
-Every identifier is quoted, so a name means what it says whatever its case or characters. A table is written
-`table` or `schema.table`; a part that contains a dot goes in double quotes, as in SQL. Without a schema,
-`public`.
+Every identifier is quoted (`sqlname.py`), so a name means what it says whatever its case or characters.
 """
 
 from __future__ import annotations
 
-import re
-
-from tailrace.errors import ConfigError
 from tailrace.outbox.layouts import DEBEZIUM, ColumnMap
-
-NAME_BYTES = 63
-"""NAMEDATALEN - 1. Postgres cuts longer names silently, and the cut name would then never match."""
-
-_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
-
-
-def quote(name: str) -> str:
-    """`name` as an SQL identifier."""
-    if not name or "\0" in name or len(name.encode()) > NAME_BYTES:
-        raise ConfigError(
-            f"{name[:80]!r} cannot be a Postgres name",
-            why=f"A name has 1 to {NAME_BYTES} bytes and no NUL.",
-            remedy="Choose another name.",
-        )
-    return '"' + name.replace('"', '""') + '"'
-
-
-def split_table(table: str) -> tuple[str, str]:
-    """(schema, table) of a name as people write it."""
-    parts: list[str] = []
-    at = 0
-    while match := _PART.match(table, at):
-        quoted, bare = match.groups()
-        parts.append(bare if quoted is None else quoted.replace('""', '"'))
-        at = match.end()
-        if table[at : at + 1] != ".":
-            break
-        at += 1
-    if at != len(table) or table.endswith(".") or len(parts) not in (1, 2):
-        raise ConfigError(
-            f"{table[:150]!r} is not a table's name",
-            why="It must be `table` or `schema.table`.",
-            remedy='Put a part that contains a dot in double quotes: shop."out.box".',
-        )
-    return (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
-
-
-def quote_table(table: str) -> str:
-    """The table's full name as SQL."""
-    schema, name = split_table(table)
-    return f"{quote(schema)}.{quote(name)}"
+from tailrace.sqlname import quote, quote_table, split_table
 
 
 def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:

@@ -26,8 +26,14 @@ _Match = Callable[[str], object]
 class Router:
     """Answers where an event goes. Belongs to one thread."""
 
-    def __init__(self, rules: Sequence[TopicSpec], template: str | None) -> None:
-        """`template` such as `outbox.event.{aggregate}` is for events no rule matches; None rejects those."""
+    def __init__(
+        self, rules: Sequence[TopicSpec], template: str | None, *, reserved: frozenset[str] = frozenset()
+    ) -> None:
+        """`template` such as `outbox.event.{aggregate}` is for events no rule matches; None rejects those.
+
+        No event goes to a `reserved` topic: whoever writes to the offsets topic could make a pipeline skip events.
+        """
+        self._reserved = reserved
         self._rules = [
             (_matcher(rule.types), _matcher(rule.aggregates), rule.topic)
             for rule in rules
@@ -46,6 +52,12 @@ class Router:
         topic = self._by_rule(aggregate, type_name)
         if topic is None:
             topic = self._by_template(aggregate, type_name)
+        if topic in self._reserved:
+            raise Rejected(
+                Reason.PERMANENT_FAILURE,
+                f"{topic!r} is one of Tailrace's own topics (type {type_name[:80]!r}, aggregate {aggregate[:80]!r})",
+                remedy="Have the service use another name, or add a topic spec that covers the event.",
+            )
         if len(self._known) >= KNOWN_PAIRS:
             self._known.clear()
         self._known[aggregate, type_name] = topic

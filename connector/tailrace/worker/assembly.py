@@ -64,7 +64,9 @@ def assemble(settings: Settings, *, adopt: bool = False) -> Assembly:
     line = Line(
         layout=Layout(columns),
         check=_checker(settings).check,
-        topic=Router(specs, settings.topics.template).topic,
+        topic=Router(
+            specs, settings.topics.template, reserved=frozenset({kafka.offsets_topic, kafka.dead_letter_topic})
+        ).topic,
         record=record_for,
         dead_letter=partial(
             dead_letter,

@@ -9,12 +9,12 @@ import json
 
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.event import Column, Row
-from tailrace.outbox.ddl import quote, quote_table, split_table
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
 from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version
 
@@ -81,7 +81,7 @@ class PostgresSide:
         return judge_encryption((pgconn.hostaddr or pgconn.host).decode(), encrypted=bool(pgconn.ssl_in_use))
 
     def _wal_level(self) -> Check:
-        catalogue.require_logical(self._link)
+        catalogue.require_able(self._link)
         return ok("wal_level", "logical")
 
     def _role(self) -> Check:

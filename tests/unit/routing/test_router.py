@@ -30,6 +30,16 @@ def test_the_first_rule_that_matches_wins() -> None:
     assert [route.topic(event(name)) for name in ("OrderPlaced", "OrderShipped", "Refund")] == ["a", "b", "c"]
 
 
+def test_no_event_goes_to_a_topic_of_our_own() -> None:
+    """By template or by rule: a record on the offsets topic would be taken for a position."""
+    route = Router([rule("offsets", ("Forged",))], "{aggregate}", reserved=frozenset({"offsets", "letters"}))
+    for wrong in (event("Forged"), event("OrderPlaced", "offsets"), event("OrderPlaced", "letters")):
+        with pytest.raises(Rejected) as refused:
+            route.topic(wrong)
+        assert refused.value.reason is Reason.PERMANENT_FAILURE
+    assert route.topic(event("OrderPlaced", "order")) == "order"
+
+
 def test_both_must_match_if_both_are_given() -> None:
     route = Router([rule("a", ("Order*",), ("order", "cart"))], TEMPLATE)
     assert route.topic(event("OrderPlaced", "cart")) == "a"

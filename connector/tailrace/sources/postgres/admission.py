@@ -134,6 +134,12 @@ def _unclaimed(slot: Slot) -> SlotUnclaimed:
     )
 
 
+def same_server(stored: Position, server: Server) -> None:
+    """Refuses another server before anything else of it is looked at: its catalogue would only mislead."""
+    log = stored.log
+    _same_log(stored, replace(log, system_id=server.system_id, timeline=server.timeline, database=server.database))
+
+
 def _same_log(stored: Position, found: LogIdentity) -> None:
     for field in fields(LogIdentity):
         before, now = getattr(stored.log, field.name), getattr(found, field.name)

@@ -120,6 +120,20 @@ class Link:
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
 
+    def end_copy(self, seconds: float) -> None:
+        """Ends a two-way copy and waits until the server has taken notice; a link that is broken is let be."""
+        deadline = time.monotonic() + seconds
+        try:
+            self.pgconn.put_copy_end(None)
+            while self.pgconn.flush() == 1:
+                self._wait(deadline, select.POLLIN | select.POLLOUT)
+                self.pgconn.consume_input()
+            while self.pgconn.get_copy_data(1)[0] != -1:
+                self._wait(deadline, select.POLLIN)
+                self.pgconn.consume_input()
+        except (psycopg.Error, SourceUnavailable):
+            pass  # nothing was to be had from it any more; the next start passes its position itself
+
     def send(self, frame: bytes) -> None:
         """Sends one CopyData frame."""
         deadline = time.monotonic() + self.timeout

@@ -296,8 +296,8 @@ def _read_truncate(buf: bytes, at: int) -> tuple[Truncate, int]:
 
 
 _READERS: Final[dict[int, Callable[[bytes, int], tuple[Message, int]]]] = {
-    ord("B"): lambda buf, at: (Begin(*_begin(buf, at)), at + 21),
-    ord("C"): lambda buf, at: (Commit(*_commit(buf, at)), at + 26),
+    ord("B"): lambda buf, at: (_new_tuple(Begin, _begin(buf, at)), at + 21),
+    ord("C"): lambda buf, at: (_new_tuple(Commit, _commit(buf, at)), at + 26),
     ord("O"): _read_origin,
     ord("M"): _read_logical_message,
     ord("R"): _read_relation,

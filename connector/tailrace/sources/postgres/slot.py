@@ -5,15 +5,15 @@ What is found here is judged in `admission.py`, which is pure.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
 from tailrace.lsn import parse_lsn
 from tailrace.sources.postgres.admission import Server, Slot
 from tailrace.sources.postgres.link import Link
+from tailrace.sqlname import quote, quote_table, split_table
 
-_NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+OLDEST = 150000
 
 
 class Published(NamedTuple):
@@ -23,24 +23,19 @@ class Published(NamedTuple):
     relation_id: int
 
 
-def quote(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def split_table(table: str) -> tuple[str, str]:
-    """`public.outbox` -> (`public`, `outbox`); the schema defaults to public. A part may be quoted, as in SQL."""
-    parts = [bare or quoted.replace('""', '"') for quoted, bare in _NAME_PART.findall(table)]
-    return (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
-
-
 def identify(replication: Link) -> Server:
     system_id, timeline, lsn, database = replication.query("IDENTIFY_SYSTEM")[0]
     return Server(str(system_id), int(timeline or 0), parse_lsn(str(lsn)), str(database))
 
 
-def require_logical(control: Link) -> None:
-    """Refuses a server that cannot do logical decoding, with the line that mends it."""
+def require_able(control: Link) -> None:
+    """Refuses a server that cannot do logical decoding as we need it, with the line that mends it."""
+    if control.server_version < OLDEST:
+        raise AccessRefused(
+            f"the server is Postgres {control.server_version // 10000}, Tailrace needs 15 or newer",
+            why="Older servers do not say how a table is published in the detail that safety needs.",
+            remedy="Upgrade the server.",
+        )
     level = control.query("SHOW wal_level")[0][0]
     if level != "logical":
         raise AccessRefused(
@@ -98,9 +93,7 @@ def create_slot(replication: Link, name: str, *, failover: bool, timeout: float)
                 remedy="Set failover: false, or upgrade the server.",
             )
         options += ", FAILOVER true"
-    # The parenthesised form came with Postgres 15; before it the export was the default.
-    options = f" ({options})" if replication.server_version >= 150000 else " EXPORT_SNAPSHOT"
-    rows = replication.query(f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput{options}", timeout=timeout)
+    rows = replication.query(f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput ({options})", timeout=timeout)
     _, lsn, snapshot, _ = rows[0]
     return parse_lsn(str(lsn)), str(snapshot)
 
@@ -109,15 +102,19 @@ def drop_slot(control: Link, name: str) -> None:
     control.query("SELECT pg_drop_replication_slot($1)", [name])
 
 
+def create_publication(publication: str, table: str) -> str:
+    """The statement that makes it: inserts only, and a partitioned table as the one table it is."""
+    return (
+        f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote_table(table)} "
+        "WITH (publish = 'insert', publish_via_partition_root = true)"
+    )
+
+
 def ensure_publication(control: Link, publication: str, table: str, *, create: bool) -> None:
     """Creates the publication if it is missing and may be created; must come before the slot."""
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
         return
-    schema, name = split_table(table)
-    statement = (
-        f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote(schema)}.{quote(name)} "
-        "WITH (publish = 'insert', publish_via_partition_root = true)"
-    )
+    statement = create_publication(publication, table)
     if not create:
         raise PublicationBroken(
             f"there is no publication {publication}",
@@ -161,10 +158,9 @@ def read_published(control: Link, publication: str, table: str) -> Published:
         """,
         [publication, schema, name],
     )
-    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote(schema)}.{quote(name)};"
+    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote_table(table)};"
     if not rows:
-        problem = f"there is no publication {publication}"
-        raise _broken(problem, f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote(schema)}.{quote(name)};")
+        raise _broken(f"there is no publication {publication}", f"{create_publication(publication, table)};")
     oid, version, inserts, relation, memberships, filtered, published = rows[0]
     if relation is None:
         raise _broken(
@@ -181,14 +177,9 @@ def read_published(control: Link, publication: str, table: str) -> Published:
     if filtered == "t":
         raise _broken(
             f"the publication {publication} has a row filter on {schema}.{name}",
-            f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote(schema)}.{quote(name)};",
+            f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote_table(table)};",
         )
     return Published(f"{oid}.{version}/{memberships or 0}/{relation}", int(relation))
-
-
-def publication_fingerprint(control: Link, publication: str, table: str) -> str:
-    """The fingerprint alone."""
-    return read_published(control, publication, table).fingerprint
 
 
 def _broken(problem: str, mend: str) -> PublicationBroken:

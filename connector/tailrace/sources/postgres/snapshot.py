@@ -16,7 +16,7 @@ from tailrace.event import Column, Row
 from tailrace.lsn import format_lsn
 from tailrace.position import Position, TableRead
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.slot import quote, split_table
+from tailrace.sqlname import quote, split_table
 
 FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""

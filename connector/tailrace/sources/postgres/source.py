@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace import killpoint
-from tailrace.errors import PublicationBroken, SlotAhead, SourceUnavailable
+from tailrace.errors import PublicationBroken, SlotAhead, SlotMissing, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
 from tailrace.position import LogIdentity, Position, TableRead
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Step, admit
+from tailrace.sources.postgres.admission import Step, admit, same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import TableReader
 from tailrace.sources.postgres.transactions import Transactions
@@ -32,10 +32,15 @@ from tailrace.sources.postgres.wire import (
     postgres_micros,
     unix_ms,
 )
+from tailrace.sqlname import quote, split_table
 from tailrace.wake import Wake
 
 SLOT_CREATION_TIMEOUT = 600.0
 """Creating a slot waits for transactions that are under way; ten minutes is a long transaction."""
+TAIL_SECONDS = 0.01
+"""How long to wait for the rest of a transaction of which rows have come."""
+FAREWELL_SECONDS = 0.5
+"""How long the server may take to end the stream when we leave; whatever it still sends is its to send again."""
 TABLE_PAGE = 2000
 """Rows fetched from the table at a time."""
 
@@ -70,6 +75,7 @@ class PostgresSource:
         self._confirmed = 0
         self._received = 0
         self._urgent = False
+        self._streaming = False
         self._last_heard = self._last_sent = time.monotonic()
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
@@ -77,11 +83,13 @@ class PostgresSource:
         options = self._options
         self._control = self._connect(replication=False)
         self._stream = self._connect(replication=True)
-        catalogue.require_logical(self._control)
+        catalogue.require_able(self._control)
+        server = catalogue.identify(self._stream)
+        if stored is not None and not options.adopt:
+            same_server(stored, server)
         if stored is None or stored.creating:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
             catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
-        server = catalogue.identify(self._stream)
         self._published = self._read_published()
         found = LogIdentity(
             server.system_id,
@@ -95,6 +103,13 @@ class PostgresSource:
         slot = catalogue.read_slot(self._control, options.slot)
         admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         if admission.position is None:
+            if not options.create:
+                raise SlotMissing(
+                    f"there is no slot {options.slot}",
+                    why="source.create is false, so Tailrace does not create it.",
+                    remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); then start once "
+                    "with --adopt.",
+                )
             start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
         else:
             start, exported = admission.position, None
@@ -114,7 +129,7 @@ class PostgresSource:
         rows = transactions.rows = []
         taken, more, waited = 0, False, False
         feed = transactions.feed
-        while not more:
+        while True:
             for frame in self._stream.frames():
                 taken += len(frame)
                 if frame[0] == XLOG_DATA:
@@ -123,11 +138,16 @@ class PostgresSource:
                     self._keepalive(frame)
                 else:
                     decode_frame(frame)  # raises: there is no third kind
-                if len(rows) >= limit or taken >= limit_bytes or transactions.columns_changed:
+                # One more than asked for: to read it is to have read the Commit that may stand before it.
+                if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
                     # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
                     more, transactions.columns_changed = True, False
                     break
-            if more or rows or waited or not self._wait(wait):
+            if more or (waited and not rows):
+                break
+            # The rest of a transaction follows at once, and a position behind its Commit needs no cut.
+            patience = wait if not rows else TAIL_SECONDS if transactions.open else 0.0
+            if not patience or not self._wait(patience):
                 break
             waited = True
         if taken:
@@ -160,6 +180,10 @@ class PostgresSource:
             self._send_status()
 
     def close(self) -> None:
+        if self._streaming:
+            # Hanging up could overtake the last confirmation: the server answers the end of the copy after it.
+            self._streaming = False
+            self._stream.end_copy(FAREWELL_SECONDS)
         while self._links:
             self._links.pop().close()
 
@@ -211,7 +235,7 @@ class PostgresSource:
         return Chunk([], self._transactions.position, more=False, urgent=True)
 
     def _begin(self, start: Position) -> None:
-        schema, table = catalogue.split_table(self._options.table)
+        schema, table = split_table(self._options.table)
         self._transactions = Transactions(
             start,
             schema=schema,
@@ -226,11 +250,12 @@ class PostgresSource:
     def _start_streaming(self) -> None:
         options = self._options
         start = self._transactions.position
-        names = catalogue.quote(options.publication).replace("'", "''")
+        names = quote(options.publication).replace("'", "''")
         self._stream.begin_copy(
-            f"START_REPLICATION SLOT {catalogue.quote(options.slot)} LOGICAL {format_lsn(start.lsn)} "
+            f"START_REPLICATION SLOT {quote(options.slot)} LOGICAL {format_lsn(start.lsn)} "
             f"(proto_version '1', publication_names '{names}')"
         )
+        self._streaming = True
         # The slot is ours now. Had it been moved since admission, the server would have begun there, silently.
         slot = catalogue.read_slot(self._control, options.slot)
         if slot is not None and slot.confirmed_lsn > start.lsn:
@@ -239,6 +264,9 @@ class PostgresSource:
                 why="Another session advanced it.",
                 remedy="Find out who did; the rows in between are in the outbox table.",
             )
+        self._poll = select.poll()
+        self._poll.register(self._stream.pgconn.socket, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
         self._last_heard = self._last_sent = time.monotonic()
         killpoint.reached(killpoint.STREAM_STARTED)
 
@@ -286,8 +314,5 @@ class PostgresSource:
 
     def _wait(self, seconds: float) -> bool:
         """Whether something came on the stream within `seconds`; a wake-up ends the wait, too."""
-        poll = select.poll()
-        poll.register(self._stream.pgconn.socket, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        ready = poll.poll(seconds * 1000)
-        return any(fd == self._stream.pgconn.socket for fd, _ in ready)
+        socket = self._stream.pgconn.socket
+        return any(fd == socket for fd, _ in self._poll.poll(seconds * 1000))

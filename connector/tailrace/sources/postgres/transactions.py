@@ -108,11 +108,11 @@ class Transactions:
     def _begin(self, begin: Begin) -> None:
         if self._commit_lsn:
             raise self._disorder("a transaction begins inside another")
-        self._commit_lsn = begin.final_lsn
-        self._commit_ms = unix_ms(begin.commit_time)
-        self._place = f"{format_lsn(begin.final_lsn)}:"
-        self._seen = 0
-        self._to_skip = 0
+        lsn, commit_time, _ = begin
+        self._commit_lsn = lsn
+        self._commit_ms = unix_ms(commit_time)
+        self._place = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn, without its check: once per transaction
+        self._seen = self._to_skip = 0
         if self._skip is not None:
             if begin.final_lsn > self._skip.commit_lsn:
                 raise self._disorder(
@@ -123,17 +123,16 @@ class Transactions:
                 self._to_skip = self._skip.rows
 
     def _commit(self, commit: Commit) -> None:
-        if commit.commit_lsn != self._commit_lsn:
+        _, commit_lsn, end_lsn, commit_time = commit
+        if commit_lsn != self._commit_lsn:
             raise self._disorder("a commit does not belong to the transaction that is under way")
         if self._to_skip > self._seen:
             raise self._disorder(f"{self._to_skip} rows were published of a transaction that has {self._seen}")
         if self._to_skip:
             self._skip = None
-        self._commit_lsn = 0
-        self._seen = 0
-        self._to_skip = 0
-        self._lsn = max(self._lsn, commit.end_lsn)
-        self._at_ms = unix_ms(commit.commit_time)
+        self._commit_lsn = self._seen = self._to_skip = 0
+        self._lsn = max(self._lsn, end_lsn)
+        self._at_ms = unix_ms(commit_time)
 
     def _relation(self, relation: Relation) -> None:
         self.relations_changed = True
