@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+STACK  := $(VENV)/.stack
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
@@ -18,11 +20,16 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## See it work: real Postgres, real Kafka, the connector killed twice, a verdict
+$(STACK): $(READY)
+	@echo "fetching Kafka (43 MB, once) and preparing it for quick starts"
+	@$(BIN)/tailrace stack fetch
+	@touch $@
+
+demo: $(STACK) ## See it work: real Postgres, real Kafka, the connector killed twice, a verdict
 	@$(BIN)/tailrace demo
 
-test: $(READY) ## Run all tests on real servers (KILL_ROUNDS=200 for a longer kill loop)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STACK) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
 	@$(BIN)/ruff check .
@@ -34,7 +41,7 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(READY) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical
+bench: $(STACK) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical
 	@$(BIN)/python -m benchmarks.drain
 
 clean: ## Remove the virtual environment and all caches

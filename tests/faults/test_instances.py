@@ -19,16 +19,20 @@ from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_u
 SLEEPER = """
 import os, signal
 from tailrace.kafka.publisher import Publisher
-left = 3
-finish = Publisher._finish
+finish, publish = Publisher._finish, Publisher._publish
+events, slept = False, False
+def look(self, batch):
+    global events
+    events = bool(batch.records)
+    publish(self, batch)
 def sleep(self, step):
-    global left
-    left -= 1
-    if left == 0:
+    global slept
+    if events and not slept:
+        slept = True
         self._producer.flush(10)
         os.kill(os.getpid(), signal.SIGSTOP)
     finish(self, step)
-Publisher._finish = sleep
+Publisher._finish, Publisher._publish = sleep, look
 from tailrace.cli import main
 main()
 """

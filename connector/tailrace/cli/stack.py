@@ -14,7 +14,7 @@ from enum import StrEnum
 import typer
 
 from tailrace.cli.output import emit_json, say, table
-from tailrace.stack import detached
+from tailrace.stack import KafkaBroker, detached
 from tailrace.stack.cache import quiet
 
 app = typer.Typer(
@@ -100,6 +100,17 @@ def down(as_json: bool = AS_JSON) -> None:
         say(f"Stopped: {', '.join(entry.name for entry in ended)}.")
     else:
         say("The stack was not up.")
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch what the servers need into the cache, without starting them; done once, later starts take seconds.
+
+    \b
+    Example:
+      tailrace stack fetch
+    """
+    KafkaBroker(progress=_progress).prepare()
 
 
 def _told(known: list[detached.Entry]) -> list[dict[str, object]]:
