@@ -138,7 +138,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
     parser.add_argument("--postgres", default="16", choices=["16", "18"])
     parser.add_argument("--rate", type=int, default=1000, help="single-row transactions a second for the latency")
-    parser.add_argument("--seconds", type=int, default=40, help="for the latency; the first half only warms up")
+    parser.add_argument("--seconds", type=int, default=75, help="for the latency; only the last third counts")
     return parser.parse_args()
 
 
