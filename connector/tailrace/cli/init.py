@@ -51,12 +51,12 @@ topics:
   # template: outbox.event.{{aggregate}}
   create: true              # make missing topics
   partitions: 3
-  replication: 1            # 3 in production; -1 is the broker's default
+  replication: -1           # copies of a topic: -1 is the brokers' default; 3 in production
 
 kafka:
   bootstrap: localhost:9092
   delivery: exactly_once    # or at_least_once, for lower latency
-  internal_replication: 1   # copies of the offsets and dead-letter topics: 3 in production
+  internal_replication: -1  # the same for the offsets and dead-letter topics
   # settings:               # any librdkafka setting, for example:
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{file:/run/secrets/kafka:password}}
@@ -69,7 +69,7 @@ _TOPIC = """\
 topic: shop.{name}
 match: {{aggregate: order}}
 partitions: 3
-replication: 1              # 3 in production
+replication: -1             # -1 is the brokers' default; 3 in production
 config: {{retention.ms: 604800000}}
 """
 

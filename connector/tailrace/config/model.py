@@ -142,7 +142,7 @@ class Topics(Section):
     )
     create: bool = Field(default=True, description="true or false", examples=["true"])
     partitions: Whole = Field(default=3, ge=1, le=10_000, description="a whole number from 1 to 10000", examples=["3"])
-    replication: Replication = Field(default=1, description="a number of copies, or -1", examples=["3"])
+    replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
 
     @model_validator(mode="after")
     def _somewhere_to_go(self) -> Self:
@@ -158,7 +158,7 @@ class Kafka(Section):
     )
     offsets_topic: Topic = Field(default="tailrace-offsets", description="a topic name", examples=["tailrace-offsets"])
     dead_letter_topic: Topic = Field(default="", description="a topic name", examples=["orders.dead-letters"])
-    internal_replication: Replication = Field(default=1, description="a number of copies, or -1", examples=["3"])
+    internal_replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
     settings: Settings = Field(
         default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
     )

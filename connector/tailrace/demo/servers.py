@@ -90,7 +90,7 @@ def _source(variable: str) -> Source:
 def _fetched_mb() -> int:
     """How much of Kafka is in the growing cache entry; the resolver itself does not tell."""
     size = 0
-    for jar in cache_dir().glob(f".kafka-{KAFKA}-jars.*/work/repository/**/*.jar*"):
+    for jar in cache_dir().glob(f".kafka-{KAFKA}-jars.*/fetched/repository/**/*.jar*"):
         try:
             size += jar.stat().st_size
         except OSError:

@@ -44,7 +44,7 @@ class KafkaOptions:
     exactly_once: bool = True
     offsets_topic: str = "tailrace-offsets"
     dead_letter_topic: str = ""
-    internal_replication: int = 1
+    internal_replication: int = -1
     settings: Mapping[str, Setting] = field(default_factory=dict, repr=False)
 
 

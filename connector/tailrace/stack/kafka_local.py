@@ -78,7 +78,7 @@ def _resolve(folder: Path) -> None:
     except ImportError as exc:
         raise _not_installed("jgo") from exc
     logging.getLogger("jgo").setLevel(logging.ERROR)
-    work = folder / "work"
+    work = folder / "fetched"
     context = MavenContext(
         # A repository of our own: one shared with other tools may hold half a jar that one of them is
         # fetching.

@@ -143,6 +143,8 @@ class LocalProcess:
             for pid in fresh:
                 self._signal(signal.SIGSTOP, pid)
             stopped.update(fresh)
+        # The kernel stops a process when it next looks at it: until then it may still answer.
+        wait_until(lambda: all(_is_still(pid) for pid in stopped), ANSWER_TIMEOUT, what=f"{self.name} to stand still")
 
     def resume(self) -> None:
         """SIGCONT to the whole tree; harmless when nothing is paused."""
@@ -235,3 +237,11 @@ def descendants(root: int) -> list[int]:
     for pid in found:
         found.extend(below.get(pid, []))
     return found
+
+
+def _is_still(pid: int) -> bool:
+    """Whether it is stopped, or no longer there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True

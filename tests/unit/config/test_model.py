@@ -31,11 +31,11 @@ def test_defaults() -> None:
     assert (pipeline.outbox.layout, pipeline.outbox.columns.given()) == ("debezium", {})
     assert pipeline.schemas is None
     assert (pipeline.topics.folder, pipeline.topics.template) == (None, "outbox.event.{aggregate}")
-    assert (pipeline.topics.create, pipeline.topics.partitions, pipeline.topics.replication) == (True, 3, 1)
+    assert (pipeline.topics.create, pipeline.topics.partitions, pipeline.topics.replication) == (True, 3, -1)
     assert (pipeline.kafka.delivery, pipeline.kafka.offsets_topic) == ("exactly_once", "tailrace-offsets")
     assert (pipeline.kafka.dead_letter_topic, pipeline.kafka.internal_replication) == (
         "my-orders.dead-letters",
-        1,
+        -1,
     )
     assert pipeline.on_invalid == "dead_letter"
     limits = pipeline.limits
