@@ -17,10 +17,8 @@ class Batch:
         self.position = position
         self.dead_letters = 0
         self.size = 0
-        """Bytes of values, for the bound on memory."""
+        """Bytes that came from the source, for the bound on memory: headers and keys weigh as much as payloads."""
 
     def add(self, record: Record) -> None:
         self.records.append(record)
         self.topics.add(record.topic)
-        if record.value is not None:
-            self.size += len(record.value)

@@ -63,10 +63,12 @@ class Record(NamedTuple):
 class Chunk(NamedTuple):
     """What one `Source.read` brought: rows (perhaps none), the position behind them, whether more is at hand.
 
-    `urgent` says that the source waits for its position to be confirmed, as a server does when it shuts down.
+    `size` is what the rows weigh, in bytes. `urgent` says that the source waits for its position to be confirmed, as a
+    server does when it shuts down.
     """
 
     rows: list[Row]
     position: Position
     more: bool
+    size: int = 0
     urgent: bool = False

@@ -135,7 +135,10 @@ class Pipeline:
         urgent = False
         room = self._line.batch_records - len(batch.records)
         if room > 0 and batch.size < self._line.batch_bytes:
-            chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, WAIT_SECONDS)
+            # What is at hand is not kept waiting for more while the publisher has nothing to do.
+            wait = 0.0 if batch.records and self._publisher.idle else WAIT_SECONDS
+            chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, wait)
+            batch.size += chunk.size
             try:
                 self._prepare(chunk.rows, batch)
             except LayoutMismatch:

@@ -45,15 +45,34 @@ def run(
     _spare_garbage_collection()
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        supervisor.stop()
-        # A thread, since the main one may be inside a call of a driver that does not return in time.
+        # Armed first: whatever the pipeline is waiting for, this process leaves in time.
         leave = threading.Timer(EXIT_SECONDS, os._exit, (0,))
         leave.daemon = True
         leave.start()
+        supervisor.stop()
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    supervisor.run()
+    _run_beside(supervisor)
+
+
+def _run_beside(supervisor: Supervisor) -> None:
+    """Runs it in a thread: Python handles a signal only when its main thread returns from what it calls, and a driver
+    may keep it for half a minute.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            supervisor.run()
+        except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="pipeline", daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _spare_garbage_collection() -> None:

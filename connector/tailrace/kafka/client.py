@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from tailrace.errors import (
     ConfigError,
@@ -117,6 +117,7 @@ def require_usable(options: KafkaOptions) -> None:
     config.pop("transactional.id", None)
     try:
         Producer(config)
+        Consumer(consumer_config(options, "tailrace-check")).close()
     except KafkaException as error:
         raise unusable(error) from None
 
@@ -172,6 +173,18 @@ _AWAY = {
     KafkaError.KAFKA_STORAGE_ERROR,
 }
 
+# A failed record's error carries no flags, so those that only mean a lost transaction are named.
+_UNDECIDED = {
+    KafkaError._STATE,
+    KafkaError._FATAL,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+
 
 def error_of(exception: KafkaException) -> KafkaError:
     error: KafkaError = exception.args[0]
@@ -203,7 +216,7 @@ def translate(error: KafkaError, doing: str, topic: str | None = None) -> Tailra
         return PublishError(text, why="Kafka does not let us in.", remedy=_FORBIDDING[code])
     if code in _AWAY or error.retriable():
         return KafkaUnavailable(text, why="Kafka is away, or too slow.", remedy="Tailrace tries again by itself.")
-    if error.txn_requires_abort() or error.fatal() or code in (KafkaError._STATE, KafkaError._PURGE_QUEUE):
+    if error.txn_requires_abort() or error.fatal() or code in _UNDECIDED:
         return OutcomeUnknown(
             text,
             why="The transaction's outcome is not known to this producer.",

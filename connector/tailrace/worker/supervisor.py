@@ -7,6 +7,7 @@ as FAILED, once, with its error and remedy. A state is announced when it changes
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -93,6 +94,9 @@ class Supervisor:
         seconds = retry.delay(attempt, **self._chance)
         self._log.warning("waiting", error=error.code, what=error.what, retry_in=round(seconds, 1), attempt=attempt)
         self._announce("RETRYING", error)
+        # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
+        # all but off while events flow, and an outage has many attempts: each must give back what it took.
+        gc.collect()
         self._stopped.wait(seconds)
 
     def _fail(self, error: TailraceError) -> None:

@@ -128,9 +128,10 @@ class Link:
             while self.pgconn.flush() == 1:
                 self._wait(deadline, select.POLLIN | select.POLLOUT)
                 self.pgconn.consume_input()
-            while self.pgconn.get_copy_data(1)[0] != -1:
-                self._wait(deadline, select.POLLIN)
-                self.pgconn.consume_input()
+            while (size := self.pgconn.get_copy_data(1)[0]) != -1:
+                if size == 0:
+                    self._wait(deadline, select.POLLIN)
+                    self.pgconn.consume_input()
         except (psycopg.Error, SourceUnavailable):
             pass  # nothing was to be had from it any more; the next start passes its position itself
 
@@ -184,7 +185,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 # SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
-_RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01")
+_RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
 _RIGHTS = ("28", "42501", "3D000")
 # A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
 _RIGHTS_TEXT = (

@@ -18,6 +18,8 @@ from tailrace.position import Position, TableRead
 from tailrace.sources.postgres.link import Link
 from tailrace.sqlname import quote, split_table
 
+SORT_TIMEOUT = 3600.0
+"""Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
 FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
 
@@ -91,7 +93,9 @@ class TableReader:
         How large rows are is known only once they are here, so `limit_bytes` is kept by the largest row so far.
         """
         page = min(limit, limit_bytes // self._row_bytes) if self._row_bytes else FIRST_PAGE
-        fetched = self._link.query(f"FETCH {max(1, min(page, limit))} FROM outbox_rows")
+        # The first page waits for the whole table to be sorted, where no index has its order.
+        timeout = None if self._row_bytes else SORT_TIMEOUT
+        fetched = self._link.query(f"FETCH {max(1, min(page, limit))} FROM outbox_rows", timeout=timeout)
         if not fetched:
             return [], None
         rows: list[Row] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace import killpoint
-from tailrace.errors import PublicationBroken, SlotAhead, SlotMissing, SourceUnavailable
+from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
 from tailrace.position import LogIdentity, Position, TableRead
@@ -102,14 +102,8 @@ class PostgresSource:
         self._status_interval = self._choose_status_interval()
         slot = catalogue.read_slot(self._control, options.slot)
         admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
+        self._require_creatable(stored, admission.position)
         if admission.position is None:
-            if not options.create:
-                raise SlotMissing(
-                    f"there is no slot {options.slot}",
-                    why="source.create is false, so Tailrace does not create it.",
-                    remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); then start once "
-                    "with --adopt.",
-                )
             start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
         else:
             start, exported = admission.position, None
@@ -127,29 +121,18 @@ class PostgresSource:
         self._pulse()
         transactions = self._transactions
         rows = transactions.rows = []
-        taken, more, waited = 0, False, False
-        feed = transactions.feed
-        while True:
-            for frame in self._stream.frames():
-                taken += len(frame)
-                if frame[0] == XLOG_DATA:
-                    feed(frame, XLOG_DATA_BODY)
-                elif frame[0] == KEEPALIVE:
-                    self._keepalive(frame)
-                else:
-                    decode_frame(frame)  # raises: there is no third kind
-                # One more than asked for: to read it is to have read the Commit that may stand before it.
-                if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
-                    # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
-                    more, transactions.columns_changed = True, False
-                    break
-            if more or (waited and not rows):
+        taken, more = self._take(limit, limit_bytes)
+        if not rows and not more and wait and self._wait(wait):
+            taken, more = self._take(limit, limit_bytes)
+            self._last_heard = time.monotonic()
+        # The rest of a transaction follows at once, and a position behind its Commit needs no cut. If it does not, it
+        # is a large one on a slow link, and there are other things to look after.
+        tail_ends = time.monotonic() + TAIL_SECONDS
+        while rows and not more and transactions.open and (left := tail_ends - time.monotonic()) > 0:
+            if not self._wait(left):
                 break
-            # The rest of a transaction follows at once, and a position behind its Commit needs no cut.
-            patience = wait if not rows else TAIL_SECONDS if transactions.open else 0.0
-            if not patience or not self._wait(patience):
-                break
-            waited = True
+            size, more = self._take(limit, limit_bytes - taken)
+            taken += size
         if taken:
             self._last_heard = time.monotonic()
         if transactions.relations_changed:
@@ -159,7 +142,26 @@ class PostgresSource:
             killpoint.reached(killpoint.ROWS_READ)
         position = transactions.position
         self._received = max(self._received, position.lsn)
-        return Chunk(rows, position, more, self._urgent)
+        return Chunk(rows, position, more, taken if rows else 0, self._urgent)
+
+    def _take(self, limit: int, limit_bytes: int) -> tuple[int, bool]:
+        """Feeds what has arrived to the transactions: how many bytes that was, and whether a limit ended it."""
+        transactions = self._transactions
+        rows, feed, taken = transactions.rows, transactions.feed, 0
+        for frame in self._stream.frames():
+            taken += len(frame)
+            if frame[0] == XLOG_DATA:
+                feed(frame, XLOG_DATA_BODY)
+            elif frame[0] == KEEPALIVE:
+                self._keepalive(frame)
+            else:
+                decode_frame(frame)  # raises: there is no third kind
+            # One more than asked for: to read it is to have read the Commit that may stand before it.
+            if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
+                # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
+                transactions.columns_changed = False
+                return taken, True
+        return taken, False
 
     def settle(self) -> None:
         """Must pass before a position without rows is stored: nothing was silently left out of the stream."""
@@ -191,6 +193,32 @@ class PostgresSource:
         link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
+
+    def _require_creatable(self, stored: Position | None, position: Position | None) -> None:
+        """Refuses a first start that would not do what the settings say."""
+        options = self._options
+        if stored is None and position is not None and options.beginning:
+            raise ConfigError(
+                f"the slot {options.slot} cannot be adopted with `start: beginning`",
+                why="Which rows were in the table before it began is not known any more: none would be published.",
+                remedy="Set source.start: now to go on from the slot without them, or drop the slot and start without "
+                "--adopt to publish the table from its beginning.",
+            )
+        if position is not None or options.create:
+            return
+        if options.beginning:
+            raise ConfigError(
+                f"there is no slot {options.slot}, and source.create is false",
+                why="`start: beginning` reads the table under the snapshot of the slot it creates; one made by hand "
+                "has none.",
+                remedy="Set source.create: true for the first start, or start: now.",
+            )
+        raise SlotMissing(
+            f"there is no slot {options.slot}",
+            why="source.create is false, so Tailrace does not create it.",
+            remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); then start once "
+            "with --adopt.",
+        )
 
     def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[Position, str]:
         options = self._options
@@ -226,7 +254,8 @@ class PostgresSource:
         if rows:
             killpoint.reached(killpoint.TABLE_ROWS_READ)
         if position is not None:
-            return Chunk(rows, position, more=True)
+            size = sum(len(value) for row in rows for value in row.values if value)
+            return Chunk(rows, position, more=True, size=size)
         self._table = None
         self._links.pop().close()
         self._start_streaming()

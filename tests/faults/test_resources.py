@@ -1,0 +1,126 @@
+"""What an outage must not cost: threads, sockets, memory, or the promise to leave when asked (I9, I10)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from fix_shop import Connector, Shop, close_shop, open_shop
+from tailrace.proof.workload import Mix
+from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaBroker]:
+    """A broker that may be paused."""
+    with KafkaBroker(source=Source.LOCAL) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    shop = open_shop(postgres, own_kafka, tmp_path)
+    yield shop
+    own_kafka.resume()
+    close_shop(shop)
+
+
+def proc(connector: Connector, what: str) -> int:
+    return len(list(Path(f"/proc/{connector.process.pid}/{what}").iterdir()))
+
+
+def memory_mb(connector: Connector) -> float:
+    status = Path(f"/proc/{connector.process.pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+def test_each_attempt_gives_back_what_it_took(shop: Shop) -> None:
+    """A producer has some eight threads: an outage with many attempts would run out of files and never come back."""
+    with TcpProxy((shop.postgres.host, shop.postgres.port)) as proxy:
+        shop.configure(source={"postgres": make_conninfo(shop.dsn, host=proxy.host, port=proxy.port)})
+        connector = shop.start()
+        threads, files = proc(connector, "task"), proc(connector, "fd")
+        proxy.refuse()
+        proxy.cut()
+        wait_until(lambda: connector.log.count('"waiting"') >= 4, 60, what="some attempts")
+        proxy.accept()
+        wait_until(lambda: connector.log.count('"running"') == 2, 60, what="it to come back")
+        # Room for one attempt that is just ending; four that leaked would be three times as many.
+        assert proc(connector, "task") <= threads + 10
+        assert proc(connector, "fd") <= files + 16
+    shop.writer().transaction(rollback=False)
+
+
+def test_it_leaves_in_time_though_kafka_hangs(own_shop: Shop) -> None:
+    """A driver's call may take half a minute to return; SIGTERM does not wait for it."""
+    shop = own_shop
+    shop.start().stop()
+    shop.kafka.pause()
+    connector = shop.start(wait=False)
+    wait_until(lambda: proc(connector, "task") > 4, 30, what="it to be talking to Kafka")
+    # The promise is 5 s; the calls that hang take 10 and 30.
+    assert connector.stop(timeout=9) == 0
+
+
+def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
+    """Further columns travel as headers: they fill memory as payloads do."""
+    shop = own_shop
+    shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
+    connector = shop.start()
+    shop.kafka.pause()
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, remark) "
+        "SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', "
+        '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(n::text), 3000) '
+        "FROM generate_series(1, 4000) AS n"
+    )
+    # 400 MB wait in the log; while Kafka hangs the connector holds a batch or two of 8 MiB.
+    received = (
+        "SELECT sent_lsn - '0/0' FROM pg_stat_replication JOIN pg_replication_slots ON active_pid = pid "
+        "WHERE slot_name = %s"
+    )
+    before = wait_until(lambda: shop.execute(received, shop.slot))
+    wait_until(lambda: shop.execute(received, shop.slot) != before, 60, what="the transaction to be sent")
+    shop.kafka.resume()
+    wait_until(lambda: len(shop.published()) == 4000, 90, what=f"all events; log:\n{connector.log}")
+    assert memory_mb(connector) < 200
+
+
+@pytest.mark.parametrize("rows", [1000, 1001, 2002])
+def test_a_full_read_is_not_kept_waiting(shop: Shop, rows: int) -> None:
+    """The read that is full at the last row of a transaction must not wait a second for a row that is not coming."""
+    shop.start()
+    writer = shop.writer(mix=Mix(invalid=0.0, savepoint=0.0))
+    writer.transaction(events=1, rollback=False)
+    assert shop.caught_up().ok
+    waits = []
+    for turn in (1, 2, 3):
+        shop.execute(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+            "SELECT gen_random_uuid(), 'order', 'k' || n, 'OrderPlaced', "
+            '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\' FROM generate_series(1, %s) AS n',
+            rows,
+        )
+        began = time.monotonic()
+        wait_until(lambda turn=turn: len(shop.published()) == 1 + turn * rows, 30, what="the events to arrive")
+        waits.append(time.monotonic() - began)
+    # Not a claim about speed: a read that waits takes its whole second every time, whatever the machine.
+    assert min(waits) < 1.0
+
+
+def test_a_slot_cannot_be_adopted_with_the_table_unread(shop: Shop) -> None:
+    shop.configure(source={"start": "beginning", "create": False})
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
+    shop.writer().transaction(rollback=False)
+    connector = shop.start(wait=False)
+    assert connector.ended() == 2
+    assert "start: beginning" in connector.log
+    shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
+    adopting = shop.start("--adopt", wait=False)
+    assert adopting.ended() == 2
+    assert "cannot be adopted" in adopting.log
+    assert shop.published() == []
