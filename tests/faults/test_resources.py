@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from psycopg.conninfo import make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
@@ -31,6 +32,14 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
 
 def proc(connector: Connector, what: str) -> int:
     return len(list(Path(f"/proc/{connector.process.pid}/{what}").iterdir()))
+
+
+def arrived(shop: Shop) -> int:
+    """How many events there are; a broker that was paused first has to find itself again."""
+    try:
+        return len(shop.published())
+    except KafkaException:
+        return -1
 
 
 def memory_mb(connector: Connector) -> float:
@@ -76,9 +85,9 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, remark) "
         "SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', "
         '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(n::text), 3000) '
-        "FROM generate_series(1, 4000) AS n"
+        "FROM generate_series(1, 1500) AS n"
     )
-    # 400 MB wait in the log; while Kafka hangs the connector holds a batch or two of 8 MiB.
+    # 140 MB wait in the log; while Kafka hangs the connector holds a batch or two of 8 MiB.
     received = (
         "SELECT sent_lsn - '0/0' FROM pg_stat_replication JOIN pg_replication_slots ON active_pid = pid "
         "WHERE slot_name = %s"
@@ -86,8 +95,8 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
     before = wait_until(lambda: shop.execute(received, shop.slot))
     wait_until(lambda: shop.execute(received, shop.slot) != before, 60, what="the transaction to be sent")
     shop.kafka.resume()
-    wait_until(lambda: len(shop.published()) == 4000, 90, what=f"all events; log:\n{connector.log}")
-    assert memory_mb(connector) < 200
+    wait_until(lambda: arrived(shop) == 1500, 90, what=f"all events; log:\n{connector.log}")
+    assert memory_mb(connector) < 170
 
 
 @pytest.mark.parametrize("rows", [1000, 1001, 2002])
