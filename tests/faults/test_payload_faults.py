@@ -168,3 +168,18 @@ def test_a_schema_that_points_elsewhere_opens_no_connection(shop: Shop, keyword:
         with pytest.raises(BlockingIOError):
             elsewhere.accept()
     assert shop.confirmed_lsn() is None, "no slot was created"
+
+
+def test_a_header_that_its_topic_does_not_take_stops_the_pipeline(shop: Shop) -> None:
+    """Only payloads have a bound of their own: what else makes a record too large is refused by Kafka, and not lost."""
+    shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
+    connector = shop.start()
+    before = shop.positions()[-1]
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, remark) "
+        "VALUES (gen_random_uuid(), 'order', 'k', 'OrderPlaced', "
+        '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(random()::text), 70000))'
+    )
+    connector.failed("TopicRefused")
+    assert shop.positions()[-1].lsn == before.lsn
+    assert shop.published() == []

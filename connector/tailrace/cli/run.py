@@ -76,8 +76,8 @@ def _run_beside(supervisor: Supervisor) -> None:
 
 
 def _spare_garbage_collection() -> None:
-    # Events are freed by reference count; the cyclic collector would only walk over each batch again and again, for
-    # a fifth of the throughput. What is here now stays for good, so it need not be looked at either.
+    # Events are freed by reference count; the cyclic collector would only walk over each batch again and again.
+    # What is here now stays for good, so it need not be looked at either.
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -20,7 +20,6 @@ def read_all(
     topics: Iterable[str],
     *,
     isolation: str = "read_committed",
-    each: Callable[[Message], None] | None = None,
 ) -> list[Message]:
     """Every record of `topics` up to the ends they have now; missing topics count as empty.
 
@@ -57,8 +56,6 @@ def read_all(
                 place = (str(message.topic()), int(message.partition() or 0))
                 if error is None:
                     messages.append(message)
-                    if each is not None:
-                        each(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     # Its offset counts control records too: a topic may end in one.
                     if (message.offset() or 0) >= waiting.get(place, 0):

@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.errors import (
     AccessRefused,
+    ConfigError,
     PublicationBroken,
     SlotBusy,
     SlotLost,
@@ -51,6 +52,11 @@ class Link:
         try:
             # The connection object stays here for its life time only: all talk goes through `pgconn`.
             self._connection = psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(
+                f"source.postgres is not a connection that libpq understands: {' '.join(str(error).split())}",
+                remedy="Correct it: postgresql://user@host:5432/database, or host=… dbname=…",
+            ) from None
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
         self.pgconn: pq.abc.PGconn = self._connection.pgconn
