@@ -36,7 +36,6 @@ from tailrace.config.values import (
     Topic,
     Whole,
 )
-from tailrace.sqlname import split_table
 
 SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"))
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""
@@ -92,10 +91,6 @@ class Source(Section):
     link_timeout: Seconds = Field(
         default=30, ge=1, le=3600, description="seconds, from 1 to 3600", examples=["30"], allow_inf_nan=False
     )
-
-    @property
-    def schema_and_table(self) -> tuple[str, str]:
-        return split_table(self.table)
 
 
 class ColumnOverrides(Section):

@@ -11,6 +11,7 @@ import pytest
 from tailrace.cli import main
 from tailrace.config.load import load_pipeline
 from tailrace.routing.folder import load_topics
+from tailrace.sqlname import split_table
 
 
 def run(*arguments: str) -> object:
@@ -37,7 +38,7 @@ def test_what_it_writes_loads(tmp_path: Path, name: str, table: str, variable: s
     pipeline = load_pipeline(tmp_path / "new" / f"{name}.yaml", {variable: "init-s3cret"})
     assert pipeline.name == name
     assert "init-s3cret" in pipeline.source.postgres.reveal()
-    assert pipeline.source.schema_and_table[1] in table
+    assert split_table(pipeline.source.table)[1] in table
     assert pipeline.source.order_by == ("created_at", "id")
     assert pipeline.schemas is not None
     assert pipeline.topics.folder is not None

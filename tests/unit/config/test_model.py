@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tailrace.config.model import SECRET_PLACES, ColumnOverrides, Pipeline, Section
 from tailrace.config.problems import field_at, section_of
 from tailrace.config.secrets import Secret
+from tailrace.sqlname import split_table
 
 SMALLEST: dict[str, Any] = {
     "pipeline": "my-orders",
@@ -24,7 +25,7 @@ def test_defaults() -> None:
     pipeline = Pipeline.model_validate(SMALLEST)
     assert pipeline.name == "my-orders"
     assert pipeline.source.slot == pipeline.source.publication == "tailrace_my_orders"
-    assert pipeline.source.schema_and_table == ("public", "outbox")
+    assert split_table(pipeline.source.table) == ("public", "outbox")
     assert (pipeline.source.create, pipeline.source.start, pipeline.source.failover) == (True, "now", False)
     assert (pipeline.source.on_change, pipeline.source.link_timeout) == ("ignore", 30)
     assert pipeline.source.order_by == ("id",)
@@ -69,7 +70,7 @@ def test_order_follows_the_columns() -> None:
 
 def test_table_names_may_be_quoted() -> None:
     source = {**SMALLEST["source"], "table": 'shop."Out.Box"'}
-    assert Pipeline.model_validate({**SMALLEST, "source": source}).source.schema_and_table == (
+    assert split_table(Pipeline.model_validate({**SMALLEST, "source": source}).source.table) == (
         "shop",
         "Out.Box",
     )
