@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
@@ -170,6 +171,20 @@ def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(
         verdict = shop.caught_up()
         assert verdict.ok, verdict
         assert newer.running
+
+
+def test_fenced_by_one_that_has_no_claim_it_goes_on(shop: Shop) -> None:
+    """As when an older instance looked for claims just before this one made its own, and fenced it just after."""
+    connector = shop.start()
+    shop.writer().transaction(rollback=False)
+    assert shop.caught_up().ok
+    settings = {"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": shop.name}
+    Producer(settings).init_transactions(30)
+    shop.writers[0].transaction(rollback=False)
+    connector.says('"Fenced"')
+    verdict = shop.caught_up()
+    assert verdict.ok, connector.log
+    assert connector.running
 
 
 @pytest.mark.parametrize("first_runs", [True, False])

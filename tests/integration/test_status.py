@@ -74,16 +74,16 @@ def test_killed(shop: Shop, status: Status) -> None:
 
 
 def test_killed_on_a_server_that_tells_since_when(shop18: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    shop18.start().kill()
-
     def told() -> dict[str, Any]:
         with pytest.raises(SystemExit):
             main(["status", str(shop18.file), "--json"])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
-    found = wait_until(lambda: (t := told())["state"] == "NOT RUNNING" and t, 10, what="NOT RUNNING")
-    assert isinstance(found, dict)
+    connector = shop18.start()
+    becomes(told, "RUNNING")
+    connector.kill()
+    found = becomes(told, "NOT RUNNING")
     assert found["since_ms"] >= found["announced"]["at_ms"]
 
 

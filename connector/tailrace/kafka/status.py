@@ -17,12 +17,10 @@ from confluent_kafka import KafkaException, Producer
 from tailrace import __version__
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions, admin_config
-from tailrace.kafka.offsets import STATUS_SUFFIX, read_keys
+from tailrace.kafka.offsets import STATUS_SUFFIX
 
 ANNOUNCE_TIMEOUT = 2.0
 """A state is not worth waiting for Kafka any longer."""
-NEWS_TIMEOUT = 10.0
-"""Nor is another's, but it may stand behind an open transaction."""
 
 
 def status_key(pipeline: str) -> bytes:
@@ -45,15 +43,4 @@ def announce(options: KafkaOptions, state: str, error: TailraceError | None = No
         producer.produce(options.offsets_topic, json.dumps(news).encode(), status_key(options.pipeline))
         return producer.flush(ANNOUNCE_TIMEOUT) == 0
     except (KafkaException, BufferError):
-        return False
-
-
-def announced_by_another(options: KafkaOptions) -> bool:
-    """Whether the last news of this pipeline is that another process runs it. False if no news can be had."""
-    key = status_key(options.pipeline)
-    try:
-        news = json.loads(read_keys(options, {key}, timeout=NEWS_TIMEOUT).get(key, b"{}"))
-        mine = (news["host"], news["pid"]) == (socket.gethostname(), os.getpid())
-        return not mine and news["state"] in ("RUNNING", "RETRYING")
-    except (TailraceError, ValueError, KeyError, TypeError):
         return False

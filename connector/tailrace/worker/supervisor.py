@@ -10,11 +10,13 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 from tailrace import retry
 from tailrace.errors import Action, Fenced, KafkaUnavailable, TailraceError, Unavailable
-from tailrace.kafka.status import announce, announced_by_another
+from tailrace.kafka.claim import Claim
+from tailrace.kafka.status import announce
 from tailrace.pipeline import Pipeline
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -32,7 +34,7 @@ class Supervisor:
         self._assembly = assembly
         self._wake = Wake()
         self._stopped = threading.Event()
-        self._heard = False  # whether Kafka has taken news of ours
+        self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
 
@@ -46,22 +48,25 @@ class Supervisor:
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                self._attempt(again=attempt > 0)
+                self._attempt()
             except TailraceError as error:
-                if error.action is not Action.RETRY:
+                if error.action is not Action.RETRY and not self._still_ours(error):
                     self._fail(error)
                     raise
                 if time.monotonic() - began > STEADY_SECONDS:
                     attempt = 0
                 attempt += 1
                 self._pause(error, attempt)
+        self._claim.release()
         self._announce("STOPPED")
         self._log.info("stopped")
 
-    def _attempt(self, *, again: bool) -> None:
+    def _attempt(self) -> None:
         publisher = self._assembly.publisher(self._wake)
-        if again:
+        if self._claim.made:
             self._step_aside()
+        else:
+            self._claim.make()
         source = self._assembly.source(self._wake)
         pipeline = Pipeline(source, publisher, self._assembly.line, wake=self._wake, stopping=self._stopped.is_set)
         try:
@@ -74,15 +79,20 @@ class Supervisor:
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
     def _step_aside(self) -> None:
-        """Only a first start takes a pipeline over. One that merely tries again, perhaps for lack of its database,
-        would fence the instance that took over from it: it ends instead, if there is one.
-        """
-        if self._heard and announced_by_another(self._assembly.kafka):
+        """Only a first start takes a pipeline over: one that merely tries again ends if another has claimed it."""
+        if self._claim.lost():
             raise Fenced(
-                "another instance of this pipeline has announced itself since this one did",
-                why="It was started later, so the pipeline is its to run.",
+                "another instance of this pipeline was started after this one",
+                why="The last one to start is the one to run it.",
                 remedy="If it runs, all is well. Otherwise start this one again.",
             )
+
+    def _still_ours(self, error: TailraceError) -> bool:
+        """Fenced by an instance that has no claim, such as an older one that was trying again: it ends, we go on."""
+        try:
+            return isinstance(error, Fenced) and not self._claim.lost()
+        except KafkaUnavailable:
+            return True  # then the next attempt asks
 
     def _started(self, position: Position) -> None:
         # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
@@ -103,10 +113,9 @@ class Supervisor:
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
         # After being fenced the state is the other instance's to tell.
         if not isinstance(error, Fenced):
+            self._claim.release()
             self._announce("FAILED", error)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
-        if announce(self._assembly.kafka, state, error):
-            self._heard = True
-        else:
+        if not announce(self._assembly.kafka, state, error):
             self._log.debug("state not announced", state=state)
