@@ -6,7 +6,8 @@
     │   ├── SourceUnavailable       Postgres cannot be reached or hung up
     │   ├── SlotBusy                another session reads the slot
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
-    │   └── OutcomeUnknown          a Kafka transaction may or may not be committed
+    │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
+    │   └── RegistryUnavailable     the schema registry cannot be reached or is too slow
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
     │   ├── SlotMissing             a stored position, but no slot
@@ -26,6 +27,7 @@
     │   ├── TopicMissing            an output topic does not exist and may not be created
     │   └── TopicRefused            a topic refuses our records (rights, size, policy)
     ├── SchemaError                 a registered schema is itself not usable    user    HALT
+    │   └── RegistryRefused         the registry wants other credentials, or is none
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
 
@@ -105,6 +107,10 @@ class OutcomeUnknown(Unavailable):
     pass
 
 
+class RegistryUnavailable(Unavailable):
+    pass
+
+
 class SourceError(TailraceError):
     pass
 
@@ -179,6 +185,10 @@ class TopicRefused(PublishError):
 
 class SchemaError(TailraceError):
     exit_code = 2
+
+
+class RegistryRefused(SchemaError):
+    pass
 
 
 class Halted(TailraceError):

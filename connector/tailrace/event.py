@@ -50,6 +50,13 @@ class OutboxEvent(NamedTuple):
     extra: Headers
 
 
+class Route(NamedTuple):
+    """Where an event goes. `key_column` names the column whose value is the record's key, if not the event's own."""
+
+    topic: str
+    key_column: str | None = None
+
+
 class Record(NamedTuple):
     """What Kafka is given. The timestamp is the commit time, in Unix milliseconds."""
 

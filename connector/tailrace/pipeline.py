@@ -16,8 +16,9 @@ from typing import Protocol
 from tailrace import killpoint
 from tailrace.batch import Batch
 from tailrace.errors import Halted, LayoutMismatch, Rejected, Unavailable
-from tailrace.event import Chunk, OutboxEvent, Record, Row
+from tailrace.event import Chunk, OutboxEvent, Record, Route, Row
 from tailrace.position import Position
+from tailrace.schemas.checking import Checked
 from tailrace.wake import Wake
 
 READ_ROWS = 1000
@@ -85,9 +86,9 @@ class Line:
     """What happens to each event on its way; each step raises Rejected for an event that cannot go on."""
 
     layout: Layout
-    check: Callable[[OutboxEvent], None]
-    topic: Callable[[OutboxEvent], str]
-    record: Callable[[OutboxEvent, str], Record]
+    route: Callable[[OutboxEvent], Route]
+    check: Callable[[OutboxEvent, str], Checked]
+    record: Callable[[OutboxEvent, Route, Checked], Record]
     dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
     halt_on_invalid: bool
     batch_records: int
@@ -183,17 +184,17 @@ class Pipeline:
 
     def _prepare(self, rows: list[Row], batch: Batch) -> None:
         line = self._line
-        read, route, check, record, add = line.layout.read, line.topic, line.check, line.record, batch.add
+        read, route, check, record, add = line.layout.read, line.route, line.check, line.record, batch.add
         for row in rows:
-            event = topic = None
+            event = to = None
             try:
                 event = read(row)
-                topic = route(event)
-                check(event)
+                to = route(event)
+                made = record(event, to, check(event, to[0]))
             except Rejected as rejected:
-                self._set_aside(row, event, topic, rejected, batch)
+                self._set_aside(row, event, to and to.topic, rejected, batch)
             else:
-                add(record(event, topic))
+                add(made)
 
     def _set_aside(
         self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch

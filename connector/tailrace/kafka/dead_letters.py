@@ -15,8 +15,8 @@ import hashlib
 import orjson
 
 from tailrace.errors import Rejected
-from tailrace.event import Headers, OutboxEvent, Record, Row
-from tailrace.routing.records import record_for
+from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.wire.records import plain_record
 
 HEADER_BYTES = 4096
 """Of any one header, the explanation above all; Kafka's default limit for a whole record is 1 MB."""
@@ -46,7 +46,7 @@ def dead_letter(
     else:
         kind, original = ("null", b"") if event.payload is None else ("original", event.payload)
         key = event.key
-        carried = record_for(event, letter_topic).headers
+        carried = plain_record(event, Route(letter_topic)).headers
     ours: Headers = [
         ("tailrace.reason", rejected.reason.value),
         ("tailrace.explanation", _cut(_explanation(rejected))),

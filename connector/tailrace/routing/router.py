@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Sequence
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.event import OutboxEvent
+from tailrace.event import OutboxEvent, Route
 from tailrace.routing.names import topic_flaw
 from tailrace.routing.specs import TopicSpec
 
@@ -41,14 +41,14 @@ class Router:
         ]
         self._template = template
         self._fields = () if template is None else _template_fields(template)
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str], Route] = {}
 
-    def topic(self, event: OutboxEvent) -> str:
-        """The event's topic; Rejected if it has none."""
+    def route(self, event: OutboxEvent) -> Route:
+        """Where the event goes; Rejected if nowhere."""
         known = self._known.get((event.aggregate, event.type))
         return known if known is not None else self._resolve(event.aggregate, event.type)
 
-    def _resolve(self, aggregate: str, type_name: str) -> str:
+    def _resolve(self, aggregate: str, type_name: str) -> Route:
         topic = self._by_rule(aggregate, type_name)
         if topic is None:
             topic = self._by_template(aggregate, type_name)
@@ -60,8 +60,8 @@ class Router:
             )
         if len(self._known) >= KNOWN_PAIRS:
             self._known.clear()
-        self._known[aggregate, type_name] = topic
-        return topic
+        self._known[aggregate, type_name] = route = Route(topic)
+        return route
 
     def _by_rule(self, aggregate: str, type_name: str) -> str | None:
         for type_matches, aggregate_matches, topic in self._rules:

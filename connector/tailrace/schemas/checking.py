@@ -13,56 +13,58 @@ from typing import Literal
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
-from tailrace.schemas.contracts import Contract, SchemaSet
-from tailrace.schemas.explaining import Explainer, cut
-from tailrace.schemas.json_text import NotJsonError, has_nul, parse
+from tailrace.schemas.contracts import Contract, Contracts, SchemaSet
+from tailrace.schemas.explaining import cut
+from tailrace.schemas.json_text import Json, NotJsonError, has_nul, parse
 
 Unknown = Literal["dead_letter", "pass"]
 
 _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
+Checked = tuple[Json, Contract | None]
+"""A payload's value and the contract it obeys; (None, None) for what was let through unread."""
+_UNREAD: Checked = (None, None)
+
+
 class Checker:
-    """Checks events against a SchemaSet. `check` keeps nothing from one event to the next."""
+    """Checks events against their contracts. `check` keeps nothing from one event to the next."""
 
     def __init__(
         self,
-        schemas: SchemaSet | None,
+        contracts: Contracts | None,
         *,
         unknown: Unknown = "dead_letter",
         max_bytes: int,
-        folder: str = "schemas",
+        subject: Callable[[str, str], str] | None = None,
+        where: str = "schemas",
     ) -> None:
-        """`unknown` decides on events without a schema; `folder` is what remedies call the schema folder."""
-        self._schemas = SchemaSet() if schemas is None else schemas
+        """`unknown` decides on events without a schema; `where` is what remedies call the place of the schemas.
+
+        `subject` names the subject of an event type on a topic; without it, it is the type itself.
+        """
+        self._contracts = SchemaSet.of() if contracts is None else contracts
+        self._known = self._contracts.known
         self._pass_unknown = unknown == "pass"
         self._max_bytes = max_bytes
-        self._folder = folder
-        # By the version's text, as events carry it; None, an event without a version, is the latest.
-        self._contracts: dict[tuple[str, str | None], tuple[Callable[[object], bool], Contract]] = {}
-        self._explainers: dict[Contract, Explainer] = {}
-        for contract in self._schemas:
-            checked = (contract.validator.is_valid, contract)
-            self._contracts[contract.type, str(contract.version)] = checked
-            self._contracts[contract.type, None] = checked
+        self._subject = subject
+        self._where = where
 
-    def check(self, event: OutboxEvent) -> None:
-        """Raises Rejected unless the event may be published."""
+    def check(self, event: OutboxEvent, topic: str) -> Checked:
+        """The event's value and its contract; raises Rejected unless the event may be published."""
         payload = event.payload
         if payload is None:
-            return
+            return _UNREAD
         if len(payload) > self._max_bytes:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 f"the payload has {len(payload):,} bytes, more than the limit of {self._max_bytes:,}",
                 remedy="Publish a reference to the data instead, or raise the limit here and in Kafka.",
             )
-        found = self._contracts.get((event.type, event.version))
-        if found is None:
-            if self._pass_unknown:
-                return
-            raise self._no_contract(event.type, event.version)
-        is_valid, contract = found
+        subject = event.type if self._subject is None else self._subject(event.type, topic)
+        contract = self._known.get((subject, event.version)) or self._look_for(subject, event.version)
+        if contract is None:
+            return _UNREAD
         try:
             value = parse(payload)
         except NotJsonError as error:
@@ -73,19 +75,21 @@ class Checker:
                 "a string of the payload contains U+0000 (\\u0000)",
                 remedy="Have the service remove it: jsonb cannot store it, and many readers stop at it.",
             )
-        if not is_valid(value):
+        if not contract.is_valid(value):
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the payload breaks version {contract.version} of {cut(contract.type)}: "
-                + self._explainer(contract).explain(value, len(payload)),
+                f"the payload breaks version {contract.version} of {cut(contract.subject)}: "
+                + contract.explain(value, len(payload)),
                 remedy=f"Correct the service, or register a new version beside {contract.file}.",
             )
+        return value, contract
 
-    def _explainer(self, contract: Contract) -> Explainer:
-        explainer = self._explainers.get(contract)
-        if explainer is None:
-            explainer = self._explainers[contract] = Explainer(contract)
-        return explainer
+    def _look_for(self, subject: str, version: str | None) -> Contract | None:
+        """What is not at hand. None lets the event pass unchecked."""
+        found = self._contracts.find(subject, version) if version is None or _version(version) else None
+        if found is None and not self._pass_unknown:
+            raise self._no_contract(subject, version)
+        return found
 
     def _no_contract(self, type_name: str, version: str | None) -> Rejected:
         shown = cut(type_name)
@@ -95,10 +99,10 @@ class Checker:
                 f"the schema version {cut(version)!r} is not a whole number",
                 remedy="Have the service write the number of a registered version, such as 1.",
             )
-        registered = ", ".join(map(str, self._schemas.versions(type_name)[-10:]))
+        registered = ", ".join(map(str, self._contracts.versions(type_name)[-10:]))
         known = f"registered versions: {registered}" if registered else "no version is registered"
         return Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
             f"there is no schema for version {version or 1} of {shown!r} ({known})",
-            remedy=f"Add {self._folder}/{shown}/{version or 1}.json, or let events without a schema pass.",
+            remedy=f"Add {self._where}/{shown}/{version or 1}.json, or let events without a schema pass.",
         )

@@ -1,152 +1,108 @@
-"""Contract: one registered schema, compiled. SchemaSet: all of them, by event type and version.
+"""Contract: one registered schema, ready to check with. SchemaSet: all of them, by subject and version.
 
-A contract compiles only if it can be checked safely: it is valid against its meta-schema, refers to nothing
-outside itself (checking must never open a connection or a file) and uses no pattern that needs backtracking
-(an event could otherwise hold the pipeline up for ever). Everything else is a SchemaError that names the file
-and the place.
+A subject is a name that schemas are registered under, usually the event's type. What kind of schema a contract is made
+of (JSON Schema, Avro) is its own affair: whoever checks a payload asks whether a value is valid, and why not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import jsonschema_rs
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.json_text import Json
 
-DRAFTS = (
-    "https://json-schema.org/draft/2020-12/schema",
-    "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/draft-07/schema#",
-    "http://json-schema.org/draft-06/schema#",
-    "http://json-schema.org/draft-04/schema#",
-)
-"""What `$schema` may say; without it, the first."""
+Kind = Literal["json", "avro"]
 
-_KNOWN_DRAFTS = {draft.partition("://")[2].rstrip("#") for draft in DRAFTS}
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+class Reference(NamedTuple):
+    """Another registered schema that one refers to: under which name, and which it is."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class Registered(NamedTuple):
+    """What a registry calls a schema: the number that goes before a value, the id that goes into a header."""
+
+    id: int
+    guid: str | None = None
+
+
+class Contract(Protocol):
+    """A schema that can be checked. `file` is where it came from, for messages."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def document(self) -> Json: ...
+    @property
+    def references(self) -> tuple[Reference, ...]: ...
+    @property
+    def registered(self) -> Registered | None: ...
+    @property
+    def is_valid(self) -> Callable[[Any], bool]:
+        """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
+
+    def explain(self, value: Json, size: int) -> str:
+        """Why `value`, of `size` bytes as JSON, does not obey: which field, what was expected, what came."""
+
+    def encode(self, value: Json) -> bytes:
+        """A valid value in the schema's own binary form; only Avro has one."""
+
+
+class Contracts(Protocol):
+    """Where the checker gets its contracts from."""
+
+    @property
+    def known(self) -> dict[tuple[str, str | None], Contract]:
+        """What needs no looking for: by subject and version as events spell it, None meaning the latest."""
+
+    def find(self, subject: str, version: str | None) -> Contract | None:
+        """What `known` does not hold; None if it is not registered. Raises RegistryUnavailable."""
+
+    def versions(self, subject: str) -> list[int]:
+        """The registered versions, oldest first; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contract:
-    """A schema that can be checked. `file` is where it came from, for messages."""
+class SchemaSet:
+    """Contracts that are all at hand, as those of a folder are."""
 
-    type: str
-    version: int
-    file: str
-    document: Json
-    validator: jsonschema_rs.Validator
+    contracts: tuple[Contract, ...]
+    known: dict[tuple[str, str | None], Contract]
 
     @classmethod
-    def compile(cls, type_name: str, version: int, document: Json, file: str) -> Contract:
-        """Compiles a schema document, or says in a SchemaError why it cannot be used."""
-        _require_draft(document, file)
-        try:
-            validator = jsonschema_rs.validator_for(document, **options())
-        except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise _unusable(error, document, file) from None
-        return cls(type_name, version, file, document, validator)
-
-
-class SchemaSet:
-    """Contracts by event type and version."""
-
-    def __init__(self, contracts: Iterable[Contract] = ()) -> None:
-        self._by_type: dict[str, dict[int, Contract]] = {}
+    def of(cls, contracts: Iterable[Contract] = ()) -> SchemaSet:
+        by_subject: dict[str, dict[int, Contract]] = {}
         for contract in contracts:
-            versions = self._by_type.setdefault(contract.type, {})
-            other = versions.setdefault(contract.version, contract)
+            other = by_subject.setdefault(contract.subject, {}).setdefault(contract.version, contract)
             if other is not contract:
                 raise SchemaError(
-                    f"version {contract.version} of {contract.type} is registered twice: "
+                    f"version {contract.version} of {contract.subject} is registered twice: "
                     f"{other.file} and {contract.file}",
                     remedy="Keep one of them.",
                 )
+        ordered = tuple(versions[number] for versions in by_subject.values() for number in sorted(versions))
+        known: dict[tuple[str, str | None], Contract] = {}
+        for contract in ordered:
+            known[contract.subject, str(contract.version)] = contract
+            known[contract.subject, None] = contract  # the last one stays: the latest
+        return cls(ordered, known)
 
     def __iter__(self) -> Iterator[Contract]:
-        for versions in self._by_type.values():
-            for version in sorted(versions):
-                yield versions[version]
+        return iter(self.contracts)
 
-    def versions(self, type_name: str) -> list[int]:
-        """The registered versions of a type, oldest first; empty if it has none."""
-        return sorted(self._by_type.get(type_name, ()))
+    def find(self, subject: str, version: str | None) -> Contract | None:
+        return self.known.get((subject, version))
 
-    def get(self, type_name: str, version: int) -> Contract | None:
-        return self._by_type.get(type_name, {}).get(version)
-
-
-def options() -> dict[str, Any]:
-    """How every validator is built: formats count, patterns run in linear time, nothing is fetched."""
-    return {"validate_formats": True, "pattern_options": jsonschema_rs.RegexOptions(), "offline": True}
-
-
-def pointer(path: Iterable[str | int]) -> str:
-    """A place in a document as a JSON pointer, `#/properties/a~1b`."""
-    return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def _require_draft(document: Json, file: str) -> None:
-    if not isinstance(document, dict | bool):
-        raise SchemaError(
-            f"{file} is not a schema: it holds {type(document).__name__}, not an object",
-            remedy=f"Write a JSON Schema object into {file}.",
-        )
-    named = document.get("$schema", DRAFTS[0]) if isinstance(document, dict) else DRAFTS[0]
-    if not isinstance(named, str) or named.partition("://")[2].rstrip("#") not in _KNOWN_DRAFTS:
-        raise SchemaError(
-            f"{file}: $schema names an unknown draft, {str(named)[:120]!r}",
-            why="Its rules would have to be fetched, and nothing is ever fetched.",
-            remedy=f"Use one of {', '.join(DRAFTS)}.",
-        )
-
-
-def _unusable(error: Exception, document: Json, file: str) -> SchemaError:
-    """Says in our words what the compiler found."""
-    if not isinstance(error, jsonschema_rs.ValidationError):
-        return SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.")
-    kind, place = error.kind, pointer(error.instance_path)
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Referencing):
-        outside = sorted(set(_outside_references(document)))
-        if outside:
-            shown = ", ".join(ref[:120] for ref in outside[:5])
-            return SchemaError(
-                f"{file} refers to something outside itself: {shown}",
-                why="A reference to an address would be fetched while checking, which is never allowed, and "
-                "references between files of the schema folder are not supported yet.",
-                remedy="Copy the definition into the file's own $defs and refer to it as #/$defs/<name>.",
-            )
-        return SchemaError(
-            f"{file} has a reference that leads nowhere: {kind.error.message}",
-            remedy=f"Correct the $ref, or add what it names to {file}.",
-        )
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Format) and kind.format == "regex":
-        return SchemaError(
-            f"{file}: the pattern at {place} cannot be used",
-            why="It is malformed, too large, or needs backtracking (lookaround, back references), with "
-            "which one event could hold the pipeline up for ever.",
-            remedy="Rewrite it without (?=…), (?!…), (?<…) and \\1, perhaps as several patterns under allOf.",
-        )
-    return SchemaError(
-        f"{file} is not a valid schema: at {place}, {error.message[:300]}",
-        why=f"The meta-schema of its draft forbids it ({pointer(error.schema_path)}).",
-        remedy=f"Correct {place} in {file}.",
-    )
-
-
-def _outside_references(document: Json) -> Iterator[str]:
-    """Every reference that leaves the document. Only names them; the compiler decides."""
-    todo = [document]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, dict):
-            for key in _REFERENCES:
-                ref = node.get(key)
-                if isinstance(ref, str) and not ref.startswith("#"):
-                    yield ref
-            todo.extend(node.values())
-        elif isinstance(node, list):
-            todo.extend(node)
+    def versions(self, subject: str) -> list[int]:
+        return [contract.version for contract in self.contracts if contract.subject == subject]

@@ -17,8 +17,8 @@ import jsonschema_rs
 import orjson
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from tailrace.schemas.contracts import Contract, options, pointer
 from tailrace.schemas.json_text import Json
+from tailrace.schemas.validators import options, pointer
 
 MAX_ERRORS = 5
 SHOWN = 80
@@ -37,17 +37,19 @@ Path = tuple[str | int, ...]
 class Explainer:
     """Explains for one contract; the schema's parts are compiled when a large value first needs them."""
 
-    def __init__(self, contract: Contract) -> None:
-        self._contract = contract
+    def __init__(self, document: Json, file: str, validator: jsonschema_rs.Validator) -> None:
+        self._document = document
+        self._file = file
+        self._validator = validator
         self._parts: jsonschema_rs.ValidatorMap | None = None
 
     def explain(self, value: Json, size: int) -> str:
         """Up to MAX_ERRORS sentences on why `value`, of `size` bytes as JSON, is not valid."""
         # The size first: a large value is not to be written out only to find that it is large.
         if not isinstance(value, dict | list) or (size <= LISTABLE_BYTES and _listable(value)):
-            return _listed(self._contract.validator, value, ())
+            return _listed(self._validator, value, ())
         if self._parts is None:
-            self._parts = jsonschema_rs.validator_map_for(self._contract.document, **options())
+            self._parts = jsonschema_rs.validator_map_for(self._document, **options())
         return self._narrowed(value)
 
     def _narrowed(self, value: Json) -> str:
@@ -106,11 +108,11 @@ class Explainer:
                 if unexpected:
                     return f"expected no further fields, got {_names(unexpected)}"
         keywords = [key for key in node if not key.startswith("$")] if isinstance(node, dict) else []
-        place = f"{self._contract.file}{pointer(schema)}"
+        place = f"{self._file}{pointer(schema)}"
         return f"{describe(value)} as a whole breaks one of {_names(keywords) or 'its rules'} at {place}"
 
     def _node(self, schema: Path) -> Json:
-        node = self._contract.document
+        node = self._document
         for part in schema:
             try:
                 node = node[int(part)] if isinstance(node, list) else node[part]

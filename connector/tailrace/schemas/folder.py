@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.contracts import Contract, SchemaSet
+from tailrace.schemas.contracts import SchemaSet
+from tailrace.schemas.json_contract import JsonContract
 from tailrace.schemas.json_text import NotJsonError, parse
 
 _version = re.compile(r"([1-9][0-9]{0,8})\.json").fullmatch
@@ -21,8 +22,9 @@ _FORM = "The folder holds <event type>/<version>.json, such as OrderPlaced/1.jso
 
 def load_folder(path: str | Path) -> SchemaSet:
     """Every schema below `path`, compiled; the first that cannot be used raises SchemaError."""
-    return SchemaSet(
-        Contract.compile(type_name, version, _read(file), str(file)) for type_name, version, file in _files(Path(path))
+    return SchemaSet.of(
+        JsonContract.compile(type_name, version, _read(file), str(file))
+        for type_name, version, file in _files(Path(path))
     )
 
 

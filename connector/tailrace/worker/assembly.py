@@ -14,13 +14,13 @@ from tailrace.kafka.topics import TopicKeeper
 from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
 from tailrace.pipeline import Line
 from tailrace.routing.folder import load_topics
-from tailrace.routing.records import record_for
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.schemas.checking import Checker
 from tailrace.schemas.folder import load_folder
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
+from tailrace.wire.records import plain_record
 
 DEAD_LETTER_RETENTION_MS = 30 * 24 * 3600 * 1000
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
@@ -64,10 +64,10 @@ def assemble(settings: Settings, *, adopt: bool = False) -> Assembly:
     line = Line(
         layout=Layout(columns),
         check=_checker(settings).check,
-        topic=Router(
+        route=Router(
             specs, settings.topics.template, reserved=frozenset({kafka.offsets_topic, kafka.dead_letter_topic})
-        ).topic,
-        record=record_for,
+        ).route,
+        record=plain_record,
         dead_letter=partial(
             dead_letter,
             letter_topic=kafka.dead_letter_topic,

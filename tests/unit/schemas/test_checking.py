@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
-from tailrace.event import OutboxEvent
-from tailrace.routing.records import record_for
+from tailrace.event import OutboxEvent, Route
 from tailrace.schemas.checking import Checker, Unknown
-from tailrace.schemas.contracts import Contract, SchemaSet
+from tailrace.schemas.contracts import SchemaSet
+from tailrace.schemas.json_contract import JsonContract
 from tailrace.schemas.json_text import MAX_DEPTH
+from tailrace.wire.records import plain_record
 
 ORDER = {
     "type": "object",
@@ -32,8 +33,8 @@ DEEP = {"anyOf": [{"not": {"type": "array"}}, {"items": {"allOf": [{"$ref": "#"}
 
 def checker(*documents: Any, unknown: Unknown = "dead_letter", max_bytes: int = 1_000_000) -> Checker:
     numbered = enumerate(documents or (ORDER,), 1)
-    contracts = [Contract.compile("Order", version, document, f"{version}.json") for version, document in numbered]
-    return Checker(SchemaSet(contracts), unknown=unknown, max_bytes=max_bytes)
+    contracts = [JsonContract.compile("Order", version, document, f"{version}.json") for version, document in numbered]
+    return Checker(SchemaSet.of(contracts), unknown=unknown, max_bytes=max_bytes)
 
 
 def event(payload: bytes | None, type_name: str = "Order", version: str | None = None) -> OutboxEvent:
@@ -42,14 +43,14 @@ def event(payload: bytes | None, type_name: str = "Order", version: str | None =
 
 def rejection(check: Checker, subject: OutboxEvent) -> Rejected:
     with pytest.raises(Rejected) as caught:
-        check.check(subject)
+        check.check(subject, "t")
     return caught.value
 
 
 def verdict(check: Checker, subject: OutboxEvent) -> Rejected | None:
     """Anything else that is raised is a failure of the test."""
     try:
-        check.check(subject)
+        check.check(subject, "t")
     except Rejected as rejected:
         return rejected
     return None
@@ -77,8 +78,8 @@ def test_valid_payloads_pass_and_are_published_byte_for_byte(value: Any, indent:
     payload = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     original = bytes(payload)
     subject = event(payload)
-    checker().check(subject)
-    assert record_for(subject, "t").value == original
+    checker().check(subject, "t")
+    assert plain_record(subject, Route("t")).value == original
 
 
 @given(
@@ -120,7 +121,7 @@ def test_poison(payload: bytes) -> None:
 
 def test_nesting_at_the_limit_does_not_trouble_a_recursive_schema() -> None:
     check = checker(DEEP)
-    check.check(event(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH))
+    check.check(event(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH), "t")
     rejected = rejection(check, event(b"[" * 1024 + b"]" * 1024))
     assert (rejected.reason, "nested" in rejected.explanation) == (Reason.POISON_MESSAGE, True)
 
@@ -129,20 +130,20 @@ def test_nesting_at_the_limit_does_not_trouble_a_recursive_schema() -> None:
 def test_a_pattern_that_explodes_elsewhere_takes_linear_time() -> None:
     # Any backtracking engine needs longer than the universe for this one.
     check = checker({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
-    check.check(event(orjson.dumps({"a": "a" * 500_000})))
+    check.check(event(orjson.dumps({"a": "a" * 500_000})), "t")
     rejected = rejection(check, event(orjson.dumps({"a": "a" * 500_000 + "!"})))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert "$.a: expected text that matches ^(a+)+$" in rejected.explanation
 
 
 def test_a_tombstone_passes_unchecked() -> None:
-    checker().check(event(None))
-    checker().check(event(None, type_name="Unknown", version="x"))
+    checker().check(event(None), "t")
+    checker().check(event(None, type_name="Unknown", version="x"), "t")
 
 
 def test_size_is_looked_at_first_and_both_sizes_are_told() -> None:
     check = checker({}, max_bytes=10)
-    check.check(event(b'"12345678"'))
+    check.check(event(b'"12345678"'), "t")
     rejected = rejection(check, event(b"{" * 1234))
     assert rejected.reason is Reason.PERMANENT_FAILURE
     assert "1,234 bytes" in rejected.explanation
@@ -151,9 +152,9 @@ def test_size_is_looked_at_first_and_both_sizes_are_told() -> None:
 
 def test_the_version_decides_and_without_one_the_latest() -> None:
     check = checker({"const": 1}, {"const": 2})
-    check.check(event(b"1", version="1"))
-    check.check(event(b"2", version="2"))
-    check.check(event(b"2"))
+    check.check(event(b"1", version="1"), "t")
+    check.check(event(b"2", version="2"), "t")
+    check.check(event(b"2"), "t")
     assert "version 1 of Order" in rejection(check, event(b"2", version="1")).explanation
     assert "version 2 of Order" in rejection(check, event(b"1")).explanation
 
@@ -165,12 +166,12 @@ def test_no_schema_names_the_file_that_is_missing(type_name: str, version: str |
     rejected = rejection(checker(), event(b"{}", type_name, version))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert f"schemas/{file}" in rejected.remedy
-    checker(unknown="pass").check(event(b"not even json", type_name, version))
+    checker(unknown="pass").check(event(b"not even json", type_name, version), "t")
 
 
 def test_without_any_registry_everything_but_size_passes() -> None:
     check = Checker(None, unknown="pass", max_bytes=10)
-    check.check(event(b"not json"))
+    check.check(event(b"not json"), "t")
     assert rejection(check, event(b"x" * 11)).reason is Reason.PERMANENT_FAILURE
 
 

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.contracts import DRAFTS, Contract, SchemaSet
+from tailrace.schemas.contracts import SchemaSet
+from tailrace.schemas.json_contract import DRAFTS, JsonContract
 
 
-def compiled(document: object, type_name: str = "T", version: int = 1) -> Contract:
-    return Contract.compile(type_name, version, document, f"schemas/{type_name}/{version}.json")
+def compiled(document: object, type_name: str = "T", version: int = 1) -> JsonContract:
+    return JsonContract.compile(type_name, version, document, f"schemas/{type_name}/{version}.json")
 
 
 @contextmanager
@@ -149,14 +150,14 @@ def test_formats_are_checked() -> None:
 
 def test_a_set_knows_its_versions_in_order() -> None:
     contracts = [compiled({}, "A", 10), compiled({}, "A", 2), compiled({}, "B", 1)]
-    schemas = SchemaSet(contracts)
+    schemas = SchemaSet.of(contracts)
     assert schemas.versions("A") == [2, 10]
     assert schemas.versions("C") == []
-    assert schemas.get("A", 2) is contracts[1]
-    assert schemas.get("A", 3) is None
-    assert [(contract.type, contract.version) for contract in schemas] == [("A", 2), ("A", 10), ("B", 1)]
+    assert schemas.find("A", "2") is contracts[1]
+    assert schemas.find("A", "3") is None
+    assert [(contract.subject, contract.version) for contract in schemas] == [("A", 2), ("A", 10), ("B", 1)]
 
 
 def test_a_version_registered_twice_is_refused() -> None:
     with pytest.raises(SchemaError, match="twice"):
-        SchemaSet([compiled({}), compiled({})])
+        SchemaSet.of([compiled({}), compiled({})])

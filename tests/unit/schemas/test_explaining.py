@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.schemas.contracts import Contract
-from tailrace.schemas.explaining import LISTABLE_BYTES, Explainer, describe
+from tailrace.schemas.explaining import LISTABLE_BYTES, describe
+from tailrace.schemas.json_contract import JsonContract
 
 SECRET = "4111-1111-1111-1111"
 
 
 def explain(schema: Any, value: Any, *, size: int | None = None) -> str:
-    contract = Contract.compile("T", 1, schema, "T/1.json")
+    contract = JsonContract.compile("T", 1, schema, "T/1.json")
     assert not contract.validator.is_valid(value)
-    return Explainer(contract).explain(value, len(orjson.dumps(value)) if size is None else size)
+    return contract.explain(value, len(orjson.dumps(value)) if size is None else size)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.event import Headers, OutboxEvent, Record
-from tailrace.routing.records import record_for
+from tailrace.event import Headers, OutboxEvent, Record, Route
+from tailrace.wire.records import plain_record
 
 
 def event(payload: bytes | None = b"{}", extra: Headers | None = None) -> OutboxEvent:
@@ -16,7 +16,7 @@ def event(payload: bytes | None = b"{}", extra: Headers | None = None) -> Outbox
 
 def test_a_record_has_every_part_in_its_place() -> None:
     extra: Headers = [("traceparent", b"00-a"), ("tenant", b"t")]
-    record = record_for(event(extra=extra), "orders")
+    record = plain_record(event(extra=extra), Route("orders"))
     assert type(record) is Record
     assert record == Record(
         topic="orders",
@@ -36,7 +36,7 @@ def test_a_record_has_every_part_in_its_place() -> None:
 
 @pytest.mark.parametrize("name", ["id", "type", "position", "timestamp"])
 def test_ours_wins_over_a_column_of_the_same_name(name: str) -> None:
-    headers = record_for(event(extra=[(name, b"forged"), ("ok", b"1")]), "t").headers
+    headers = plain_record(event(extra=[(name, b"forged"), ("ok", b"1")]), Route("t")).headers
     assert [key for key, _ in headers].count(name) == 1
     assert (name, b"forged") not in headers
     assert headers[-1] == ("ok", b"1")
@@ -44,10 +44,10 @@ def test_ours_wins_over_a_column_of_the_same_name(name: str) -> None:
 
 @given(st.none() | st.binary())
 def test_the_payload_is_the_value(payload: bytes | None) -> None:
-    assert record_for(event(payload), "t").value is payload
+    assert plain_record(event(payload), Route("t")).value is payload
 
 
 def test_the_events_own_list_is_not_touched() -> None:
     subject = event(extra=[("a", b"1")])
-    record_for(subject, "t").headers.append(("b", b"2"))
+    plain_record(subject, Route("t")).headers.append(("b", b"2"))
     assert subject.extra == [("a", b"1")]

@@ -6,7 +6,8 @@ own names. A further column that bears one of our names is left out: readers mus
 
 from __future__ import annotations
 
-from tailrace.event import Headers, OutboxEvent, Record
+from tailrace.errors import Reason, Rejected
+from tailrace.event import Headers, OutboxEvent, Record, Route
 
 OUR_HEADERS = frozenset({"id", "type", "position", "timestamp"})
 
@@ -14,8 +15,8 @@ _new_record = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per event."""
 
 
-def record_for(event: OutboxEvent, topic: str) -> Record:
-    """The record of one event."""
+def plain_record(event: OutboxEvent, route: Route, checked: object = None) -> Record:
+    """The record of one event as plain JSON, which was checked but is sent as it came."""
     event_id, type_name, _, key, payload, _, place, committed_ms, extra = event
     headers: Headers = [
         ("id", event_id),
@@ -26,4 +27,19 @@ def record_for(event: OutboxEvent, topic: str) -> Record:
     for header in extra:
         if header[0] not in OUR_HEADERS:
             headers.append(header)
+    topic, key_column = route
+    if key_column is not None:
+        key = chosen_key(event, key_column)
     return _new_record(Record, (topic, payload, key, headers, committed_ms))
+
+
+def chosen_key(event: OutboxEvent, column: str) -> bytes | None:
+    """The value of a further column, as the record's key."""
+    for name, value in event.extra:
+        if name == column:
+            return value.encode() if isinstance(value, str) else value
+    raise Rejected(
+        Reason.PERMANENT_FAILURE,
+        f"the column {column!r}, which the topic's spec names as the key, is NULL or not there",
+        remedy="Have the service fill it, or choose another key in the topic's spec.",
+    )
