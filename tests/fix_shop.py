@@ -26,7 +26,7 @@ from tailrace.position import Position
 from tailrace.proof.oracle import Sighting, Verdict, backward, judge
 from tailrace.proof.reader import read_all, sightings, stored_positions
 from tailrace.proof.workload import SHOP_DDL, Writer, ids_in_table
-from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.stack import KafkaBroker, PostgresServer, StackError, wait_until
 
 SCHEMA = {
     "type": "object",
@@ -65,12 +65,15 @@ class Connector:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def says(self, text: str, timeout: float = 30) -> None:
+    def says(self, text: str, timeout: float = 60) -> None:
         """Waits until its log contains `text`; a process that ended without it fails the test."""
-        wait_until(lambda: text in self.log or not self.running, timeout, what=f"{text!r} in the log:\n{self.log}")
+        try:
+            wait_until(lambda: text in self.log or not self.running, timeout)
+        except StackError:
+            pytest.fail(f"the connector did not say {text} within {timeout} s:\n{self.log}")
         assert text in self.log, f"the connector ended with {self.process.returncode}:\n{self.log}"
 
-    def ended(self, timeout: float = 30) -> int:
+    def ended(self, timeout: float = 60) -> int:
         """Waits for its end; the exit code."""
         try:
             return self.process.wait(timeout)
@@ -197,21 +200,21 @@ class Shop:
         """What the oracle says now; positions are checked, too."""
         ledger = [entry for writer in self.writers for entry in writer.ledger]
         verdict = judge(ledger, self.published(), self.dead_lettered(), in_table=ids_in_table(self.dsn))
+        # The slot first: what is confirmed now must have been stored before.
+        confirmed = self.confirmed_lsn()
         positions = self.positions()
         verdict.positions = backward([position.progress for position in positions])
-        confirmed = self.confirmed_lsn()
         if positions and confirmed is not None and confirmed > positions[-1].lsn:
             verdict.positions.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
         return verdict
 
     def caught_up(self, timeout: float = 60) -> Verdict:
         """Waits until nothing committed is missing, then returns the verdict."""
-        for connector in self.connectors[-1:]:
-            wait_until(
-                lambda: not self.verdict().missing or not connector.running,  # noqa: B023 - used at once
-                timeout,
-                what=f"all events to arrive; the log:\n{connector.log}",
-            )
+        connector = self.connectors[-1]
+        try:
+            wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
+        except StackError:
+            pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
         return self.verdict()
 
     def positions(self) -> list[Position]:

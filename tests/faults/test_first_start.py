@@ -38,7 +38,7 @@ def test_now_means_nothing_older(shop: Shop) -> None:
     older = {entry.id for _ in range(5) for entry in writer.transaction(rollback=False)}
     shop.start()
     newer = {entry.id for _ in range(5) for entry in writer.transaction(rollback=False)}
-    wait_until(lambda: newer.isdisjoint(shop.verdict().missing), 30, what="the new events")
+    wait_until(lambda: newer.isdisjoint(shop.verdict().missing), 60, what="the new events")
     verdict = shop.verdict()
     assert set(verdict.missing) == older
     verdict.missing.clear()
@@ -55,7 +55,7 @@ def test_beginning_beside_writers(either: Shop) -> None:
             writer.transaction()
         writer.start(rate=150)
     shop.start()
-    wait_until(lambda: shop.positions()[-1].progress[0] == 2, 30, what="the end of the table")
+    wait_until(lambda: shop.positions()[-1].progress[0] == 2, 60, what="the end of the table")
     right(shop)
 
 

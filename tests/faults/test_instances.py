@@ -69,7 +69,7 @@ def sleeping(shop: Shop) -> Connector:
     writer = shop.writer()
     for _ in range(10):
         writer.transaction(events=7)
-    wait_until(lambda: is_stopped(connector), 30, what=f"the connector to fall asleep; its log:\n{connector.log}")
+    wait_until(lambda: is_stopped(connector), 60, what=f"the connector to fall asleep; its log:\n{connector.log}")
     return connector
 
 
@@ -81,7 +81,7 @@ def test_sigterm_under_load_leaves_nothing_half_done(shop: Shop) -> None:
     connector = shop.start()
     for _ in range(3):
         shop.writer(mix=Mix(events_per_transaction=20)).start(rate=100)
-    wait_until(lambda: len(shop.positions()) > 20, 30, what="some batches to be stored")
+    wait_until(lambda: len(shop.positions()) > 20, 60, what="some batches to be stored")
     assert connector.stop(timeout=10) == 0, connector.log
     wait_until(lambda: slot_is_free(shop), what="the server to notice")
     # The last confirmation was the last stored position: nothing of the log is held back for what is published.
@@ -102,7 +102,7 @@ def test_a_sleep_longer_than_the_transaction(hasty_shop: Shop) -> None:
     """Kafka has ended the transaction and fenced its producer, but nobody took over: it goes on with a new one."""
     shop = hasty_shop
     connector = sleeping(shop)
-    wait_until(lambda: not shop.undecided(), 30, what="Kafka to end the transaction")
+    wait_until(lambda: not shop.undecided(), 60, what="Kafka to end the transaction")
     os.kill(connector.process.pid, signal.SIGCONT)
     connector.says('"OutcomeUnknown"')
     verdict = shop.caught_up()
@@ -117,7 +117,7 @@ def test_a_sleeper_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) ->
     shop.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot)
     newer = shop.start()
     assert shop.caught_up().ok
-    wait_until(lambda: not shop.undecided(), 30, what="the older one's transaction to end")
+    wait_until(lambda: not shop.undecided(), 60, what="the older one's transaction to end")
     os.kill(older.process.pid, signal.SIGCONT)
     assert older.ended() == 4, older.log
     shop.writers[0].transaction(rollback=False)
@@ -129,7 +129,7 @@ def test_a_sleeper_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) ->
 def test_the_newer_of_two_instances_goes_on(shop: Shop) -> None:
     older = shop.start()
     shop.writer().start(rate=20)
-    wait_until(shop.published, 30, what="the first event to arrive")
+    wait_until(shop.published, 60, what="the first event to arrive")
     newer = shop.start(wait=False)
     assert older.ended() == 4, older.log
     assert '"Fenced"' in older.log

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from fix_shop import Shop, close_shop, open_shop
+from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.proof.workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
@@ -90,10 +91,10 @@ def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:
     connector = shop.start()
     for _ in range(2):
         shop.writer(mix=Mix(events_per_transaction=30)).start(rate=10)
-    wait_until(lambda: len(shop.positions()) > 10, 30, what="some batches to be stored")
+    wait_until(lambda: len(shop.positions()) > 10, 60, what="some batches to be stored")
     shop.kafka.kill()
     committed = sum(len(writer.ledger) for writer in shop.writers)
-    connector.says('"waiting"')
+    connector.says('"waiting"', COMMIT_TIMEOUT + 30)
     assert sum(len(writer.ledger) for writer in shop.writers) > committed, "the service goes on"
     assert connector.running
     assert shop.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", shop.slot) != [("lost",)]
@@ -110,7 +111,7 @@ def test_a_broker_restarts_under_load(own_shop: Shop) -> None:
     shop.configure(limits={"batch_records": 20})
     connector = shop.start()
     shop.writer(mix=Mix(events_per_transaction=30)).start(rate=20)
-    wait_until(lambda: len(shop.positions()) > 10, 30, what="some batches to be stored")
+    wait_until(lambda: len(shop.positions()) > 10, 60, what="some batches to be stored")
     shop.kafka.stop()
     shop.kafka.start()
     shop.writers[0].stop()
@@ -131,12 +132,12 @@ def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, t
             os.mkfifo(go)
             connector = shop.start(program=[str(script)], SENT=str(sent), GO=str(go))
             shop.writer().transaction(rollback=False)
-            wait_until(sent.exists, 30, what=f"a batch to be sent; log:\n{connector.log}")
+            wait_until(sent.exists, 60, what=f"a batch to be sent; log:\n{connector.log}")
             proxy.refuse()
             proxy.cut()
             assert shop.undecided()
             go.open("w").close()
-            wait_until(lambda: not shop.undecided(), 30, what="Kafka to end the transaction")
+            wait_until(lambda: not shop.undecided(), 60, what="Kafka to end the transaction")
             proxy.accept()
             verdict = shop.caught_up()
             assert verdict.ok, (verdict, connector.log)
@@ -162,7 +163,7 @@ def test_a_deleted_topic_stops_the_pipeline(shop: Shop) -> None:
     assert shop.positions()[-1].progress == before.progress
     # Started again it creates the topic from its spec; what is still to be published arrives.
     shop.start()
-    wait_until(lambda: set(shop.verdict().missing) <= lost, 30, what=f"the rest; log:\n{shop.connectors[-1].log}")
+    wait_until(lambda: set(shop.verdict().missing) <= lost, 60, what=f"the rest; log:\n{shop.connectors[-1].log}")
     verdict = shop.verdict()
     assert set(verdict.missing) == lost, "only what was on the deleted topic is gone"
     assert not verdict.duplicated
@@ -193,7 +194,7 @@ def test_a_topic_that_refuses_us_stops_the_pipeline(shop: Shop, which: str) -> N
         connector.failed("TopicRefused")
         assert getattr(shop, which) in connector.log
         assert shop.positions()[-1].progress == before.progress
-        wait_until(lambda: not shop.undecided(), 10, what="the transaction to be aborted")
+        wait_until(lambda: not shop.undecided(), 60, what="the transaction to be aborted")
         now = shop.verdict()
         assert (now.published, now.dead_lettered) == (seen.published, seen.dead_lettered)
     shop.start()

@@ -174,7 +174,7 @@ def test_an_instance_that_is_not_fenced_is_seen(shop: Shop, mutation: str) -> No
     """The older instance sleeps with a batch in its hands; a newer one takes over; the older one wakes up."""
     prepared(shop)
     older = shop.start(wait=False, program=program(shop.folder, STOP_BEFORE_PRODUCE))
-    wait_until(lambda: is_stopped(older), 30, what="the older instance to fall asleep")
+    wait_until(lambda: is_stopped(older), 60, what="the older instance to fall asleep")
     # As its machine's network would do sooner or later: the slot is free for the newer one.
     shop.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot)
     newer = shop.start(program=program(shop.folder, mutation))
@@ -187,7 +187,7 @@ def test_an_instance_that_is_not_fenced_is_seen(shop: Shop, mutation: str) -> No
         assert shop.caught_up().ok
         assert newer.running
         return
-    wait_until(lambda: shop.verdict().duplicated, 30, what=f"a second publication; the log:\n{older.log}")
+    wait_until(lambda: shop.verdict().duplicated, 60, what=f"a second publication; the log:\n{older.log}")
     verdict = shop.verdict()
     assert verdict.duplicated
     assert verdict.positions, "the older instance has moved the stored position back"
@@ -232,7 +232,7 @@ def test_dropping_an_invalid_event_is_seen(shop: Shop, mutation: str, green: boo
     shop.start(program=program(shop.folder, mutation))
     bad = shop.writer(mix=Mix(invalid=1.0)).transaction(events=1, rollback=False)
     good = shop.writer(mix=Mix(invalid=0.0)).transaction(events=1, rollback=False)
-    wait_until(lambda: good[0].id in {seen.id for seen in shop.published()}, 30, what="the good event to arrive")
+    wait_until(lambda: good[0].id in {seen.id for seen in shop.published()}, 60, what="the good event to arrive")
     verdict = shop.verdict()
     assert verdict.ok is green, verdict
     assert verdict.missing == ([] if green else [bad[0].id])

@@ -88,7 +88,7 @@ def test_a_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None
     other.produce(topic, b"{}", b"another pipeline")
     assert other.flush(10) == 0
     shop.writer().transaction(rollback=False)
-    wait_until(lambda: shop.published() or shop.dead_lettered(), 30, what="the event to arrive")
+    wait_until(lambda: shop.published() or shop.dead_lettered(), 60, what="the event to arrive")
     shop.connectors[-1].kill()
     restarted = shop.start(wait=False)
     # Decided only when the new instance has had the time to go wrong: it must be waiting, and stay so.
@@ -184,6 +184,6 @@ def test_an_event_cannot_forge_a_position(shop: Shop) -> None:
         topic,
         json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"}),
     )
-    wait_until(lambda: len(shop.dead_lettered()) == 1, 30, what="the dead letter")
+    wait_until(lambda: len(shop.dead_lettered()) == 1, 60, what="the dead letter")
     written = {message.key() for message in read_all(shop.kafka.bootstrap, [topic])[before:]}
     assert b"another-pipeline" not in written

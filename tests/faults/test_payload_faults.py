@@ -58,7 +58,7 @@ def by_id(shop: Shop, topic: str) -> dict[str, Message]:
 def arrives(shop: Shop, event: str) -> dict[str, Message]:
     """Waits for `event`; everything that was published by then."""
     log = shop.connectors[-1].log_file
-    wait_until(lambda: event in by_id(shop, shop.topic), 30, what=f"{event}; the log is in {log}")
+    wait_until(lambda: event in by_id(shop, shop.topic), 60, what=f"{event}; the log is in {log}")
     return by_id(shop, shop.topic)
 
 

@@ -219,7 +219,7 @@ def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None
         for _ in range(20):
             writer.transaction(5, rollback=False)
         # Its own sign of life, again and again, until it has lasted for three times the patience.
-        wait_until(lambda: session()[1] - since > 3 * patience, 30, what="signs of life")
+        wait_until(lambda: session()[1] - since > 3 * patience, 60, what="signs of life")
         kafka.resume()
         verdict = shop.caught_up()
         assert verdict.ok, verdict

@@ -118,7 +118,7 @@ def test_adopting_goes_on_where_the_position_is(either: Shop) -> None:
         shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
         shop.start("--adopt")
     new = [entry.id for entry in shop.writers[0].transaction(3, rollback=False)]
-    wait_until(lambda: not set(new) & set(shop.verdict().missing), 30, what="new events")
+    wait_until(lambda: not set(new) & set(shop.verdict().missing), 60, what="new events")
     verdict = shop.verdict()
     assert sorted(verdict.missing) == sorted(lost)
     verdict.missing.clear()

@@ -46,7 +46,7 @@ def outgrow(shop: Shop) -> None:
             ("lost",)
         ]
 
-    wait_until(lost, 30, what="the loss of the slot")
+    wait_until(lost, 60, what="the loss of the slot")
 
 
 def missed(shop: Shop) -> list[str]:
@@ -58,7 +58,7 @@ def goes_on_without(shop: Shop, lost: list[str]) -> None:
     """After --adopt: exactly the events of which it was said that they are only in the table are missing."""
     connector = shop.start("--adopt")
     new = missed(shop)
-    wait_until(lambda: set(new) <= {s.id for s in (*shop.published(), *shop.dead_lettered())}, 30, what="new events")
+    wait_until(lambda: set(new) <= {s.id for s in (*shop.published(), *shop.dead_lettered())}, 60, what="new events")
     verdict = shop.verdict()
     assert sorted(verdict.missing) == sorted(lost)
     verdict.missing.clear()

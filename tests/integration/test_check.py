@@ -76,7 +76,7 @@ def test_does_not_disturb_a_running_pipeline(shop: Shop, run: Run) -> None:
         assert report.code == 0
         assert "runs now" in report.checks["start"]["found"]
     event = shop.insert(VALID)
-    wait_until(lambda: [seen.id for seen in shop.published()] == [event], 10, what="the event")
+    wait_until(lambda: [seen.id for seen in shop.published()] == [event], 60, what="the event")
     assert connector.running
 
 

@@ -135,7 +135,7 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
     bootstrap = settings["kafka"]["bootstrap"]
     assert settings["source"]["postgres"] in run.out
     before = len(read_all(bootstrap, ["shop.orders"]))
-    wait_until(lambda: len(read_all(bootstrap, ["shop.orders"])) > before, 30, what="further events")
+    wait_until(lambda: len(read_all(bootstrap, ["shop.orders"])) > before, 60, what="further events")
     pids = descendants(run.process.pid)
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130

@@ -41,7 +41,7 @@ def becomes(status: Status, state: str) -> dict[str, Any]:
         last.update(status())
         return bool(last["state"] == state)
 
-    wait_until(reached, 10, what=f"{state}, but it is {last}")
+    wait_until(reached, 60, what=f"{state}, but it is {last}")
     return last
 
 
@@ -114,7 +114,7 @@ def test_reading_the_table_is_running_although_nobody_reads_the_slot(shop: Shop,
             seen.append(told["detail"])
         return bool(told["state"] == "RUNNING" and told["slot"]["active_pid"])
 
-    wait_until(streaming, 20, what=f"the end of the table; the log:\n{connector.log}")
+    wait_until(streaming, 60, what=f"the end of the table; the log:\n{connector.log}")
     assert set(seen) == {"reading the rows that were in the table before"}
 
 
@@ -134,7 +134,7 @@ def test_the_lag_grows_while_it_is_down_and_vanishes(shop: Shop, status: Status)
         told = status()
         return bool(told["lag_seconds"] == 0 and told["lag_bytes"] <= NOISE_BYTES)
 
-    wait_until(caught_up, 10, what="the end of the lag")
+    wait_until(caught_up, 60, what="the end of the lag")
 
 
 def test_postgres_is_away(shop: Shop, status: Status) -> None:

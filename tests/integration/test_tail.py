@@ -50,7 +50,7 @@ class Live:
                 stderr=err,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        wait_until(lambda: "watching" in self.err.read_text() or self.process.poll() is not None, 10, what="tail")
+        wait_until(lambda: "watching" in self.err.read_text() or self.process.poll() is not None, 60, what="tail")
         assert self.process.poll() is None, self.err.read_text()
 
     @property
@@ -79,7 +79,7 @@ def test_filters_take_shell_patterns(shop: Shop, tail: Tail) -> None:
     shop.insert(VALID, kind="OrderChanged", key="a-2")
     third = shop.insert(VALID, key="b-1")
     last = shop.insert(VALID, kind="OrderChanged", key="b-2")
-    wait_until(lambda: len(shop.published()) == 4, 10, what="four events")
+    wait_until(lambda: len(shop.published()) == 4, 60, what="four events")
     assert {seen["id"] for seen in tail(2, "--type", "*Placed")} == {first, third}
     assert [seen["id"] for seen in tail(1, "--type", "OrderChanged", "--key", "b-*")] == [last]
     assert {seen["id"] for seen in tail(2, "--key", "a-1", "--key", "b-2")} == {first, last}
@@ -118,11 +118,11 @@ def test_live_from_now_on_and_topics_that_appear_later(shop: Shop) -> None:
     shop.start()
     shop.insert(VALID)
     topic = f"{shop.name}.order.OrderPlaced"
-    wait_until(lambda: topic in shop.kafka.admin().list_topics(timeout=10).topics, 10, what="the first topic")
-    wait_until(lambda: len(shop.positions()) > 1, 10, what="the first event")
+    wait_until(lambda: topic in shop.kafka.admin().list_topics(timeout=10).topics, 60, what="the first topic")
+    wait_until(lambda: len(shop.positions()) > 1, 60, what="the first event")
     live = Live(shop.folder, shop.file)
     second, third = shop.insert(VALID), shop.insert(VALID, kind="OrderChanged")
-    wait_until(lambda: len(live.lines) >= 2, 10, what=f"two lines: {live.err.read_text()}")
+    wait_until(lambda: len(live.lines) >= 2, 60, what=f"two lines: {live.err.read_text()}")
     assert live.end() == 130
     assert sorted(line.split()[4] for line in live.lines) == sorted([second, third])
     assert any(f" {shop.name}.order.OrderChanged[" in line for line in live.lines)

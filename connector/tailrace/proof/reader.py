@@ -43,7 +43,7 @@ def read_all(
         cluster = consumer.list_topics(timeout=10).topics
         for topic in topics:
             for partition in cluster[topic].partitions if topic in cluster else ():
-                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10, cached=False)
+                end = _end(consumer, TopicPartition(topic, partition))
                 if end > 0:
                     waiting[topic, partition] = end
         consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in waiting])
@@ -65,6 +65,18 @@ def read_all(
     finally:
         consumer.close()
     return messages
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """A broker that was away does not know its own partitions for a moment."""
+    deadline = time.monotonic() + READ_TIMEOUT
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=10, cached=False)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            consumer.poll(0.2)
 
 
 def sightings(messages: Iterable[Message]) -> list[Sighting]:
