@@ -1,47 +1,93 @@
-"""Real topics: looked up, created from their declared spec, or refused. Never deleted, never changed here."""
+"""Real topics: looked up, created from their declared spec, or refused; changed only as a plan says, never deleted."""
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+import time
+from collections.abc import Iterable, Sequence
 
-from tailrace.errors import TopicMissing
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tailrace.errors import ConfigError, TailraceError, TopicMissing
 from tailrace.kafka.client import error_of, translate
-from tailrace.routing.specs import TopicSpec
+from tailrace.kafka.partition_watch import PartitionWatch
+from tailrace.kafka.topic_plan import Change, Kind, TopicState, differences
+from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
 
 ADMIN_TIMEOUT = 15.0
 GLANCE_TIMEOUT = 3.0
+SETTLE_SECONDS = 10.0
+LOOK_SECONDS = 30.0
+"""How often partitions are counted again while events flow."""
+
+_REFUSALS = {
+    KafkaError.INVALID_CONFIG: "",
+    KafkaError.INVALID_REQUEST: "",
+    KafkaError.POLICY_VIOLATION: "",
+    KafkaError.INVALID_PARTITIONS: "partitions",
+    KafkaError.INVALID_REPLICATION_FACTOR: "replication",
+}
+"""What a broker answers when the declaration itself is at fault, and the field if the answer tells."""
 
 
 class TopicKeeper:
     """Answers once per topic whether it may be written to; creates it if that is allowed."""
 
-    def __init__(self, admin: AdminClient, specs: dict[str, TopicSpec], default: TopicSpec, *, create: bool) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        specs: dict[str, TopicSpec],
+        default: TopicSpec,
+        watch: PartitionWatch,
+        *,
+        create: bool,
+    ) -> None:
         """`default` lends its partitions, replication and config to topics without a spec of their own."""
         self._admin = admin
         self._specs = specs
         self._default = default
+        self._watch = watch
         self._create = create
         self._known: set[str] = set()
+        self._look_at = 0.0
 
     def require(self, topics: list[str]) -> None:
-        """Makes sure that all of them exist."""
+        """Makes sure that all of them exist. Called once per batch."""
         missing = [topic for topic in topics if topic not in self._known]
-        if not missing:
-            return
-        existing = existing_topics(self._admin)
-        for topic in missing:
-            if topic not in existing:
-                self._make(topic)
-            self._known.add(topic)
+        if missing:
+            existing = partition_counts(self._admin)
+            for topic in missing:
+                if topic not in existing and (made := self._make(topic)) != BROKER_DEFAULT:
+                    existing[topic] = made
+                self._known.add(topic)
+            self._watch.note(existing, self._known)
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        elif time.monotonic() > self._look_at:
+            self._look()
 
     def vanished(self, topics: list[str]) -> list[str]:
         """Which of these existed before and no longer do."""
         # Asked after a failure, perhaps because Kafka is away: that is not worth a long wait.
-        existing = existing_topics(self._admin, timeout=GLANCE_TIMEOUT)
+        existing = partition_counts(self._admin, timeout=GLANCE_TIMEOUT)
         return [topic for topic in topics if topic in self._known and topic not in existing]
 
-    def _make(self, topic: str) -> None:
+    def _look(self) -> None:
+        try:
+            self._watch.note(partition_counts(self._admin, timeout=GLANCE_TIMEOUT), self._known)
+        except TailraceError:
+            pass  # whatever ails Kafka, publishing is going to tell
+        self._look_at = time.monotonic() + LOOK_SECONDS
+
+    def _make(self, topic: str) -> int:
+        """Creates it; how many partitions it was asked to have."""
         if not self._create:
             raise TopicMissing(
                 f"there is no topic {topic}",
@@ -52,24 +98,39 @@ class TopicKeeper:
         if spec is None:
             spec = TopicSpec(topic, self._default.partitions, self._default.replication, self._default.config)
         create_topic(self._admin, spec)
+        return spec.partitions
 
 
-def existing_topics(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> set[str]:
-    try:
-        found = admin.list_topics(timeout=timeout).topics
-    except KafkaException as error:
-        raise translate(error_of(error), "asking Kafka for its topics") from None
-    return {name for name, topic in found.items() if topic.error is None}
+def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> dict[str, int]:
+    """Every topic there is, and its partitions."""
+    return {name: state.partitions for name, state in _shapes(admin, timeout).items()}
 
 
-def create_topic(admin: AdminClient, spec: TopicSpec) -> None:
+def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:
     """Creates it; that another did so meanwhile is as good."""
-    new = NewTopic(spec.topic, spec.partitions, spec.replication, config=dict(spec.config))
     try:
-        admin.create_topics([new], operation_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT)[spec.topic].result()
+        _create(admin, spec, spec.config, validate_only=validate_only)
     except KafkaException as error:
-        if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise translate(error_of(error), f"creating the topic {spec.topic}", spec.topic) from None
+        if error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return
+        # Kafka's answer is about the whole request: ask about each setting alone which of them it means.
+        for name, value in spec.config.items():
+            try:
+                _create(admin, spec, {name: value}, validate_only=True)
+            except KafkaException as single:
+                if error_of(single).code() == KafkaError.INVALID_CONFIG:
+                    raise _refused(error_of(single), spec, name) from None
+        raise _refused(error_of(error), spec, "") from None
+
+
+def topic_states(admin: AdminClient, topics: Iterable[str]) -> dict[str, TopicState]:
+    """Those of the topics that exist, with their settings."""
+    wanted = set(topics)
+    shapes = {name: state for name, state in _shapes(admin, ADMIN_TIMEOUT).items() if name in wanted}
+    return {
+        name: TopicState(state.partitions, state.replication, topic_config(admin, name))
+        for name, state in shapes.items()
+    }
 
 
 def topic_config(admin: AdminClient, topic: str) -> dict[str, str]:
@@ -80,3 +141,69 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, str]:
     except KafkaException as error:
         raise translate(error_of(error), f"reading the settings of {topic}", topic) from None
     return {name: entry.value for name, entry in entries.items()}
+
+
+def make_change(admin: AdminClient, change: Change, *, validate_only: bool = False) -> None:
+    """Does what a plan says, or only asks the broker whether it would; ConfigError if it refuses the declaration."""
+    spec = change.spec
+    try:
+        if change.kind is Kind.CREATE:
+            create_topic(admin, spec, validate_only=validate_only)
+        elif change.kind is Kind.GROW:
+            new = NewPartitions(spec.topic, spec.partitions)
+            admin.create_partitions([new], validate_only=validate_only, request_timeout=ADMIN_TIMEOUT)[
+                spec.topic
+            ].result()
+        elif change.kind is Kind.SET:
+            entry = ConfigEntry(change.setting, change.after, incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.TOPIC, spec.topic, incremental_configs=[entry])
+            admin.incremental_alter_configs([resource], validate_only=validate_only, request_timeout=ADMIN_TIMEOUT)[
+                resource
+            ].result()
+    except KafkaException as error:
+        raise _refused(error_of(error), spec, change.setting) from None
+
+
+def unsettled(admin: AdminClient, changes: Sequence[Change]) -> list[Change]:
+    """Waits until brokers show what was changed: they answer before all of them know. What is left after a while."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        live = topic_states(admin, {change.topic for change in changes})
+        left = [change for change in changes if change in differences(change.spec, live.get(change.topic))]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def _create(admin: AdminClient, spec: TopicSpec, config: dict[str, str], *, validate_only: bool) -> None:
+    new = NewTopic(spec.topic, spec.partitions, spec.replication, config=dict(config))
+    admin.create_topics(
+        [new], operation_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT, validate_only=validate_only
+    )[spec.topic].result()
+
+
+def _shapes(admin: AdminClient, timeout: float) -> dict[str, TopicState]:
+    try:
+        found = admin.list_topics(timeout=timeout).topics
+    except KafkaException as error:
+        raise translate(error_of(error), "asking Kafka for its topics") from None
+    return {
+        name: TopicState(
+            len(topic.partitions), min((len(part.replicas) for part in topic.partitions.values()), default=0)
+        )
+        for name, topic in found.items()
+        if topic.error is None
+    }
+
+
+def _refused(error: KafkaError, spec: TopicSpec, setting: str) -> TailraceError:
+    if error.code() not in _REFUSALS:
+        return translate(error, f"changing the topic {spec.topic}", spec.topic)
+    field = setting or _REFUSALS[error.code()]
+    where = spec.line_of(field)
+    value = f" = {spec.config[field]}" if field in spec.config else ""
+    return ConfigError(
+        f"{f'{where}: ' if where else ''}Kafka refuses {f'{field}{value}' if field else 'the topic'} for {spec.topic}",
+        why=error.str(),
+        remedy=f"Correct it in {where}." if where else "See Kafka's own text above.",
+    )

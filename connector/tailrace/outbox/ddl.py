@@ -5,7 +5,7 @@ Every identifier is quoted (`sqlname.py`), so a name means what it says whatever
 
 from __future__ import annotations
 
-from tailrace.outbox.layouts import DEBEZIUM, ColumnMap
+from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
 from tailrace.sqlname import quote, quote_table, split_table
 
 
@@ -16,7 +16,7 @@ def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
         (column_map.aggregate, "varchar(255) NOT NULL"),
         (column_map.key, "varchar(255) NOT NULL"),
         (column_map.type, "varchar(255) NOT NULL"),
-        (column_map.version, "integer"),
+        _version_column(column_map),
         (column_map.payload, "jsonb"),
         (column_map.timestamp or "created_at", "timestamptz NOT NULL DEFAULT now()"),
     ]
@@ -33,6 +33,11 @@ CREATE TABLE {quote_table(table)} (
 {body}
 );
 """
+
+
+def _version_column(column_map: ColumnMap) -> tuple[str | None, str]:
+    column, inside, _ = (column_map.version or "").partition(INSIDE)
+    return column or None, "jsonb" if inside else "integer"
 
 
 def grants_ddl(table: str, role: str, publication: str) -> str:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
+
+import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
 from tailrace.event import Columns, Headers, OutboxEvent, Row
@@ -20,6 +23,8 @@ from tailrace.event import Columns, Headers, OutboxEvent, Row
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", 25: "text", 114: "json", 1043: "varchar", 3802: "jsonb"}
 """The types whose text form is the payload itself; a number or a timestamp would be a mapping mistake."""
+INSIDE = "#/"
+"""`version: headers#/schema/version` is a place inside a JSON column."""
 KNOWN_NAMES = 4096
 """How many type and aggregate names are remembered. Real systems have hundreds; no table may fill memory."""
 
@@ -38,11 +43,13 @@ class ColumnMap:
     payload: str
     version: str | None = None
     timestamp: str | None = None
+    subject: str | None = None
+    stream: str | None = None
 
     def parts(self) -> list[tuple[str, str]]:
         """(part, column) for every part that is mapped."""
         named = [(part, getattr(self, part)) for part in self.__slots__]
-        return [(part, column) for part, column in named if column is not None]
+        return [(part, column.partition(INSIDE)[0]) for part, column in named if column is not None]
 
 
 DEBEZIUM = ColumnMap(id="id", type="type", aggregate="aggregatetype", key="aggregateid", payload="payload")
@@ -57,6 +64,7 @@ class Layout:
         self._setting = setting
         self._columns: Columns | None = None
         self._names: dict[bytes, str] = {}
+        self._version: Callable[[bytes], str | None] = bytes.decode
 
     def read(self, row: Row) -> OutboxEvent:
         """The event that `row` means. Raises Rejected for this row, LayoutMismatch for its table."""
@@ -76,7 +84,7 @@ class Layout:
             version = None
             if self._version_at is not None:
                 raw = values[self._version_at]
-                version = None if raw is None else raw.decode()
+                version = None if raw is None else self._version(raw)
             event_id = raw_id.decode()
         except (UnicodeDecodeError, AttributeError):
             raise self._unreadable(row) from None
@@ -104,8 +112,10 @@ class Layout:
         self._pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
         self._pick = itemgetter(at[mapped.id], at[mapped.type], at[mapped.key], at[mapped.payload])
         self._aggregate_at = at[mapped.aggregate] if mapped.aggregate else None
-        self._version_at = at[mapped.version] if mapped.version else None
-        # No header of ours repeats what version and timestamp say, so they travel as extra headers too.
+        version_column, inside, path = (mapped.version or "").partition(INSIDE)
+        self._version_at = at[version_column] if version_column else None
+        self._version = partial(_version_inside, path=path.split("/")) if inside else bytes.decode
+        # No header of ours repeats what version, timestamp, subject and stream say: they travel as extra headers, too.
         consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.key, mapped.payload}
         self._extra = [(name, index) for name, index in at.items() if name not in consumed]
         names = {mapped.id, mapped.type, mapped.aggregate}
@@ -162,6 +172,21 @@ class Layout:
                 )
         undecodable = ", ".join(name for _, name in self._map.parts() if not _is_utf8(found[name]))
         return Rejected(Reason.POISON_MESSAGE, f"not valid UTF-8, which the server was asked for: column {undecodable}")
+
+
+def _version_inside(raw: bytes, *, path: list[str]) -> str | None:
+    """The version that stands at `path` of a JSON text; None if there is none, which means the latest."""
+    try:
+        found = orjson.loads(raw)
+    except ValueError:
+        raise Rejected(
+            Reason.POISON_MESSAGE,
+            "the column that holds the schema's version is not JSON",
+            remedy="Have the service write JSON there, or name another place in outbox.columns.version.",
+        ) from None
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return None if found is None else str(found)
 
 
 def _from_hex(text: bytes | None, column: str) -> bytes | None:

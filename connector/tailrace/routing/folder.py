@@ -1,23 +1,34 @@
-"""The folder of topic specs, `topics/*.yaml`: one topic a file, rules tried in the order of the file names.
+"""The folder of topic specs, `topics/*.yaml`: one stream a file, and rules that do not contradict each other.
 
-Two files may declare the same topic with different patterns, but not with different partitions, replication
-or config: which of them were meant could only be guessed.
+Two files may declare the same topic with different rules, but not with different partitions, replication or config:
+which of them were meant could only be guessed. Nor may two rules of one priority match the same event.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from tailrace.errors import ConfigError
-from tailrace.routing.specs import TopicSpec, parse_spec
+from tailrace.routing.conflicts import check_rules
+from tailrace.routing.parsing import parse_spec
+from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.view import View
+from tailrace.yaml_document import Wanted, read_document
 
 SUFFIXES = {".yaml", ".yml"}
+TOPIC_FILE = Wanted(
+    name="a topic spec",
+    setting="topic: shop.orders",
+    if_absent="Name an existing file.",
+    if_empty="Write at least `topic: <name>` into it, or remove it.",
+    if_other="Write fields such as `topic: shop.orders` and `match: {aggregate: order}`.",
+)
 
 
-def load_topics(folder: Path) -> list[TopicSpec]:
-    """Every spec in `folder`, sorted by file name."""
+def load_topics(folder: Path, view: View | None = None) -> list[TopicSpec]:
+    """Every spec in `folder`, sorted by file name. `view` is the pipeline whose rules are to be compared exactly;
+    without one only those contradictions are found that every pipeline would run into.
+    """
     try:
         files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -26,7 +37,7 @@ def load_topics(folder: Path) -> list[TopicSpec]:
             remedy="Name an existing folder, or leave the setting out to route by template alone.",
         ) from None
     specs: list[TopicSpec] = []
-    declared: dict[str, tuple[TopicSpec, Path]] = {}
+    declared: dict[str, TopicSpec] = {}
     for file in files:
         if file.suffix not in SUFFIXES:
             raise ConfigError(
@@ -34,30 +45,15 @@ def load_topics(folder: Path) -> list[TopicSpec]:
                 why="Everything in the topics folder is a rule; a file passed over could be one misspelt.",
                 remedy=f"Rename it to {file.stem}.yaml, or move it elsewhere.",
             )
-        spec = parse_spec(_read(file), str(file))
-        first, where = declared.setdefault(spec.topic, (spec, file))
-        if _shape(first) != _shape(spec):
+        document = read_document(file, TOPIC_FILE)
+        spec = parse_spec(document.data, Origin(str(file), document.lines))
+        first = declared.setdefault(spec.topic, spec)
+        if first.shape != spec.shape:
             raise ConfigError(
-                f"{where} and {file} declare the topic {spec.topic} differently",
+                f"{spec.origin.at('topic')}: {first.origin.at('topic')} declares the topic {spec.topic} differently",
                 why="Partitions, replication and config belong to the topic: each has one value.",
                 remedy="Make them equal, or keep one file and list all patterns in its `match`.",
             )
         specs.append(spec)
+    check_rules(specs, view)
     return specs
-
-
-def _shape(spec: TopicSpec) -> tuple[int, int, dict[str, str]]:
-    return spec.partitions, spec.replication, spec.config
-
-
-def _read(file: Path) -> object:
-    try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise ConfigError(f"{where} is not YAML: {error.problem}", remedy=f"Correct {where}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        raise ConfigError(f"{file} is not YAML in UTF-8", remedy=f"Correct {file}.") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}", remedy="Check its permissions.") from None

@@ -1,130 +1,148 @@
-"""OutboxEvent -> topic: the first rule that matches, else the template, else the event is rejected.
+"""OutboxEvent -> topic and key: the first rule that matches, else the template, else the event is rejected.
 
-Where an event goes depends on its aggregate and its type alone, so the answer is worked out once per pair and
-remembered. The memory is bounded: names come from the table, and a service may put anything there.
+Rules are tried by priority, then `match: "*"`. As long as no rule looks at columns, where an event goes depends on its
+aggregate and its type alone, so the answer is worked out once per pair and remembered; otherwise once per pair and
+values looked at. The memory is bounded: what stands there comes from the table, and a service may put anything there.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
-import string
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
-from tailrace.routing.names import topic_flaw
-from tailrace.routing.specs import TopicSpec
+from tailrace.routing.patterns import matcher
+from tailrace.routing.specs import Condition, Rule, TopicSpec, in_order
+from tailrace.routing.template import Template
+from tailrace.routing.view import View
 
-KNOWN_PAIRS = 4096
+KNOWN_ANSWERS = 4096
 """How many answers are remembered; a few hundred is a large system."""
-TEMPLATE_FIELDS = ("aggregate", "type")
+MEMORABLE_BYTES = 256
+"""Longer values of columns are not remembered: a column may hold megabytes."""
 
-_Match = Callable[[str], object]
+
+class Tried(NamedTuple):
+    """What became of one rule: `why` says which condition failed, or why a rule that matches does not win.
+
+    `stream` is None for the template, `priority` for everything that has none.
+    """
+
+    stream: str | None
+    topic: str
+    where: str
+    priority: int | None
+    matched: bool
+    wins: bool
+    why: str
+
+
+class _Compiled(NamedTuple):
+    spec: TopicSpec
+    rule: Rule
+    route: Route
+    conditions: list[tuple[Condition, str, Callable[[str], object]]]
+    """With the variable each looks at, and its test."""
 
 
 class Router:
     """Answers where an event goes. Belongs to one thread."""
 
     def __init__(
-        self, rules: Sequence[TopicSpec], template: str | None, *, reserved: frozenset[str] = frozenset()
+        self,
+        specs: Sequence[TopicSpec],
+        template: str | None,
+        *,
+        reserved: frozenset[str] = frozenset(),
+        view: View | None = None,
     ) -> None:
         """`template` such as `outbox.event.{aggregate}` is for events no rule matches; None rejects those.
 
         No event goes to a `reserved` topic: whoever writes to the offsets topic could make a pipeline skip events.
         """
         self._reserved = reserved
-        self._rules = [
-            (_matcher(rule.types), _matcher(rule.aggregates), rule.topic)
-            for rule in rules
-            if rule.types or rule.aggregates
-        ]
-        self._template = template
-        self._fields = () if template is None else _template_fields(template)
-        self._known: dict[tuple[str, str], Route] = {}
+        self._view = view or View()
+        self._template = None if template is None else Template(template)
+        self._all = [self._compiled(spec, rule) for spec, rule in in_order(list(specs))]
+        self._rules = [compiled for compiled in self._all if self._view.sees(compiled.rule)]
+        looked_at = {self._view.column(variable) for compiled in self._rules for _, variable, _ in compiled.conditions}
+        self._columns = frozenset(looked_at - {None})
+        self._known: dict[tuple[object, ...], Route] = {}
+        self.route: Callable[[OutboxEvent], Route] = self._by_columns if self._columns else self._by_name
+        """Where an event goes; Rejected if nowhere."""
 
-    def route(self, event: OutboxEvent) -> Route:
-        """Where the event goes; Rejected if nowhere."""
+    def explain(self, event: OutboxEvent) -> list[Tried]:
+        """Every rule in the order tried, those for other pipelines and the template included."""
+        tried: list[Tried] = []
+        winner: str | None = None
+        for compiled in self._all:
+            spec, rule = compiled.spec, compiled.rule
+            failure = self._failure(compiled, event)
+            matched, wins = failure is None, failure is None and winner is None
+            why = failure or ("" if wins else f"{winner} is tried before")
+            priority = None if rule.last else rule.priority
+            tried.append(Tried(spec.name, spec.topic, spec.origin.at("match"), priority, matched, wins, why))
+            winner = spec.name if wins else winner
+        if self._template is not None:
+            why = "" if winner is None else f"{winner} matches: the template is for events that no rule does"
+            tried.append(Tried(None, self._template.text, "topics.template", None, True, winner is None, why))
+        return tried
+
+    def _by_name(self, event: OutboxEvent) -> Route:
         known = self._known.get((event.aggregate, event.type))
-        return known if known is not None else self._resolve(event.aggregate, event.type)
+        return known if known is not None else self._resolve(event, (event.aggregate, event.type))
 
-    def _resolve(self, aggregate: str, type_name: str) -> Route:
-        topic = self._by_rule(aggregate, type_name)
-        if topic is None:
-            topic = self._by_template(aggregate, type_name)
-        if topic in self._reserved:
+    def _by_columns(self, event: OutboxEvent) -> Route:
+        columns = self._columns
+        # A column that is NULL is not among the event's, so what is there comes with its name.
+        key = (event.aggregate, event.type, *[column for column in event.extra if column[0] in columns])
+        known = self._known.get(key)
+        return known if known is not None else self._resolve(event, key)
+
+    def _resolve(self, event: OutboxEvent, key: tuple[object, ...]) -> Route:
+        compiled = next((rule for rule in self._rules if self._failure(rule, event) is None), None)
+        route = Route(self._by_template(event)) if compiled is None else compiled.route
+        if route.topic in self._reserved:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                f"{topic!r} is one of Tailrace's own topics (type {type_name[:80]!r}, aggregate {aggregate[:80]!r})",
+                f"{route.topic!r} is one of Tailrace's own topics ({_described(event)})",
                 remedy="Have the service use another name, or add a topic spec that covers the event.",
             )
-        if len(self._known) >= KNOWN_PAIRS:
+        if len(self._known) >= KNOWN_ANSWERS:
             self._known.clear()
-        self._known[aggregate, type_name] = route = Route(topic)
+        if all(len(value or "") <= MEMORABLE_BYTES for name, value in event.extra if name in self._columns):
+            self._known[key] = route
         return route
 
-    def _by_rule(self, aggregate: str, type_name: str) -> str | None:
-        for type_matches, aggregate_matches, topic in self._rules:
-            if type_matches(type_name) and aggregate_matches(aggregate):
-                return topic
-        return None
-
-    def _by_template(self, aggregate: str, type_name: str) -> str:
-        values = {"aggregate": aggregate, "type": type_name}
-        described = f"type {type_name[:80]!r}, aggregate {aggregate[:80]!r}"
+    def _by_template(self, event: OutboxEvent) -> str:
         if self._template is None:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                f"no rule matches: {described}",
+                f"no rule matches: {_described(event)}",
                 remedy="Add a topic spec whose `match` covers it, or set a topic template.",
             )
-        empty = [name for name in self._fields if not values[name]]
-        if empty:
-            raise Rejected(
-                Reason.PERMANENT_FAILURE,
-                f"no rule matches, and for the template {self._template!r} the event's {empty[0]} is empty",
-                remedy=f"Have the service fill {empty[0]}, or add a topic spec that covers the event.",
-            )
-        topic = self._template.format(**values)
-        if flaw := topic_flaw(topic):
-            raise Rejected(
-                Reason.PERMANENT_FAILURE,
-                f"{topic[:80]!r}, from {self._template!r}, is not a topic's name: {flaw} ({described})",
-                remedy="Add a topic spec that covers the event, or change the template.",
-            )
-        return topic
+        return self._template.topic(event.aggregate, event.type)
+
+    def _compiled(self, spec: TopicSpec, rule: Rule) -> _Compiled:
+        conditions = [
+            (condition, self._view.variable(condition), matcher(condition.patterns)) for condition in rule.conditions
+        ]
+        return _Compiled(spec, rule, Route(spec.topic, self._view.key_column(rule)), conditions)
+
+    def _failure(self, compiled: _Compiled, event: OutboxEvent) -> str | None:
+        """The first condition that fails, in words; None if the rule matches."""
+        if not self._view.sees(compiled.rule):
+            return f"it is for pipeline {' and '.join(compiled.rule.pipelines)} only"
+        for condition, variable, matches in compiled.conditions:
+            value = self._view.value(variable, event)
+            if value is None or not matches(value):
+                patterns = " or ".join(pattern.text for pattern in condition.patterns)
+                name = f"column {condition.column}" if condition.column else condition.field
+                found = "is NULL or not there, it should match" if value is None else f"{value[:80]!r} does not match"
+                return f"{name} {found} {patterns}"
+        return None
 
 
-def _matcher(patterns: tuple[str, ...]) -> _Match:
-    """Whether any of the patterns matches the whole name; no patterns, no objection."""
-    if not patterns:
-        return lambda _: True
-    # `translate` emits atomic groups for `*`, so even `*a*a*a*b` takes no exponential time.
-    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns)).match
-
-
-def _template_fields(template: str) -> tuple[str, ...]:
-    """The fields a template uses, after checking that it can give a legal name at all."""
-
-    def wrong(what: str) -> ConfigError:
-        return ConfigError(
-            f"the topic template {template!r} {what}",
-            why=f"A template is a topic's name with the fields {{{'}, {'.join(TEMPLATE_FIELDS)}}}.",
-            remedy="Write it like outbox.event.{aggregate}.",
-        )
-
-    try:
-        parsed = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise wrong(f"is malformed: {error}") from None
-    fields: list[str] = []
-    for _, name, spec, conversion in parsed:
-        if name is None:
-            continue
-        # Only the bare name: {aggregate.__class__} or {type!r:>99} have no business in a topic's name.
-        if name not in TEMPLATE_FIELDS or spec or conversion:
-            raise wrong(f"has an unknown field {{{name}}}" if name not in TEMPLATE_FIELDS else "formats a field")
-        fields.append(name)
-    if flaw := topic_flaw(template.format(aggregate="a", type="t")):
-        raise wrong(f"cannot give a topic's name: {flaw}")
-    return tuple(dict.fromkeys(fields))
+def _described(event: OutboxEvent) -> str:
+    return f"type {event.type[:80]!r}, aggregate {event.aggregate[:80]!r}"

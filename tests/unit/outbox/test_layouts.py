@@ -52,6 +52,29 @@ def test_a_missing_column_is_named_with_its_setting_and_the_columns_there_are(mi
     assert all(column.name in text for column in columns)
 
 
+@pytest.mark.parametrize(
+    ("headers", "version"),
+    [
+        (b'{"schema": {"version": 3}}', "3"),
+        (b'{"schema": {"version": "4"}}', "4"),
+        (b'{"schema": 3}', None),
+        (b"{}", None),
+        (b"[1]", None),
+        (None, None),
+    ],
+)
+def test_the_version_may_stand_inside_a_json_column(headers: bytes | None, version: str | None) -> None:
+    columns = (*PLAIN, Column("headers", JSONB))
+    layout = Layout(replace(DEBEZIUM, version="headers#/schema/version"))
+    assert layout.read(row(headers, columns=columns)).version == version
+
+
+def test_a_version_inside_something_that_is_not_json_is_this_rows_fault() -> None:
+    layout = Layout(replace(DEBEZIUM, version="headers#/version"))
+    with pytest.raises(Rejected, match="not JSON"):
+        layout.read(row(b"{", columns=(*PLAIN, Column("headers", TEXT))))
+
+
 @pytest.mark.parametrize("part", ["version", "timestamp"])
 def test_optional_parts_are_required_once_they_are_mapped(part: str) -> None:
     with pytest.raises(LayoutMismatch, match="'absent'"):

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.routing.specs import Origin, TopicSpec
 from tailrace.sources.postgres.admission import Slot
 from tailrace.worker.findings import State
-from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version
+from tailrace.worker.judgements import (
+    judge_encryption,
+    judge_free,
+    judge_kept,
+    judge_partitions,
+    judge_slot,
+    judge_version,
+)
 
 SLOT = Slot("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
 
@@ -72,3 +80,16 @@ def test_slot() -> None:
         check = judge_slot(bad, "s", "shop")
         assert check.state is State.FAIL
         assert check.remedy
+
+
+def test_partitions() -> None:
+    spec = TopicSpec("t", 3, origin=Origin("t.yaml", {("partitions",): 2}))
+    assert judge_partitions(spec, 3) is None
+    assert judge_partitions(TopicSpec("t"), 3) is None
+    for live, told in ((6, "two partitions"), (1, "has 1 partition, its spec says 3")):
+        check = judge_partitions(spec, live)
+        assert check is not None
+        assert check.state is State.WARN
+        assert told in check.found
+        assert f"partitions: {live} in its spec (t.yaml:2)" in check.remedy
+        assert ("--grow" in check.remedy) == (live < 3)

@@ -1,0 +1,210 @@
+"""`tailrace topics`: declared topics against the cluster, shown by `plan` and made so by `apply`.
+
+Declared are the files of the topics folder, and Tailrace's own dead-letter and offsets topics. Topics that no file
+names are left alone, those made from a template among them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from tailrace.cli.output import emit_json, say, table
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.kafka import offsets
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.topic_plan import Change, Kind, plan
+from tailrace.kafka.topics import make_change, topic_states, unsettled
+from tailrace.kafka.watch import Observer
+from tailrace.routing.folder import load_topics
+from tailrace.routing.specs import TopicSpec
+from tailrace.worker.assembly import column_map, dead_letter_spec, kafka_options, routing_view
+
+app = typer.Typer(
+    help="Compare declared topics with the cluster, and make them so.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+FILES = typer.Argument(..., metavar="FILE...", help="The settings of one or more pipelines.")
+
+
+class _Cluster(NamedTuple):
+    """One Kafka, and what the pipelines declare there."""
+
+    observer: Observer
+    bootstrap: str
+    changes: list[Change]
+
+
+@app.command("plan")
+def show(
+    files: list[Path] = FILES, as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")
+) -> int:
+    """Show what differs between the declared topics and the cluster; changes nothing.
+
+    Where it may, it asks the brokers whether they would accept each change: a setting that they refuse is an error that
+    names its file and line.
+
+    Exit codes: 0 if nothing is to do, 1 if there is.
+
+    \b
+    Examples:
+      tailrace topics plan orders.yaml
+      tailrace topics plan orders.yaml billing.yaml
+      tailrace topics plan orders.yaml --json | jq '.changes[].topic'
+    """
+    clusters = list(_clusters(files))
+    changes = [change for cluster in clusters for change in cluster.changes]
+    if as_json:
+        emit_json({"changes": [{"bootstrap": c.bootstrap, **_told(change)} for c in clusters for change in c.changes]})
+    else:
+        _print(clusters)
+    refusals = [refusal for cluster in clusters for refusal in _refusals(cluster)]
+    if refusals:
+        raise _one_error(refusals)
+    return 1 if changes else 0
+
+
+@app.command()
+def apply(
+    files: list[Path] = FILES,
+    yes: bool = typer.Option(False, "--yes", help="Do not ask; needed where there is no terminal to ask on."),
+    grow: bool = typer.Option(False, "--grow", help="Also add partitions, though existing keys may move to others."),
+) -> int:
+    """Create topics, set their declared settings and, with --grow, add partitions.
+
+    Never deletes a topic, never takes partitions away, never changes replication: what needs a person is shown.
+
+    Exit codes: 0 if all is as declared, 1 if something was left to do.
+
+    \b
+    Examples:
+      tailrace topics apply orders.yaml
+      tailrace topics apply orders.yaml billing.yaml --yes
+      tailrace topics apply orders.yaml --grow
+    """
+    clusters = list(_clusters(files))
+    _print(clusters)
+    kinds = {Kind.CREATE, Kind.SET} | ({Kind.GROW} if grow else set())
+    to_do = [(cluster, change) for cluster in clusters for change in cluster.changes if change.kind in kinds]
+    if to_do and not yes:
+        _ask(len(to_do))
+    for cluster, change in to_do:
+        make_change(cluster.observer.admin, change)
+        say(f"done: {_sentence(change)}")
+    for cluster in clusters:
+        for change in unsettled(cluster.observer.admin, [change for at, change in to_do if at is cluster]):
+            say(f"accepted, but not to be seen yet: {_sentence(change)}")
+    left = [change for cluster in clusters for change in cluster.changes if change.kind not in kinds]
+    for change in left:
+        hint = "needs --grow" if change.kind is Kind.GROW else "left to you"
+        say(f"{hint}: {_sentence(change)}")
+    return 1 if left else 0
+
+
+def _clusters(files: list[Path]) -> Iterator[_Cluster]:
+    """What the pipelines declare, each Kafka by itself."""
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    declared: dict[str, tuple[KafkaOptions, dict[str, TopicSpec]]] = {}
+    for file in files:
+        options, specs = _declared(file)
+        _, topics = declared.setdefault(options.bootstrap, (options, {}))
+        for spec in specs:
+            first = topics.setdefault(spec.topic, spec)
+            if first.shape != spec.shape:
+                where = [known.line_of("") or f"topic of {file}" for known in (spec, first)]
+                raise ConfigError(
+                    f"{where[0]}: the topic {spec.topic} is declared differently in {where[1]}",
+                    why="Partitions, replication and config belong to the topic: each has one value.",
+                    remedy="Make them equal, in the topic specs or in kafka.internal_replication of the pipelines.",
+                )
+    for bootstrap, (options, topics) in declared.items():
+        observer = Observer(options)
+        observer.look()  # says why Kafka is away, if it is
+        live = topic_states(observer.admin, topics)
+        yield _Cluster(observer, bootstrap, plan(topics.values(), live))
+
+
+def _declared(file: Path) -> tuple[KafkaOptions, list[TopicSpec]]:
+    settings = load_pipeline(file)
+    options = kafka_options(settings)
+    view = routing_view(settings.pipeline, column_map(settings))
+    specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
+    # A spec may describe the dead-letter topic; what the offsets topic is like is not for anyone to choose.
+    own = {spec.topic: spec for spec in (dead_letter_spec(options), *reversed(specs), offsets.spec(options))}
+    return options, list(own.values())
+
+
+def _refusals(cluster: _Cluster) -> Iterator[ConfigError]:
+    for change in cluster.changes:
+        try:
+            make_change(cluster.observer.admin, change, validate_only=True)
+        except ConfigError as error:
+            yield error
+        except TailraceError:
+            pass  # who may not change topics may still look at what is to change
+
+
+def _one_error(refusals: list[ConfigError]) -> ConfigError:
+    if len(refusals) == 1:
+        return refusals[0]
+    told = "".join(f"\n    {error.what}\n      {error.why}" for error in refusals)
+    return ConfigError(f"Kafka refuses {len(refusals)} of these changes", why=told, remedy="Correct them all.")
+
+
+def _ask(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{count} change{'s' * (count != 1)} would be made, and there is no terminal to ask on",
+            remedy="Look at `tailrace topics plan`, then add --yes.",
+        )
+    typer.confirm(f"Make {count} change{'s' * (count != 1)}?", abort=True)
+
+
+def _print(clusters: list[_Cluster]) -> None:
+    for cluster in clusters:
+        if not cluster.changes:
+            say(f"{cluster.bootstrap}: all topics are as declared.")
+            continue
+        rows = [
+            {
+                "change": change.kind.value,
+                "topic": change.topic,
+                "setting": change.setting or None,
+                "now": change.before or None,
+                "declared": change.after,
+                "where": change.where or "Tailrace's own",
+            }
+            for change in cluster.changes
+        ]
+        table(cluster.bootstrap, rows)
+        for change in cluster.changes:
+            if change.note:
+                say(f"{change.topic}: {change.setting} {change.before} -> {change.after}. {change.note}")
+    sys.stdout.flush()
+
+
+def _told(change: Change) -> dict[str, object]:
+    return {
+        "change": change.kind.value,
+        "topic": change.topic,
+        "setting": change.setting,
+        "now": change.before,
+        "declared": change.after,
+        "where": change.where,
+        "note": change.note,
+    }
+
+
+def _sentence(change: Change) -> str:
+    if change.kind is Kind.CREATE:
+        return f"create {change.topic} ({change.after})"
+    return f"{change.topic}: {change.setting} {change.before or '-'} -> {change.after}"

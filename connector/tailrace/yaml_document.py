@@ -1,0 +1,137 @@
+"""A YAML file as plain data, and the line on which each setting stands: a pipeline's file, or a topic's.
+
+Stricter than YAML itself: a key given twice is an error (YAML would silently keep the last one), and so are
+aliases that lead back to themselves. Messages name line and column but never quote the text, which may hold
+a password.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tailrace.errors import ConfigError
+
+Place = tuple[str, ...]
+"""The way to a setting: `("kafka", "bootstrap")`."""
+
+
+class Wanted(NamedTuple):
+    """What the file is to hold, as its errors put it."""
+
+    name: str
+    """`a pipeline`"""
+    setting: str
+    """`pipeline: orders`: one that stands in every such file"""
+    if_absent: str
+    if_empty: str
+    if_other: str
+    """Remedies."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The data, and line numbers (from 1) by place; a setting from elsewhere has none."""
+
+    data: dict[str, Any]
+    lines: dict[Place, int] = field(default_factory=dict)
+
+
+def read_document(path: Path, wanted: Wanted) -> Document:
+    """Reads one YAML mapping; ConfigError, with line and column, for anything else."""
+    text = _text(path, wanted)
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError(f"{path} is empty", remedy=wanted.if_empty)
+        lines: dict[Place, int] = {}
+        _walk(node, (), lines, path, ())
+        data = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(path, error, wanted) from None
+    except (yaml.YAMLError, ValueError):  # ValueError: 2024-13-45 looks like a date and is none
+        raise ConfigError(
+            f"{path} holds something that YAML does not allow",
+            remedy="Remove control characters, and put values that look like dates in quotes.",
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            f"{path} is nested too deeply", remedy="Settings are a few levels deep: flatten it."
+        ) from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} is not {wanted.name}",
+            why=f"The file holds a single value or a list; expected settings such as `{wanted.setting}`.",
+            remedy=wanted.if_other,
+        )
+    return Document(data, lines)
+
+
+def _text(path: Path, wanted: Wanted) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist", remedy=wanted.if_absent) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8", remedy="Store the file as UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror or type(error).__name__})",
+            remedy="Name a file that the user that runs Tailrace may read.",
+        ) from None
+
+
+def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path, above: tuple[yaml.Node, ...]) -> None:
+    """Notes the line of every key, and refuses double keys and circles."""
+    if any(node is other for other in above):
+        raise ConfigError(
+            f"{path}:{node.start_mark.line + 1}: {'.'.join(place)} contains itself",
+            remedy="Remove the alias (*name), or let it point elsewhere.",
+        )
+    above = (*above, node)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*place, str(index)] = item.start_mark.line + 1
+            _walk(item, (*place, str(index)), lines, path, above)
+    elif isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value) if isinstance(key, yaml.ScalarNode) else "?", key.start_mark.line + 1
+            if name in seen:
+                raise ConfigError(
+                    f"{path}:{line}: {'.'.join((*place, name))} is given twice",
+                    why=f"It already stands on line {seen[name]}; only one of the two could count.",
+                    remedy="Remove one of the two lines.",
+                )
+            seen[name] = line
+            lines[*place, name] = line
+            _walk(value, (*place, name), lines, path, above)
+
+
+def _syntax_error(path: Path, error: yaml.MarkedYAMLError, wanted: Wanted) -> ConfigError:
+    problem, remedy = (
+        error.problem or "",
+        "Correct the line; a YAML checker in your editor shows it in place.",
+    )
+    # PyYAML quotes the text it stumbled over, and a password may well begin with one of these characters.
+    if "alias" in problem or "anchor" in problem:
+        problem, remedy = "an alias that is not defined", "Put values that begin with * or & in quotes."
+    elif "tag" in problem:
+        problem, remedy = "a tag that is not known here", "Put values that begin with ! in quotes."
+    elif "single document" in (error.context or ""):
+        problem, remedy = "a second document (---)", f"Keep {wanted.name.replace('a ', 'one ', 1)} per file."
+    elif "tab" in problem or "'\\t'" in problem:
+        problem, remedy = "a tab where YAML wants spaces", "Indent with spaces."
+    elif "character" in problem:
+        problem, remedy = (
+            "a character that cannot stand there",
+            "Put values that hold special characters in quotes.",
+        )
+    mark = error.problem_mark or error.context_mark
+    where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+    place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+    return ConfigError(f"{where}: this is not valid YAML", why=f"Found {problem}{place}.", remedy=remedy)

@@ -1,0 +1,138 @@
+"""Rows 50 and 51 of the fault matrix: a topic of a rule that goes, refuses or grows while a pipeline runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from faults.test_kafka_faults import read_only
+from fix_shop import Connector, Shop
+from tailrace.cli import main
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+
+# One transaction with an event for either topic.
+BOTH = """
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+SELECT gen_random_uuid(), 'order', 'k', unnest(ARRAY['OrderPlaced', 'OrderChanged']), %s
+"""
+
+# Looks at the partitions as often as it can, so that nobody has to wait half a minute.
+ATTENTIVE = """
+from tailrace.kafka import topics
+topics.LOOK_SECONDS = 0.0
+from tailrace.cli import main
+main()
+"""
+
+
+def attentive(shop: Shop) -> Connector:
+    script = shop.folder / "attentive.py"
+    script.write_text(ATTENTIVE)
+    return shop.start(program=[str(script)])
+
+
+def warnings(connector: Connector) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in connector.log.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "partitions changed"]
+
+
+def grow(shop: Shop, topic: str, partitions: int) -> None:
+    admin = shop.kafka.admin()
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+
+def second_topic(shop: Shop) -> str:
+    """Changed orders go to a topic of their own, keyed by another column."""
+    topic = f"{shop.name}.changes"
+    spec = {
+        "topic": topic,
+        "match": {"type": "OrderChanged"},
+        "key": "tenant",
+        "priority": 1,
+        "partitions": 2,
+        "replication": 1,
+    }
+    (shop.folder / "topics" / "changes.yaml").write_text(json.dumps(spec))
+    shop.execute("ALTER TABLE outbox ADD COLUMN tenant text DEFAULT 'eu-1'")
+    return topic
+
+
+def test_a_topic_that_grows_is_told_once_and_the_pipeline_goes_on(shop: Shop) -> None:
+    connector = attentive(shop)
+    first = shop.insert(VALID)
+    wait_until(lambda: [seen.id for seen in shop.published()] == [first], 60, what="the first event")
+    assert warnings(connector) == []
+    grow(shop, shop.topic, 6)
+    connector.says('"partitions changed"')
+    later = [shop.insert(VALID) for _ in range(3)]
+    wait_until(lambda: {seen.id for seen in shop.published()} == {first, *later}, 60, what="the later events")
+    (told,) = warnings(connector)
+    assert (told["level"], told["topic"], told["before"], told["now"]) == ("warning", shop.topic, 3, 6)
+    assert "order of a key across the change is not kept" in str(told["why"])
+    assert connector.running
+
+
+def test_check_finds_that_a_topic_has_grown(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.start().stop()
+    grow(shop, shop.topic, 5)
+    with pytest.raises(SystemExit):
+        main(["check", str(shop.file), "--json"])
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    found = checks[f"topic {shop.topic}"]
+    assert found["state"] == "WARN"
+    assert "has 5 partitions, its spec says 3" in found["found"]
+    assert "partitions: 5 in its spec" in found["remedy"]
+
+
+def test_one_outbox_goes_into_two_topics(shop: Shop) -> None:
+    topic = second_topic(shop)
+    shop.start()
+    placed, changed = shop.insert(VALID, key="k-1"), shop.insert(VALID, kind="OrderChanged", key="k-1")
+    wait_until(lambda: [seen.id for seen in shop.published()] == [placed], 60, what="the placed order")
+    wait_until(lambda: read_all(shop.kafka.bootstrap, [topic]), 60, what="the changed order")
+    (record,) = read_all(shop.kafka.bootstrap, [topic])
+    assert record.key() == b"eu-1"
+    assert header(record, "id") == changed
+
+
+def test_a_second_topic_that_is_deleted_stops_the_pipeline(shop: Shop) -> None:
+    """The other topic of the same batch is healthy, and gets nothing either: a batch is one transaction."""
+    topic = second_topic(shop)
+    shop.configure(kafka={"settings": {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}})
+    connector = shop.start()
+    shop.insert(VALID, kind="OrderChanged")
+    wait_until(lambda: read_all(shop.kafka.bootstrap, [topic]), 60, what="the changed order")
+    admin = shop.kafka.admin()
+    admin.delete_topics([topic])[topic].result(20)
+    before = shop.positions()[-1]
+    shop.execute(BOTH, VALID)
+    connector.failed("TopicMissing")
+    assert topic in connector.log
+    assert shop.positions()[-1].progress == before.progress
+    assert shop.published() == []
+    # Started again it makes the topic from its spec, and nothing was dropped.
+    shop.start()
+    wait_until(lambda: len(shop.published()) == 1, 60, what="the placed order")
+    wait_until(lambda: len(read_all(shop.kafka.bootstrap, [topic])) == 1, 60, what="the changed order")
+
+
+def test_rights_that_are_revoked_while_running_stop_the_pipeline(shop: Shop) -> None:
+    topic = second_topic(shop)
+    connector = shop.start()
+    shop.insert(VALID, kind="OrderChanged")
+    wait_until(lambda: read_all(shop.kafka.bootstrap, [topic]), 60, what="the changed order")
+    with read_only(shop, topic):
+        before = shop.positions()[-1]
+        shop.execute(BOTH, VALID)
+        connector.failed("TopicRefused")
+        assert topic in connector.log
+        assert shop.positions()[-1].progress == before.progress
+        assert shop.published() == []
+    shop.start()
+    wait_until(lambda: len(shop.published()) == 1, 60, what="the placed order")
+    wait_until(lambda: len(read_all(shop.kafka.bootstrap, [topic])) == 2, 60, what="the changed order")

@@ -1,0 +1,246 @@
+"""`tailrace topics` and `tailrace route` on a real broker: plans that hold, changes made, partitions as told."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from tailrace.cli import main
+from tailrace.kafka.client import KafkaOptions, producer_config
+from tailrace.kafka.topics import topic_states
+from tailrace.kafka.watch import Watch
+from tailrace.routing.partition import partition_of
+from tailrace.stack import KafkaBroker, wait_until
+
+
+class Told(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        """(kind, topic without its run's name, setting) of a plan in JSON."""
+        changes = json.loads(self.out)["changes"]
+        return [(change["change"], change["topic"].split(".")[-1], change["setting"]) for change in changes]
+
+
+Run = Callable[..., Told]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: object) -> Told:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        told = capsys.readouterr()
+        return Told(caught.value.code, told.out, told.err)
+
+    return run
+
+
+class Place:
+    """A pipeline's file and its topics folder, with names of their own."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        self.name = f"p{uuid.uuid4().hex[:8]}"
+        self.folder = folder
+        (folder / "topics").mkdir()
+        self.bootstrap = bootstrap
+
+    def pipeline(self, name: str = "orders", **columns: str) -> Path:
+        settings: dict[str, Any] = {
+            "pipeline": f"{name}-{self.name}",
+            "source": {"postgres": "postgresql://127.0.0.1:1/shop", "table": "public.outbox"},
+            "outbox": {"columns": columns},
+            "topics": {"folder": "topics"},
+            "kafka": {
+                "bootstrap": self.bootstrap,
+                "offsets_topic": f"{self.name}.offsets",
+                "dead_letter_topic": f"{self.name}.{name}-letters",
+            },
+        }
+        file = self.folder / f"{name}.yaml"
+        file.write_text(json.dumps(settings))
+        return file
+
+    def topic(self, name: str, *lines: str) -> str:
+        (self.folder / "topics" / f"{name}.yaml").write_text("\n".join([f"topic: {self.name}.{name}", *lines, ""]))
+        return f"{self.name}.{name}"
+
+
+@pytest.fixture
+def place(tmp_path: Path, kafka: KafkaBroker) -> Place:
+    return Place(tmp_path, kafka.bootstrap)
+
+
+def test_topics_are_planned_then_made_then_as_declared(place: Place, kafka: KafkaBroker, run: Run) -> None:
+    file, other = place.pipeline(), place.pipeline("billing")
+    topic = place.topic(
+        "sales", "match: {type: A}", "partitions: 2", "retention: 1d", "config: {cleanup.policy: delete}"
+    )
+    planned = run("topics", "plan", file, other, "--json")
+    assert (planned.code, planned.changes) == (
+        1,
+        [("create", name, "") for name in ("billing-letters", "offsets", "orders-letters", "sales")],
+    )
+    refused = run("topics", "apply", file, other)
+    assert (refused.code, "add --yes" in refused.err) == (2, True)
+    assert topic not in kafka.admin().list_topics(timeout=10).topics, "nothing is made without a yes"
+    applied = run("topics", "apply", file, other, "--yes")
+    assert applied.code == 0, applied
+    assert f"done: create {topic}" in applied.out
+    again = run("topics", "plan", file, other)
+    assert (again.code, "all topics are as declared" in again.out) == (0, True), again
+    state = topic_states(kafka.admin(), [topic])[topic]
+    assert (state.partitions, state.config["retention.ms"]) == (2, "86400000")
+    assert run("topics", "apply", file, other).code == 0, "nothing to do needs no yes"
+
+
+class Terminal(io.StringIO):
+    """Somebody who types an answer."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 130)])
+def test_on_a_terminal_it_asks(
+    place: Place, kafka: KafkaBroker, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    file = place.pipeline()
+    topic = place.topic("sales", "match: {type: A}")
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    told = run("topics", "apply", file)
+    assert (told.code, "Make 3 changes?" in told.out) == (code, True), told
+    assert (topic in kafka.admin().list_topics(timeout=10).topics) is (answer == "y")
+
+
+def test_only_declared_settings_are_changed(place: Place, kafka: KafkaBroker, run: Run) -> None:
+    file = place.pipeline()
+    topic = place.topic("sales", "match: {type: A}", "config: {retention.ms: 1000, segment.bytes: 2000000}")
+    assert run("topics", "apply", file, "--yes").code == 0
+    place.topic(
+        "sales", "match: {type: A}", "config: {retention.ms: 5000, min.cleanable.dirty.ratio: 1, preallocate: 'TRUE'}"
+    )
+    planned = run("topics", "plan", file, "--json")
+    assert planned.changes == [
+        ("set", "sales", "retention.ms"),
+        ("set", "sales", "min.cleanable.dirty.ratio"),
+        ("set", "sales", "preallocate"),
+    ]
+    assert run("topics", "apply", file, "--yes").code == 0
+    assert run("topics", "plan", file).code == 0, "Kafka's spelling is understood"
+    config = topic_states(kafka.admin(), [topic])[topic].config
+    assert (config["retention.ms"], config["segment.bytes"]) == ("5000", "2000000")
+
+
+def test_partitions_grow_only_on_request_and_never_shrink(place: Place, kafka: KafkaBroker, run: Run) -> None:
+    file = place.pipeline()
+    topic = place.topic("sales", "match: {type: A}", "partitions: 2", "replication: 1")
+    assert run("topics", "apply", file, "--yes").code == 0
+    place.topic("sales", "match: {type: A}", "partitions: 4", "replication: 1")
+    planned = run("topics", "plan", file)
+    assert planned.code == 1
+    assert "Existing keys may move to other partitions" in planned.out
+    held_back = run("topics", "apply", file, "--yes")
+    assert (held_back.code, "needs --grow" in held_back.out) == (1, True)
+    assert topic_states(kafka.admin(), [topic])[topic].partitions == 2
+    assert run("topics", "apply", file, "--yes", "--grow").code == 0
+    wait_until(lambda: topic_states(kafka.admin(), [topic])[topic].partitions == 4, 30, what="4 partitions")
+    place.topic("sales", "match: {type: A}", "partitions: 3", "replication: 2")
+    left = run("topics", "apply", file, "--yes", "--grow")
+    assert left.code == 1
+    assert "declare partitions: 4" in left.out
+    assert "declare replication: 1" in left.out
+    assert topic_states(kafka.admin(), [topic])[topic].partitions == 4
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("lines", "line", "told"),
+    [
+        (["config:", "  retention.ms: 1000", "  segment.bytes: soon"], 5, "segment.bytes = soon"),
+        (["config:", "  retention.ms: 1000", "  retension.ms: 1"], 5, "retension.ms = 1"),
+        (["replication: 9"], 3, "replication"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_with_its_line(
+    place: Place, run: Run, lines: list[str], line: int, told: str, there: bool
+) -> None:
+    file = place.pipeline()
+    if there:
+        place.topic("sales", "match: {type: A}")
+        assert run("topics", "apply", file, "--yes").code == 0
+    topic = place.topic("sales", "match: {type: A}", *lines)
+    if there and told == "replication":
+        assert run("topics", "plan", file).code == 1, "of a topic that exists it is not even tried"
+        return
+    for arguments in (("plan", file), ("apply", file, "--yes")):
+        refused = run("topics", *arguments)
+        assert refused.code == 2, refused
+        assert f"sales.yaml:{line}: Kafka refuses {told} for {topic}" in refused.err
+
+
+def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, run: Run) -> None:
+    """With the very settings that the publisher uses, transactions included."""
+    file = place.pipeline()
+    topic = place.topic("sales", "match: {type: A}", "partitions: 7")
+    assert run("topics", "apply", file, "--yes").code == 0
+    options = KafkaOptions(kafka.bootstrap, f"keys-{place.name}")
+    producer = Producer(producer_config(options))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    keys = [
+        b"",
+        b"\x00\xff",
+        "schlüssel".encode(),
+        *(f"order-{n}".encode()[: n % 12 + 1] + bytes([n]) for n in range(200)),
+    ]
+    for key in keys:
+        producer.produce(topic, b"{}", key)
+    producer.commit_transaction(30)
+    watch = Watch(options, lambda name: name == topic, beginning=True)
+    try:
+        landed = {seen.key: seen.partition for _, seen in zip(keys, watch, strict=False)}
+    finally:
+        watch.close()
+    # The client library tells an empty key as none at all when it reads.
+    assert landed.pop(None if None in landed else b"") == partition_of(b"", 7)
+    assert landed == {key: partition_of(key, 7) for key in keys if key}
+    told = json.loads(run("route", "explain", file, "--type", "A", "--key", "schlüssel", "--json").out)
+    assert told["partition"] == landed["schlüssel".encode()]
+    assert "as Kafka has it" in told["partitions"]
+
+
+def test_an_explanation_needs_no_server(tmp_path: Path, run: Run) -> None:
+    place = Place(tmp_path, "127.0.0.1:1")
+    file = place.pipeline(subject="subj")
+    place.topic("stock", "match: {subject: ['rwa.stock.*']}", "key: tenant", "partitions: 3", "priority: 5")
+    place.topic("rest", 'match: "*"')
+    goods = ["--type", "Moved", "--subject", "rwa.stock.moved"]
+    told = run("route", "explain", file, *goods, "--column", "tenant=eu-1", "--key", "k")
+    assert told.code == 0, told
+    assert f"the rule of {place.name}.stock" in told.out
+    assert "eu-1, from column tenant" in told.out
+    assert f"partition  {partition_of(b'eu-1', 3)} (of 3 partitions, as declared)" in told.out
+    passed = json.loads(run("route", "explain", file, "--type", "Moved", "--key", "k", "--offline", "--json").out)
+    assert passed["topic"] == f"{place.name}.rest"
+    assert [(one["matched"], one["wins"]) for one in passed["tried"]] == [(False, False), (True, True)]
+    assert "subject is NULL or not there" in passed["tried"][0]["why"]
+    rejected = run("route", "explain", file, *goods, "--offline")
+    assert (rejected.code, "becomes a dead letter" in rejected.out) == (1, True), "its key column is not there"
+    assert run("route", "explain", file, "--type", "A", "--column", "tenant").code == 2
+    assert run("route", "explain", file, "--type", "A", "--column", "type=B").code == 2
+
+
+def test_a_cluster_that_is_away(tmp_path: Path, run: Run) -> None:
+    told = run("topics", "plan", Place(tmp_path, "127.0.0.1:1").pipeline())
+    assert (told.code, "KafkaUnavailable" in told.err) == (3, True)

@@ -1,0 +1,178 @@
+"""Rules compared: no false alarm, no contradiction missed, each told with an example that really shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ConfigError
+from tailrace.routing.conflicts import check_rules
+from tailrace.routing.parsing import parse_spec
+from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.view import View
+
+ORDERS = View("orders")
+MAPPED = View(
+    "orders", subject="subj", stream="dest", parts={"type": "type", "aggregateid": "key", "payload": "payload"}
+)
+
+
+def spec(topic: str, match: Any, **fields: Any) -> TopicSpec:
+    lines = {("topic",): 1, ("match",): 2, ("key",): 3, ("match", "stream"): 4, ("match", "column"): 5}
+    return parse_spec({"topic": topic, "match": match, **fields}, Origin(f"topics/{topic}.yaml", lines))
+
+
+def refused(*specs: TopicSpec, view: View | None = ORDERS) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        check_rules(list(specs), view)
+    return caught.value
+
+
+OVERLAPS = [
+    ({"type": "Order*"}, {"type": "*Placed"}, "type 'OrderPlaced'"),
+    ({"type": "Order*"}, {"aggregate": "order"}, "aggregate 'order', type 'Order'"),
+    ({"type": ["A", "B"]}, {"type": ["C", "B"]}, "type 'B'"),
+    ({"type": "[a-m]*"}, {"type": "[m-z]?"}, "type 'ma'"),
+    ({"column": {"tenant": "eu-*"}}, {"column": {"tenant": "*-1"}}, "column tenant 'eu-1'"),
+    ({"column": {"tenant": "eu-*"}}, {"column": {"region": "x"}}, "column region 'x', column tenant 'eu-'"),
+    ({"aggregate": "order"}, {"subject": "order.*"}, "aggregate 'order', type 'a'"),
+    ({"subject": "a.*"}, {"subject": "*.b"}, "aggregate 'a', type 'b'"),
+    ({"subject": "a.>"}, {"subject": "*.b.c"}, "aggregate 'a.b', type 'c'"),
+    ({"pipeline": ["orders", "billing"]}, {"pipeline": "orders", "type": "A"}, "pipeline 'orders', type 'A'"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "example"), OVERLAPS)
+def test_two_rules_that_can_match_the_same_event(one: Any, other: Any, example: str) -> None:
+    error = refused(spec("a", one), spec("b", other))
+    assert error.what.startswith("topics/b.yaml:2: ")
+    assert "topics/a.yaml:2" in error.what
+    assert error.what.endswith(example)
+    assert "`priority`" in error.remedy
+    check_rules([spec("a", one), spec("b", other, priority=1)], ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"type": "Order*"}, {"type": "order*"}),
+        ({"type": "Order*"}, {"type": "?order*"}),
+        ({"type": "a?"}, {"type": "a??*"}),
+        ({"type": "[a-m]*"}, {"type": "[n-z]*"}),
+        ({"type": "Order*", "aggregate": "order"}, {"type": "Order*", "aggregate": "cart"}),
+        ({"column": {"tenant": "eu-*"}}, {"column": {"tenant": "us-*"}}),
+        ({"aggregate": "order"}, {"subject": "user.>"}),
+        ({"aggregate": "a.b"}, {"subject": "*.*"}),
+        ({"subject": "a.*"}, {"subject": "a.*.*"}),
+        ({"subject": "a.*"}, {"subject": "a"}),
+        ({"type": "A", "pipeline": "orders"}, {"type": "A", "pipeline": "billing"}),
+    ],
+)
+def test_two_rules_that_cannot(one: Any, other: Any) -> None:
+    check_rules([spec("a", one), spec("b", other)], ORDERS)
+    check_rules([spec("a", one), spec("b", other)], None)
+
+
+def test_two_rules_of_one_stream_may_overlap() -> None:
+    check_rules([spec("a", {"type": "A*"}), spec("a", {"aggregate": "order"})], ORDERS)
+    assert "can match" in refused(spec("a", {"type": "A*"}), spec("a", {"aggregate": "order"}, key="k")).what
+
+
+def test_one_last_resort_is_enough() -> None:
+    error = refused(spec("a", "*"), spec("b", "*"))
+    assert error.what == 'topics/b.yaml:2: match: "*" is given twice, here and in topics/a.yaml:2'
+
+
+@pytest.mark.parametrize(
+    ("others", "last"),
+    [
+        ([{"type": "Order*"}], {"type": "OrderPlaced"}),
+        ([{"type": "[A-M]*"}, {"type": "[!A-M]*"}], {"aggregate": "order"}),
+        ([{"type": "A*", "aggregate": "x"}, {"type": "[!A]*", "aggregate": "x"}], {"aggregate": "x"}),
+        ([{"subject": "order.*"}], {"aggregate": "order", "type": "Placed"}),
+        ([{"column": {"t": "a*"}}], {"column": {"t": ["ab", "ac*"]}, "type": "X"}),
+        ([{"type": "A", "pipeline": "orders"}, {"type": "A", "pipeline": "billing"}],
+         {"type": "A", "pipeline": ["orders", "billing"]}),
+    ],
+)  # fmt: skip
+def test_a_rule_that_can_never_win(others: list[Any], last: Any) -> None:
+    before = [spec(f"before{number}", match, priority=number + 1) for number, match in enumerate(others)]
+    error = refused(*before, spec("dead", last))
+    assert error.what == "topics/dead.yaml:2: this rule (dead) can never win"
+    assert "topics/before0.yaml:2" in error.why
+
+
+@pytest.mark.parametrize(
+    ("others", "last"),
+    [
+        ([{"type": "OrderP*"}], {"type": "Order*"}),
+        ([{"type": "[A-M]*"}, {"type": "[!A-N]*"}], {"aggregate": "order"}),
+        ([{"type": "A*", "aggregate": "x"}, {"type": "[!A]*", "aggregate": "y"}], {"aggregate": ["x", "y"]}),
+        ([{"type": "[!A]*", "aggregate": "x"}, {"type": "A*", "aggregate": "y"}], {"aggregate": ["x", "y"]}),
+        ([{"column": {"t": "*"}}], {"aggregate": "order"}),
+        ([{"type": "A", "pipeline": "orders"}], {"type": "A"}),
+        ([{"aggregate": "order", "type": "*.*"}], {"subject": "order.*"}),
+    ],
+)
+def test_a_rule_that_wins_now_and_then(others: list[Any], last: Any) -> None:
+    before = [spec(f"before{number}", match, priority=number + 1) for number, match in enumerate(others)]
+    check_rules([*before, spec("alive", last)], ORDERS)
+
+
+def test_a_last_resort_that_is_never_needed() -> None:
+    error = refused(spec("a", {"type": "A*"}), spec("b", {"type": "[!A]*"}), spec("rest", "*"))
+    assert "topics/rest.yaml:2: this rule (rest) can never win" in error.what
+
+
+def test_a_subject_with_a_column_of_its_own_is_not_bound_to_the_type() -> None:
+    before, after = spec("a", {"subject": "order.*"}, priority=1), spec("b", {"aggregate": "order", "type": "Placed"})
+    assert "can never win" in refused(before, after, view=ORDERS).what
+    check_rules([before, after], MAPPED)
+    check_rules([before, after], None)
+    apart = [spec("a", {"subject": "user.>"}), spec("b", {"aggregate": "order"})]
+    check_rules(apart, ORDERS)
+    check_rules(apart, None)
+    assert "column subj 'user.a'" in refused(*apart, view=MAPPED).what
+
+
+def test_a_column_that_plays_a_part_is_that_part() -> None:
+    assert "type 'A'" in refused(spec("a", {"type": "A"}), spec("b", {"column": {"type": "A"}}), view=MAPPED).what
+
+
+def test_rules_of_other_pipelines_are_their_concern() -> None:
+    both = [spec("a", {"type": "A", "pipeline": "billing"}), spec("b", {"type": "A", "pipeline": "billing"})]
+    check_rules(both, ORDERS)
+    assert "can match" in refused(*both, view=View("billing")).what
+    assert "can match" in refused(*both, view=None).what
+
+
+def test_a_rule_that_looks_where_nothing_stands() -> None:
+    rule = spec("a", {"stream": "payments"})
+    error = refused(rule)
+    assert error.what.startswith("topics/a.yaml:4: match.stream needs the column")
+    assert "outbox.columns.stream" in error.remedy
+    check_rules([rule], MAPPED)
+    check_rules([spec("a", {"stream": "payments", "pipeline": "billing"})], ORDERS)
+    assert refused(spec("a", {"column": {"payload": "x"}}), view=MAPPED).what.startswith(
+        "topics/a.yaml:5: match.column.payload"
+    )
+    assert refused(spec("a", {"type": "A"}, key="payload"), view=MAPPED).what.startswith("topics/a.yaml:3: key names")
+    check_rules([spec("a", {"type": "A"}, key="aggregateid")], MAPPED)
+
+
+@pytest.mark.timeout(60)
+def test_patterns_that_are_too_entangled_end_in_an_error() -> None:
+    """Which of the 24 a text meets depends on the order of its letters: more combinations than can be tried."""
+    before = [spec(f"t{n}", {"type": f"*{chr(97 + n)}?*{chr(98 + n)}*"}, priority=n + 1) for n in range(24)]
+    last = spec("last", {"type": "*" + "".join(f"{chr(97 + n)}*" for n in range(24)) + "?" * 30 + "*"})
+    error = refused(*before, last)
+    assert error.what.startswith("topics/last.yaml:2: this rule cannot be compared with topics/")
+    assert "fewer wildcards" in error.remedy
+
+
+@pytest.mark.timeout(60)
+def test_a_large_folder_is_compared_quickly() -> None:
+    rules = [spec(f"t{n}", {"type": [f"Order{n}*", f"*Cart{n}x"], "aggregate": f"a{n}"}) for n in range(150)]
+    rules += [spec(f"u{n}", {"subject": f"shop.{n}.>"}, priority=1) for n in range(150)]
+    check_rules([*rules, spec("rest", "*")], ORDERS)

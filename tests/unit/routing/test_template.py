@@ -1,0 +1,52 @@
+"""Topic templates: what they may say, and what they refuse to make of an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.routing.template import Template
+
+
+@pytest.mark.parametrize("aggregate", ["", "a b", "é", "x" * 240, "a/b", "a\n"])
+def test_a_template_that_gives_no_legal_name_rejects_the_event(aggregate: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        Template("outbox.event.{aggregate}").topic(aggregate, "OrderPlaced")
+    assert caught.value.reason is Reason.PERMANENT_FAILURE
+    assert len(caught.value.explanation) < 500
+
+
+@pytest.mark.parametrize("aggregate", [".", "..", "__consumer_offsets"])
+def test_an_event_cannot_reach_kafkas_own_topics(aggregate: str) -> None:
+    with pytest.raises(Rejected):
+        Template("{aggregate}").topic(aggregate, "OrderPlaced")
+
+
+def test_a_template_may_use_both_fields_or_none() -> None:
+    assert Template("{aggregate}.{type}").topic("order", "OrderPlaced") == "order.OrderPlaced"
+    assert Template("all").topic("", "OrderPlaced") == "all"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "a b",
+        "{x}",
+        "{}",
+        "{0}",
+        "{aggregate.x}",
+        "{aggregate[0]}",
+        "{type!r}",
+        "{type:>99}",
+        "{",
+        "}",
+        "{{a}}",
+        "__{type}",
+        "x" * 249 + "{type}",
+    ],
+)
+def test_templates_that_cannot_work_are_refused_at_once(template: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Template(template)
+    assert caught.value.remedy
