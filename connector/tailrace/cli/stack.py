@@ -14,7 +14,7 @@ from enum import StrEnum
 import typer
 
 from tailrace.cli.output import emit_json, say, table
-from tailrace.stack import KafkaBroker, detached
+from tailrace.stack import KafkaBroker, Registry, detached
 from tailrace.stack.cache import quiet
 
 app = typer.Typer(
@@ -103,14 +103,19 @@ def down(as_json: bool = AS_JSON) -> None:
 
 
 @app.command()
-def fetch() -> None:
+def fetch(
+    registry: bool = typer.Option(False, "--registry", help="Also a schema registry (159 MB), which tests need."),
+) -> None:
     """Fetch what the servers need into the cache, without starting them; done once, later starts take seconds.
 
     \b
-    Example:
+    Examples:
       tailrace stack fetch
+      tailrace stack fetch --registry
     """
     KafkaBroker(progress=_progress).prepare()
+    if registry:
+        Registry(progress=_progress).prepare()
 
 
 def _told(known: list[detached.Entry]) -> list[dict[str, object]]:

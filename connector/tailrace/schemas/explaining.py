@@ -18,7 +18,7 @@ import orjson
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from tailrace.schemas.json_text import Json
-from tailrace.schemas.validators import options, pointer
+from tailrace.schemas.validators import Surroundings, pointer
 
 MAX_ERRORS = 5
 SHOWN = 80
@@ -37,10 +37,13 @@ Path = tuple[str | int, ...]
 class Explainer:
     """Explains for one contract; the schema's parts are compiled when a large value first needs them."""
 
-    def __init__(self, document: Json, file: str, validator: jsonschema_rs.Validator) -> None:
+    def __init__(
+        self, document: Json, file: str, validator: jsonschema_rs.Validator, surroundings: Surroundings
+    ) -> None:
         self._document = document
         self._file = file
         self._validator = validator
+        self._surroundings = surroundings
         self._parts: jsonschema_rs.ValidatorMap | None = None
 
     def explain(self, value: Json, size: int) -> str:
@@ -49,7 +52,7 @@ class Explainer:
         if not isinstance(value, dict | list) or (size <= LISTABLE_BYTES and _listable(value)):
             return _listed(self._validator, value, ())
         if self._parts is None:
-            self._parts = jsonschema_rs.validator_map_for(self._document, **options())
+            self._parts = jsonschema_rs.validator_map_for(self._document, **self._surroundings.options())
         return self._narrowed(value)
 
     def _narrowed(self, value: Json) -> str:
@@ -68,7 +71,7 @@ class Explainer:
                 validator = self._part(schema)
                 if validator is not None:
                     return _listed(validator, value, path)
-        return f"{_path(path)}: {self._whole(schema, value)}"
+        return f"{path_text(path)}: {self._whole(schema, value)}"
 
     def _step(self, schema: Path, value: Json) -> tuple[Path, Path] | None:
         """A smaller (schema, way into the value) that fails as well; None if the fault is here."""
@@ -142,8 +145,8 @@ def _listed(validator: jsonschema_rs.Validator, value: Json, at: Path) -> str:
     try:
         errors = list(islice(validator.iter_errors(value), MAX_ERRORS + 1))
     except ValueError:
-        return f"{_path(at)}: {describe(value)} is not valid"
-    lines = [f"{_path((*at, *error.instance_path))}: {_sentence(error)}" for error in errors[:MAX_ERRORS]]
+        return f"{path_text(at)}: {describe(value)} is not valid"
+    lines = [f"{path_text((*at, *error.instance_path))}: {_sentence(error)}" for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
         lines.append("and more")
     return "; ".join(lines)
@@ -222,7 +225,7 @@ def _s(counted: Sized) -> str:
     return "" if len(counted) == 1 else "s"
 
 
-def _path(path: Path) -> str:
+def path_text(path: Path) -> str:
     """`$.items[2].price`; names that are no identifiers in brackets, very long paths without their middle."""
     parts = [_path_part(part) for part in path]
     if len(parts) > 16:

@@ -1,31 +1,137 @@
-"""The folder registry: `<event type>/<version>.json`, or `<event type>.json` for a type with version 1 alone.
+"""The folder registry: `<subject>/<version>.json` or `.avsc`, or `<subject>.json` for a subject with version 1 alone.
 
-Everything in the folder must be a schema: a file that is passed over in silence could be one whose name was
-misspelt, and its events would go unchecked. Only names that start with a dot are ignored (version control,
-the links that a mounted ConfigMap consists of). Reading happens here; compiling and checking are pure.
+Everything in the folder must be a schema: a file that is passed over in silence could be one whose name was misspelt,
+and its events would go unchecked. Only `compatibility.yaml` and names that start with a dot are something else (version
+control, the links that a mounted ConfigMap consists of). Schemas refer to each other by the path from file to file
+(`../Address/1.json#/$defs/street`) or by `$id`; Avro schemas by the names of their types. Reading happens here;
+compiling and checking are pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote, urljoin
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.contracts import SchemaSet
-from tailrace.schemas.json_contract import JsonContract
-from tailrace.schemas.json_text import NotJsonError, parse
+from tailrace.schemas import avro_names
+from tailrace.schemas.contracts import Contract, Kind, Reference, SchemaSet
+from tailrace.schemas.json_contract import JsonContract, outside_references, require_draft
+from tailrace.schemas.json_text import Json, NotJsonError, parse
+from tailrace.schemas.lines import line_of
+from tailrace.schemas.validators import BASE, Surroundings, pointer
 
-_version = re.compile(r"([1-9][0-9]{0,8})\.json").fullmatch
-_FORM = "The folder holds <event type>/<version>.json, such as OrderPlaced/1.json, or <event type>.json."
+COMPATIBILITY = "compatibility.yaml"
+"""The one file that is not a schema: which changes are allowed."""
+KINDS: Mapping[str, Kind] = {".json": "json", ".avsc": "avro"}
+
+_version = re.compile(r"([1-9][0-9]{0,8})\.(?:json|avsc)").fullmatch
+_FORM = "The folder holds <event type>/<version>.json (or .avsc), such as OrderPlaced/1.json, or <event type>.json."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SchemaFile:
+    """One file of the folder, read but not yet compiled."""
+
+    subject: str
+    version: int
+    path: Path
+    address: str
+    text: bytes
+    document: Json
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.path.suffix]
+
+    @property
+    def base(self) -> str:
+        """Where its references start from: its own `$id`, else its place in the folder."""
+        own = self.document.get("$id") if isinstance(self.document, dict) else None
+        return urljoin(self.address, own) if isinstance(own, str) else self.address
+
+    def locate(self, path: Sequence[str | int]) -> str:
+        line = line_of(self.text, path)
+        return f"{self.path}{f':{line}' if line else ''} ({pointer(path)})"
 
 
 def load_folder(path: str | Path) -> SchemaSet:
     """Every schema below `path`, compiled; the first that cannot be used raises SchemaError."""
-    return SchemaSet.of(
-        JsonContract.compile(type_name, version, _read(file), str(file))
-        for type_name, version, file in _files(Path(path))
-    )
+    return compile_files(read_folder(path))
+
+
+def read_folder(path: str | Path) -> list[SchemaFile]:
+    """Every schema below `path`, as it is written."""
+    folder = Path(path)
+    files = []
+    for subject, version, file in _files(folder):
+        text = _read(file)
+        address = BASE + quote(file.relative_to(folder).as_posix())
+        files.append(SchemaFile(subject, version, file, address, text, _document(file, text)))
+    return files
+
+
+def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
+    """All of them as contracts. Each may refer to each."""
+    surroundings = _surroundings(files)
+    names = avro_names.names_of([(file.document, file) for file in files if file.kind == "avro"])
+    by_address = {address: file for file in files for address in (file.address, file.base)}
+
+    def contract(file: SchemaFile) -> Contract:
+        if file.kind == "avro":
+            # Here, because fastavro takes 5 MB that a folder of JSON Schemas need not pay for.
+            from tailrace.schemas.avro_contract import AvroContract
+
+            named, referred = names.needed_by(file.document, file)
+            references = tuple(Reference(name, other.subject, other.version) for name, other in referred)
+            return AvroContract.compile(
+                file.subject, file.version, file.document, str(file.path), named=named, references=references
+            )
+        around = surroundings.at(file.base)
+        references = _references(file, around, by_address)
+        return JsonContract.compile(
+            file.subject,
+            file.version,
+            file.document,
+            str(file.path),
+            surroundings=around,
+            references=references,
+            locate=partial(SchemaFile.locate, file),
+        )
+
+    return SchemaSet.of(map(contract, files))
+
+
+def _surroundings(files: Sequence[SchemaFile]) -> Surroundings:
+    documents: dict[str, Json] = {}
+    for file in files:
+        if file.kind == "json":
+            require_draft(file.document, str(file.path), file.locate)
+            documents[file.address] = file.document
+    by_id: dict[str, SchemaFile] = {}
+    for file in files:
+        if file.kind == "json" and file.base != file.address:
+            other = by_id.setdefault(file.base, file)
+            if other is not file:
+                raise SchemaError(
+                    f"{file.locate(('$id',))}: {file.base} is already the $id of {other.path}",
+                    why="A reference to it could mean either.",
+                    remedy="Give each version an $id of its own, or leave $id out.",
+                )
+    return Surroundings.of(documents, by_id)
+
+
+def _references(file: SchemaFile, around: Surroundings, by_address: Mapping[str, SchemaFile]) -> tuple[Reference, ...]:
+    found: dict[str, Reference] = {}
+    for _, ref in outside_references(file.document):
+        other = by_address.get(around.target(ref))
+        if other is not None and other is not file:
+            name = ref.partition("#")[0]
+            found[name] = Reference(name, other.subject, other.version)
+    return tuple(found[name] for name in sorted(found))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, Path]]:
@@ -39,9 +145,9 @@ def _files(folder: Path) -> Iterator[tuple[str, int, Path]]:
                 if match is None or not file.is_file():
                     raise _unknown(file, f"Name it by its version, such as {entry}/1.json, or move it elsewhere.")
                 yield entry.name, int(match[1]), file
-        elif entry.suffix == ".json" and entry.stem and entry.is_file():
+        elif entry.suffix in KINDS and entry.stem and entry.is_file():
             yield entry.stem, 1, entry
-        else:
+        elif entry.name != COMPATIBILITY:
             raise _unknown(entry, "Rename it, or move it elsewhere.")
 
 
@@ -59,10 +165,15 @@ def _unknown(file: Path, remedy: str) -> SchemaError:
     return SchemaError(f"{file} is not the name of a schema", why=_FORM, remedy=remedy)
 
 
-def _read(file: Path) -> object:
+def _read(file: Path) -> bytes:
     try:
-        return parse(file.read_bytes())
-    except NotJsonError as error:
-        raise SchemaError(f"{file} is not JSON: {error}", remedy=f"Correct {file}.") from None
+        return file.read_bytes()
     except OSError as error:
         raise SchemaError(f"{file} cannot be read: {error.strerror}", remedy="Check its permissions.") from None
+
+
+def _document(file: Path, text: bytes) -> Json:
+    try:
+        return parse(text)
+    except NotJsonError as error:
+        raise SchemaError(f"{file} is not JSON: {error}", remedy=f"Correct {file}.") from None

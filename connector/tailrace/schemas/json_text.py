@@ -1,14 +1,16 @@
 """Bytes -> JSON value, strictly: a value is returned only if it is exactly what the bytes say.
 
 orjson refuses most of what is not JSON (NaN, lone surrogates, invalid UTF-8, a BOM, numbers beyond a double).
-Two things it lets through are caught here: integers beyond 64 bits, which it rounds, and nesting that is
+Three things it lets through are caught here: integers beyond 64 bits, which it rounds; nesting that is
 harmless to parse but deep enough to exhaust the stack of a validator that recurses (seen: 1,024 levels on a
-thread with a 256 KB stack end the process, without an exception). Both are found by scans that run in C; the
-exact look happens only when a scan raises suspicion.
+thread with a 256 KB stack end the process, without an exception); and a key that an object has twice, of which
+it keeps the last while the next reader may keep the first, and so see a value that was never checked. All are
+found by scans that run in C; the exact look happens only when a scan raises suspicion.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -29,10 +31,13 @@ _LONG_RUN = b"0" * 19
 _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++([.eE][-+.eE0-9]++)?+', re.DOTALL)
 # An escaped NUL: the backslash of \u0000 must not itself be escaped.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+_ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+_SHOWN = 80
+"""Characters of a key that is named."""
 
 
 class NotJsonError(ValueError):
-    """The bytes are not JSON, or say something that cannot be held exactly. Never quotes the bytes."""
+    """The bytes are not JSON, or say something that cannot be held exactly. Quotes nothing but a repeated key."""
 
 
 def parse(text: bytes) -> Json:
@@ -45,6 +50,9 @@ def parse(text: bytes) -> Json:
         raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
     if len(text) > _SHALLOW_BYTES and text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
         raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep")
+    written = orjson.dumps(value)
+    if written != text and _may_repeat_keys(text, written):
+        json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
     return value
 
 
@@ -64,6 +72,30 @@ def _huge_integer(text: bytes) -> int:
         if digits > 20 or not -(2**63) <= int(token) < 2**64:
             return digits
     return 0
+
+
+def _may_repeat_keys(text: bytes, written: bytes) -> bool:
+    """Whether something may be missing in `written`, the value of `text` written out again.
+
+    A repeated key is dropped together with its colon: equal counts of colons mean that nothing was dropped. Unless a
+    colon in a string made up for it that was escaped before and no longer is. (92 is the backslash: looking for one
+    byte is much cheaper than looking for several.)
+    """
+    if text.count(b":") != written.count(b":"):
+        return True
+    return 92 in text and b"\\u003" in text and _ESCAPED_COLON.search(text) is not None
+
+
+def _refuse_repeated_key(pairs: list[tuple[str, object]]) -> None:
+    """Called for every object, innermost first; returns nothing, as only the keys matter."""
+    if len(dict(pairs)) == len(pairs):
+        return
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            shown = key if len(key) <= _SHOWN else key[: _SHOWN - 1] + "…"
+            raise NotJsonError(f"an object has the key {shown!r} more than once")
+        seen.add(key)
 
 
 def _is_deeper(value: object, limit: int) -> bool:

@@ -7,6 +7,8 @@
 Each server comes from the first source there is: an address in TAILRACE_STACK_POSTGRES or
 TAILRACE_STACK_KAFKA, a Docker engine, or wheels and jars run under a guardian (see `guardian.py`). Only the
 last kind can be killed, paused and restarted (`server.local`); ask for it with `source=Source.LOCAL`.
+
+`Registry` is a Confluent-compatible schema registry. It is no part of `Stack`: whoever needs one asks for it.
 """
 
 from tailrace.stack.both import Stack
@@ -15,6 +17,7 @@ from tailrace.stack.flow import Direction
 from tailrace.stack.kafka import KafkaBroker
 from tailrace.stack.postgres import PostgresServer
 from tailrace.stack.proxy import TcpProxy
+from tailrace.stack.registry import Registry
 from tailrace.stack.source import Source
 from tailrace.stack.waiting import wait_until
 
@@ -22,6 +25,7 @@ __all__ = [
     "Direction",
     "KafkaBroker",
     "PostgresServer",
+    "Registry",
     "Source",
     "Stack",
     "StackError",

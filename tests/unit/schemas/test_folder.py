@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import SchemaError
+from tailrace.schemas.contracts import Reference
 from tailrace.schemas.folder import load_folder
 
 
@@ -85,4 +86,86 @@ def test_folders_that_are_missing_or_empty(tmp_path: Path) -> None:
         load_folder(tmp_path / "absent")
     (tmp_path / "T").mkdir()
     with pytest.raises(SchemaError, match="holds no schema"):
+        load_folder(tmp_path)
+
+
+ADDRESS = '{"$id": "https://example.org/address", "$defs": {"zip": {"type": "string", "pattern": "^[0-9]+$"}}}'
+
+
+def test_files_refer_to_each_other_by_path_and_by_id(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "Address/1.json": ADDRESS,
+            "Flat.json": '{"type": "integer"}',
+            "Order/1.json": '{"properties": {"zip": {"$ref": "../Address/1.json#/$defs/zip"}, '
+            '"n": {"$ref": "../Flat.json"}, "same": {"$ref": "https://example.org/address#/$defs/zip"}}}',
+        },
+    )
+    order = load_folder(tmp_path).find("Order", None)
+    assert order is not None
+    assert order.is_valid({"zip": "123", "n": 1, "same": "1"})
+    for wrong in ({"zip": "x"}, {"n": "x"}, {"same": "x"}):
+        assert not order.is_valid(wrong)
+    assert order.references == (
+        Reference("../Address/1.json", "Address", 1),
+        Reference("../Flat.json", "Flat", 1),
+        Reference("https://example.org/address", "Address", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"T/1.json": '{\n "properties": {\n  "a": {"type": "strin"}}}'}, r"T/1\.json:3 \(#/properties/a/type\)"),
+        ({"T/1.json": '{\n "allOf": [\n  {"$ref": "../U/1.json"}]}'}, r"T/1\.json:3 .*'\.\./U/1\.json'.*not there"),
+        ({"T/1.json": '{\n "$ref": "https://a.b/c"}'}, r"T/1\.json:2 .*'https://a\.b/c'.*not registered"),
+        ({"T/1.json": '{"pattern":\n "(?=a)"}'}, r"T/1\.json:1 \(#/pattern\): the pattern cannot be used"),
+        ({"T/1.json": '{\n"$schema": "x"}'}, r"T/1\.json:2 \(#/\$schema\).*unknown draft"),
+        (
+            {"T/1.json": "{}", "T/1.avsc": '"string"'},
+            r"version 1 of T is registered twice: .*T/1\.avsc and .*T/1\.json",
+        ),
+        ({"T/1.json": "{}", "T.json": "{}"}, r"version 1 of T is registered twice"),
+        (
+            {"A/1.json": '{"$id": "https://e.org/x"}', "B/1.json": '{\n"$id": "https://e.org/x"}'},
+            r"B/1\.json:2 .*already the \$id of .*A/1\.json",
+        ),
+        ({"T/1.json": '{\n  "a": 1,\n  "a": 2}'}, r"T/1\.json is not JSON.*a"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_message_with_file_and_line(
+    tmp_path: Path, files: dict[str, str], told: str
+) -> None:
+    write(tmp_path, files)
+    with pytest.raises(SchemaError, match=told) as caught:
+        load_folder(tmp_path)
+    assert caught.value.remedy
+
+
+def test_an_avro_schema_uses_the_types_of_other_files(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "Money/1.avsc": '{"type": "record", "name": "Money", "namespace": "shop", "fields": '
+            '[{"name": "cents", "type": "long"}]}',
+            "Order/1.avsc": '{"type": "record", "name": "Order", "namespace": "shop", "fields": '
+            '[{"name": "total", "type": "Money"}, {"name": "tax", "type": ["null", "shop.Money"]}]}',
+        },
+    )
+    order = load_folder(tmp_path).find("Order", "1")
+    assert order is not None
+    assert order.kind == "avro"
+    assert order.is_valid({"total": {"cents": 5}, "tax": None})
+    assert not order.is_valid({"total": 5, "tax": None})
+    assert order.references == (Reference("shop.Money", "Money", 1),)
+
+
+def test_an_avro_type_that_nobody_defines_or_two_define(tmp_path: Path) -> None:
+    record = '{"type": "record", "name": "%s", "fields": [{"name": "x", "type": "%s"}]}'
+    write(tmp_path, {"A/1.avsc": record % ("A", "Nobody")})
+    with pytest.raises(SchemaError, match="'Nobody' is defined nowhere"):
+        load_folder(tmp_path)
+    write(tmp_path, {"A/1.avsc": record % ("Same", "int"), "B/1.avsc": record % ("Same", "long")})
+    with pytest.raises(SchemaError, match="'Same' is also defined"):
         load_folder(tmp_path)

@@ -1,0 +1,406 @@
+"""A real schema registry: the server itself, the client's questions, and contracts made of what it answers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tailrace.errors import RegistryRefused, SchemaError
+from tailrace.schemas.confluent import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.contracts import Contract, Reference, SchemaSet
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.json_contract import DRAFTS, JsonContract
+from tailrace.schemas.registering import compare, identified, in_order, register
+from tailrace.schemas.registry_contracts import RegistryContracts
+from tailrace.stack import Direction, Registry, Source, StackError, TcpProxy, wait_until
+from tailrace.stack.ports import free_port
+from tailrace.stack.process import descendants
+from tailrace.stack.registry import VARIABLE
+from tailrace.stack.registry_local import APICURIO, ARCHIVE, application
+from tailrace.worker import registry as worker_registry
+
+ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+WIDER = {"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}, "required": ["id"]}
+OTHER = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+MONEY = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+PRICE = {"type": "record", "name": "Price", "fields": [{"name": "gross", "type": "shop.Money"}]}
+
+
+@pytest.fixture(scope="module")
+def client(registry: Registry) -> Iterator[RegistryClient]:
+    with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
+        yield client
+
+
+@pytest.fixture
+def subject() -> str:
+    """A name nobody used, with characters that an address must escape."""
+    return f"shop/Order é {uuid.uuid4().hex[:12]}"
+
+
+def compiled(fetched: Fetched) -> Contract:
+    return JsonContract.compile(
+        fetched.subject, fetched.version, fetched.document, fetched.place, registered=fetched.registered
+    )
+
+
+def unheard(message: str) -> None:
+    raise AssertionError(f"a warning that nobody expected: {message}")
+
+
+class TestServer:
+    """Its own one: it is killed."""
+
+    def test_it_keeps_what_it_answered_through_kill_and_leaves_nothing_behind(
+        self, subject: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken = socket.create_server(("127.0.0.1", 0))
+        ports = [taken.getsockname()[1], free_port()]
+        monkeypatch.setattr("tailrace.stack.registry.free_port", lambda: ports.pop(0))
+        with taken, Registry(source=Source.LOCAL) as server:
+            assert ports == []  # somebody was quicker at the first one
+            run_dir, guardian, url = server.process.run_dir, server.process.guardian_pid, server.url
+            with RegistryClient(RegistryOptions(url, timeout=20)) as client:
+                found = client.register(subject, ORDER, "json")
+                server.kill()
+                assert not server.running
+                server.start()
+                assert server.url == url
+                assert client.lookup(subject, ORDER, "json") == found
+                server.pause()
+                server.resume()
+                assert client.subjects() == [subject]
+            everyone = descendants(guardian)
+        assert not run_dir.exists()
+        assert len(everyone) >= 2
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in everyone), what="the end of the registry")
+
+    def test_an_address_in_the_environment_is_used(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(VARIABLE, registry.url)
+        with Registry() as named:
+            assert (named.source, named.url) == (Source.ADDRESS, registry.url)
+            with pytest.raises(StackError, match="not a local one"):
+                named.kill()
+        assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
+
+    def test_an_address_where_nobody_answers_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tailrace.stack.registry.ADDRESS_TIMEOUT", 0.2)
+        monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")
+        with pytest.raises(StackError, match="answer from the schema registry") as failed:
+            Registry().start()
+        assert VARIABLE in failed.value.remedy
+
+    def test_there_is_none_from_docker(self) -> None:
+        with pytest.raises(StackError, match="Docker"):
+            Registry(source=Source.DOCKER)
+
+
+class TestFetching:
+    """From a repository of our own, with an archive of some bytes: the real one is 159 MB."""
+
+    @pytest.fixture
+    def mirror(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        """The archive in a repository that comes after one which has nothing; the cache is an empty one."""
+        root = tmp_path / "mirror"
+        (root / ARCHIVE).parent.mkdir(parents=True)
+        with tarfile.open(root / ARCHIVE, "w:gz") as packed:
+            program = tarfile.TarInfo("quarkus-run.jar")
+            program.size = 7
+            packed.addfile(program, io.BytesIO(b"program"))
+        handler = partial(Quiet, directory=str(root))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("tailrace.stack.registry_local._repositories", lambda: [f"{address}/empty", f"{address}/"])
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        yield root / ARCHIVE
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    def test_the_first_repository_that_has_it_is_used_once(self, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        digest = hashlib.sha256(mirror.read_bytes()).hexdigest()
+        monkeypatch.setattr("tailrace.stack.registry_local.SHA256", digest)
+        told: list[str] = []
+        folder = application(told.append)
+        assert [file.name for file in folder.iterdir()] == ["quarkus-run.jar"]
+        mirror.unlink()
+        assert application(told.append) == folder
+        assert len([line for line in told if "fetching" in line]) == 1
+
+    def test_an_archive_with_another_checksum_is_thrown_away(self, mirror: Path, tmp_path: Path) -> None:
+        with pytest.raises(StackError, match="could not be fetched") as failed:
+            application(lambda _: None)
+        assert "404" in failed.value.why
+        assert f"checksum {hashlib.sha256(mirror.read_bytes()).hexdigest()}" in failed.value.why
+        assert VARIABLE in failed.value.remedy
+        assert [file.name for file in (tmp_path / "cache" / "tailrace").iterdir()] == [f"apicurio-{APICURIO}.lock"]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class TestClient:
+    def test_what_is_registered_is_found_under_the_same_id(self, client: RegistryClient, subject: str) -> None:
+        found = client.register(subject, ORDER, "json")
+        assert found.version == 1
+        assert client.register(subject, ORDER, "json") == found
+        assert client.lookup(subject, ORDER, "json") == found
+        fetched = client.fetch(subject, 1)
+        assert fetched is not None
+        assert (fetched.kind, fetched.document, fetched.registered) == ("json", ORDER, found.registered)
+        assert (fetched.subject, fetched.version, fetched.references) == (subject, 1, ())
+        assert subject in client.subjects()
+
+    def test_the_latest_is_the_newest_at_every_question(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        first = client.fetch(subject)
+        client.register(subject, WIDER, "json")
+        second = client.fetch(subject)
+        assert first is not None
+        assert second is not None
+        assert (first.version, second.version, second.document) == (1, 2, WIDER)
+        assert client.versions(subject) == [1, 2]
+
+    def test_spacing_makes_no_difference_to_a_lookup(self, client: RegistryClient, subject: str) -> None:
+        body = json.dumps({"schema": json.dumps(ORDER, indent=4), "schemaType": "JSON"}).encode()
+        address = f"{client.url}/subjects/{urllib.request.quote(subject, safe='')}/versions"
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        number = json.load(urllib.request.urlopen(request, timeout=20))["id"]
+        found = client.lookup(subject, ORDER, "json")
+        assert found is not None
+        assert (found.registered.id, found.version) == (number, 1)
+
+    def test_what_is_not_registered_is_none(self, client: RegistryClient, subject: str) -> None:
+        assert client.fetch(subject) is None
+        assert client.fetch(subject, 1) is None
+        assert client.lookup(subject, ORDER, "json") is None
+        assert client.versions(subject) == []
+        client.register(subject, ORDER, "json")
+        assert client.fetch(subject, 7) is None
+        assert client.lookup(subject, OTHER, "json") is None
+
+    def test_what_was_withdrawn_is_not_found_any_more(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        assert client.fetch(subject, 1) is not None
+        client._client.delete_subject(subject)
+        assert client.fetch(subject, 1) is None
+        assert client.lookup(subject, ORDER, "json") is None
+
+    def test_avro_schemas_keep_their_references(self, client: RegistryClient, subject: str) -> None:
+        money = client.register(f"{subject} money", MONEY, "avro")
+        references = (Reference("shop.Money", f"{subject} money", money.version),)
+        found = client.register(subject, PRICE, "avro", references)
+        fetched = client.fetch(subject)
+        assert fetched is not None
+        assert (fetched.kind, fetched.document, fetched.references) == ("avro", PRICE, references)
+        assert client.lookup(subject, PRICE, "avro", references) == found
+
+    def test_a_reference_to_nothing_is_refused(self, client: RegistryClient, subject: str) -> None:
+        with pytest.raises(SchemaError):
+            client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
+        assert client.fetch(subject) is None
+
+    def test_a_subjects_level_decides_what_is_compatible(self, client: RegistryClient, subject: str) -> None:
+        assert client.is_compatible(subject, ORDER, "json")
+        client.register(subject, ORDER, "json")
+        assert client.compatibility(subject) == client.compatibility()
+        client.set_compatibility("BACKWARD", subject)
+        assert client.compatibility(subject) == "BACKWARD"
+        assert not client.is_compatible(subject, OTHER, "json")
+        with pytest.raises(SchemaError, match="not compatible") as refused:
+            client.register(subject, OTHER, "json")
+        assert not isinstance(refused.value, RegistryRefused)
+        assert "/properties/id" in refused.value.why
+        assert client.versions(subject) == [1]
+
+    def test_a_level_that_does_not_exist_is_refused(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        with pytest.raises(SchemaError, match="not valid"):
+            client.set_compatibility("SIDEWAYS", subject)
+
+    def test_a_schema_that_is_none_is_refused(self, client: RegistryClient, subject: str) -> None:
+        with pytest.raises(SchemaError, match="not valid"):
+            client.register(subject, {"type": "record"}, "avro")
+
+    def test_protobuf_is_not_supported(self, client: RegistryClient, subject: str) -> None:
+        schema = {"schema": 'syntax = "proto3"; message A { string x = 1; }', "schemaType": "PROTOBUF"}
+        address = f"{client.url}/subjects/{urllib.request.quote(subject, safe='')}/versions"
+        request = urllib.request.Request(address, json.dumps(schema).encode(), {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=20).close()
+        with pytest.raises(SchemaError, match="PROTOBUF, which is not supported"):
+            client.fetch(subject)
+
+    def test_an_address_beside_the_registry_is_no_registry(self, registry: Registry) -> None:
+        parts = urlsplit(registry.url)
+        with (
+            RegistryClient(RegistryOptions(f"{parts.scheme}://{parts.netloc}/elsewhere", timeout=20)) as client,
+            pytest.raises(RegistryRefused, match="no schema registry"),
+        ):
+            client.subjects()
+
+    def test_this_registry_has_no_guids(self, client: RegistryClient, subject: str) -> None:
+        """The day it has, header framing can be tested with it."""
+        assert client.register(subject, ORDER, "json").registered.guid is None
+
+
+class TestContracts:
+    def test_a_version_is_asked_for_once(self, registry: Registry, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
+            contract = contracts.find(subject, "1")
+            assert contract is not None
+            assert contract.is_valid({"id": 1})
+            assert not contract.is_valid({"id": "1"})
+            assert contract.registered is not None
+            assert contracts.known == {(subject, "1"): contract}
+            asked = proxy.moved(Direction.TO_SERVER)
+            assert contracts.find(subject, "1") is contract
+            assert proxy.moved(Direction.TO_SERVER) == asked
+
+    def test_an_unknown_type_is_asked_for_once(self, registry: Registry, subject: str) -> None:
+        with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
+            assert contracts.find(subject, None) is None
+            assert contracts.versions(subject) == []
+            asked = proxy.moved(Direction.TO_SERVER)
+            for _ in range(1000):
+                assert contracts.find(subject, None) is None
+                assert contracts.versions(subject) == []
+            assert proxy.moved(Direction.TO_SERVER) == asked
+
+    def test_an_unknown_type_is_found_once_it_is_registered(self, client: RegistryClient, subject: str) -> None:
+        with RegistryContracts(client, compiled, warn=unheard, forget_seconds=0.05) as contracts:
+            assert contracts.find(subject, "1") is None
+            client.register(subject, ORDER, "json")
+            found = wait_until(lambda: contracts.find(subject, "1"), what="the new schema")
+            assert found is not None
+            assert found.version == 1
+
+    def test_a_new_latest_takes_over_in_the_background(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        with RegistryContracts(client, compiled, warn=unheard, refresh_seconds=0.05) as contracts:
+            contract = contracts.find(subject, None)
+            assert contract is not None
+            assert contract.version == 1
+            client.register(subject, WIDER, "json")
+            wait_until(lambda: contracts.known[subject, None].version == 2, what="the new latest")
+            assert contracts.known[subject, "1"] is contract
+            assert contracts.known[subject, "2"] is contracts.known[subject, None]
+
+    def test_a_new_latest_that_is_unfit_leaves_the_old_one(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        warnings: list[str] = []
+        with RegistryContracts(client, compiled, warn=warnings.append, refresh_seconds=0.05) as contracts:
+            contract = contracts.find(subject, None)
+            client.register(subject, {**WIDER, "$schema": "http://example.invalid/draft"}, "json")
+            wait_until(lambda: warnings, what="the warning")
+            client.register(subject, {**WIDER, "title": "fit"}, "json")
+            wait_until(lambda: contracts.known[subject, None].version == 3, what="the one after it")
+        assert contract is not None
+        assert len(warnings) == 1
+        assert f"version 1 of {subject} stays in use" in warnings[0]
+
+    def test_what_a_schema_refers_to_comes_with_it(self, client: RegistryClient, subject: str) -> None:
+        client.register(f"{subject} money", MONEY, "avro")
+        client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
+        given: list[Fetched] = []
+
+        def keep(fetched: Fetched) -> Contract:
+            given.append(fetched)
+            return JsonContract.compile(fetched.subject, fetched.version, {}, fetched.place)
+
+        with RegistryContracts(client, keep, warn=unheard) as contracts:
+            contracts.find(subject, "1")
+        assert [fetched.named for fetched in given] == [{"shop.Money": MONEY}]
+
+    def test_closing_ends_the_thread(self, client: RegistryClient) -> None:
+        RegistryContracts(client, compiled, warn=unheard).close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "registry-refresh"]
+
+
+class TestIdentified:
+    def test_a_folders_contracts_get_the_registrys_ids(self, client: RegistryClient, subject: str) -> None:
+        found = client.register(f"{subject}-value", {"$schema": DRAFTS[0], **ORDER}, "json")
+        folder = SchemaSet.of([JsonContract.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        named = identified(folder, client, lambda contract: f"{contract.subject}-value")
+        assert [contract.registered for contract in named] == [found.registered]
+        assert named.known[subject, None].is_valid({"id": 1})
+
+    def test_one_that_is_not_registered_is_named_with_the_remedy(self, client: RegistryClient, subject: str) -> None:
+        folder = SchemaSet.of([JsonContract.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        with pytest.raises(SchemaError, match=r"schemas/Order/1\.json is not registered") as missing:
+            identified(folder, client, lambda contract: contract.subject)
+        assert "tailrace schemas register" in missing.value.remedy
+
+
+class TestRegistering:
+    def test_a_folder_with_references_goes_there_and_back(
+        self, client: RegistryClient, tmp_path: Path, subject: str
+    ) -> None:
+        """In the order of references, translated to what the registry calls them; what comes back is usable."""
+        word = f"s{uuid.uuid4().hex[:8]}"
+        files = {
+            "Order/3.json": {"properties": {"to": {"$ref": "../ZAddress/7.json"}}},
+            "ZAddress/7.json": {"properties": {"zip": {"$ref": "../Zip/1.json#/$defs/zip"}}},
+            "Zip/1.json": {"$defs": {"zip": {"type": "string"}}},
+            "Price/1.avsc": PRICE,
+            "Money/1.avsc": MONEY,
+        }
+        for name, document in files.items():
+            (tmp_path / name).parent.mkdir()
+            (tmp_path / name).write_text(json.dumps(document))
+        folder = load_folder(tmp_path)
+
+        def subject_of(contract: Contract) -> str:
+            return f"{word}-{contract.subject}"
+
+        assert [entry.found for entry in compare(folder.contracts, client, subject_of)] == [None] * 5
+        done = list(register(compare(folder.contracts, client, subject_of), client))
+        assert [entry.subject for entry in done] == [
+            f"{word}-{name}" for name in ("Money", "Zip", "ZAddress", "Order", "Price")
+        ]
+        assert list(register(compare(folder.contracts, client, subject_of), client)) == []
+        named = identified(folder, client, subject_of)
+        assert all(contract.registered for contract in named)
+        with RegistryContracts(client, worker_registry.compiled, warn=unheard) as contracts:
+            order, price = contracts.find(f"{word}-Order", "1"), contracts.find(f"{word}-Price", None)
+        assert order is not None
+        assert price is not None
+        assert order.is_valid({"to": {"zip": "1"}})
+        assert not order.is_valid({"to": {"zip": 1}})
+        assert price.encode({"gross": {"cents": 3}}) == b"\x06"
+
+    def test_files_that_need_each_other_cannot_be_registered(self, tmp_path: Path) -> None:
+        for name, other in (("A", "B"), ("B", "A")):
+            (tmp_path / f"{name}.json").write_text(json.dumps({"properties": {"x": {"$ref": f"{other}.json"}}}))
+        with pytest.raises(SchemaError, match="refers to itself"):
+            in_order(load_folder(tmp_path).contracts)
+
+
+@contextmanager
+def proxied(registry: Registry) -> Iterator[tuple[TcpProxy, RegistryClient]]:
+    """A client whose questions go through a proxy, so that they can be counted."""
+    parts = urlsplit(registry.url)
+    assert parts.hostname
+    with (
+        TcpProxy((parts.hostname, parts.port or 80)) as proxy,
+        RegistryClient(RegistryOptions(f"http://{proxy.address}{parts.path}", timeout=20)) as client,
+    ):
+        yield proxy, client

@@ -1,0 +1,145 @@
+"""The required cases of the official JSON Schema Test Suite, through Tailrace's own parsing, compiling and checking.
+
+Where Tailrace differs from the suite, it does so on purpose, and every difference is counted here:
+
+- A schema that refers to a document which is not registered is refused, since nothing is ever fetched. With the
+  suite's remote documents registered beside it, it compiles, and its cases pass.
+- A schema with a meta-schema of its own is refused even then: which rules count must not depend on a document.
+  The engine alone passes those cases.
+- Formats are checked. The suite wants them to be mere remarks, from 2020-12 on, unless a meta-schema asks for more.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+import pytest
+
+from fetched import json_schema_suite
+from tailrace.errors import SchemaError
+from tailrace.schemas.json_contract import ALONE, JsonContract
+from tailrace.schemas.json_text import parse
+from tailrace.schemas.validators import Surroundings
+
+DRAFTS = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+class Tally(NamedTuple):
+    """How many cases of a draft end how."""
+
+    alone: int
+    """passed with the schema alone,"""
+    beside: int
+    """refused alone, passed with the remote documents registered,"""
+    own_meta_schema: int
+    """refused always; the engine passes them,"""
+    formats: int
+    """judged invalid where the suite takes a format for a remark."""
+
+
+EXPECTED = {
+    "draft4": Tally(593, 17, 0, 0),
+    "draft6": Tally(806, 23, 0, 0),
+    "draft7": Tally(890, 23, 0, 0),
+    "draft2019-09": Tally(1191, 31, 5, 0),
+    "draft2020-12": Tally(1189, 44, 5, 19),
+}
+
+
+class Suite(NamedTuple):
+    """The suite, its remote documents moved from localhost:1234 to an address where somebody listens."""
+
+    folder: Path
+    address: str
+
+    def read(self, file: Path) -> Any:
+        return parse(file.read_text("utf-8").replace("localhost:1234", self.address).encode())
+
+    def groups(self, draft: str) -> Iterator[tuple[str, Any]]:
+        for file in sorted((self.folder / "tests" / draft).glob("*.json")):
+            for group in self.read(file):
+                yield f"{file.stem}: {group['description']}", group
+
+    def remotes(self, draft: str) -> Surroundings:
+        """The remote documents of a draft and those of none, under the addresses they would be fetched from."""
+        documents = {}
+        for file in sorted((self.folder / "remotes").rglob("*.json")):
+            name = file.relative_to(self.folder / "remotes")
+            if name.parts[0] == draft:
+                documents[f"http://{self.address}/{name}"] = of_draft(self.read(file), draft)
+            elif not name.parts[0].startswith("draft"):
+                documents[f"http://{self.address}/{name}"] = self.read(file)
+        return Surroundings.of(documents)
+
+
+@pytest.fixture
+def suite() -> Iterator[Suite]:
+    """The suite; afterwards, nobody may have called where its remote documents are said to be."""
+    folder = json_schema_suite()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield Suite(folder, f"127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def of_draft(schema: Any, draft: str) -> Any:
+    return {"$schema": DRAFTS[draft], **schema} if isinstance(schema, dict) else schema
+
+
+def wrong(contract: JsonContract, group: Any) -> list[str]:
+    """The cases that a contract judges otherwise than the suite. Whatever is invalid must be explained, too."""
+    found = []
+    for case in group["tests"]:
+        text = json.dumps(case["data"]).encode()
+        value = parse(text)
+        valid = contract.is_valid(value)
+        if valid != case["valid"]:
+            found.append(case["description"])
+        assert valid or 0 < len(contract.explain(value, len(text))) < 4096
+    return found
+
+
+def compiled(schema: Any, surroundings: Surroundings = ALONE) -> JsonContract | None:
+    """The contract, or None if the schema is refused."""
+    try:
+        return JsonContract.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
+    except SchemaError:
+        return None
+
+
+@pytest.mark.timeout(900)  # The first run fetches the suite.
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_every_required_case_passes_or_differs_on_purpose(suite: Suite, draft: str) -> None:
+    tally = Counter[str]()
+    remotes = suite.remotes(draft)
+    for name, group in suite.groups(draft):
+        schema = of_draft(group["schema"], draft)
+        size = len(group["tests"])
+        if contract := compiled(schema):
+            differing = wrong(contract, group)
+            remarks = [case for case in differing if case.endswith("is only an annotation by default")]
+            assert differing == (remarks if name.startswith("format: ") else []), name
+            tally["alone"] += size - len(remarks)
+            tally["formats"] += len(remarks)
+        elif contract := compiled(schema, remotes):
+            assert not wrong(contract, group), name
+            tally["beside"] += size
+        else:
+            assert schema["$schema"].startswith(f"http://{suite.address}/"), f"{name} is refused"
+            engine = jsonschema_rs.validator_for(schema, **remotes.options())
+            assert all(engine.is_valid(case["data"]) == case["valid"] for case in group["tests"]), name
+            tally["own_meta_schema"] += size
+    assert Tally(**{field: tally[field] for field in Tally._fields}) == EXPECTED[draft]
