@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 STACK  := $(VENV)/.stack
+FETCHED := $(VENV)/.fetched
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
@@ -28,7 +29,13 @@ $(STACK): $(READY)
 demo: $(STACK) ## See it work: real Postgres, real Kafka, the connector killed twice, a verdict
 	@$(BIN)/tailrace demo
 
-test: $(STACK) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
+$(FETCHED): $(STACK) tests/fetched.py
+	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"
+	@$(BIN)/tailrace stack fetch --registry
+	@$(BIN)/python tests/fetched.py
+	@touch $@
+
+test: $(FETCHED) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
@@ -41,8 +48,9 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(STACK) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical
+bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical, and what contracts cost
 	@$(BIN)/python -m benchmarks.drain
+	@$(BIN)/python -m benchmarks.contracts
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -41,7 +41,9 @@ def run(
         TAILRACE_KAFKA__BOOTSTRAP=kafka:9092 tailrace run orders.yaml --log-json
     """
     logs.configure(as_json=log_json)
-    supervisor = Supervisor(assemble(load_pipeline(file), adopt=adopt))
+    settings = load_pipeline(file)
+    log = logs.Log(pipeline=settings.pipeline)
+    supervisor = Supervisor(assemble(settings, adopt=adopt, warn=lambda what: log.warning("schemas", what=what)))
     _spare_garbage_collection()
 
     def on_signal(number: int, _: FrameType | None) -> None:

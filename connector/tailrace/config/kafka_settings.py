@@ -113,6 +113,11 @@ def hidden_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
     }
 
 
+def revealed(settings: Mapping[str, Setting]) -> dict[str, str | int | float | bool]:
+    """The same settings with secrets revealed: for a client library and nothing else."""
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in settings.items()}
+
+
 def _number(settings: Mapping[str, Setting], name: str) -> int | None:
     value = settings.get(name)
     if value is None:

@@ -19,10 +19,11 @@ import yaml
 from pydantic import ValidationError
 
 from tailrace.config.document import Document, Place, read_document
-from tailrace.config.model import SECRET_PLACES, Pipeline, Section
+from tailrace.config.model import SECRET_PLACES, Pipeline
 from tailrace.config.problems import Problem, config_error, field_at, found_problems, section_of
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret, fit_connection
+from tailrace.config.section import Section
 
 PREFIX = "TAILRACE_"
 _LISTS = (("source", "order_by"), ("outbox", "columns"), ("kafka", "settings"))

@@ -1,28 +1,18 @@
 """Every setting of a pipeline, in one place: names, defaults, and what is expected of each.
 
 `description` says what is expected and `examples` shows it: both are what a user reads when a setting is
-wrong, so a setting and its error message cannot drift apart. Models are frozen and know no unknown fields.
-A setting that came through a reference is shown as it was written, whether printed or dumped; the attribute
-holds the resolved value.
+wrong, so a setting and its error message cannot drift apart.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-from tailrace.config.kafka_settings import checked_settings, wrong
-from tailrace.config.secrets import Secret
+from tailrace.config.contracts import Format, Schemas
+from tailrace.config.kafka_settings import checked_settings, revealed, wrong
+from tailrace.config.section import Section
 from tailrace.config.values import (
     Bootstrap,
     Column,
@@ -37,29 +27,11 @@ from tailrace.config.values import (
     Whole,
 )
 
-SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"))
+SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"), ("schemas", "registry", "settings"))
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""
 
 DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
 """Debezium's own naming: used when neither rules nor a template are given."""
-
-
-class Section(BaseModel):
-    """A part of the file. `_written` holds, by field, what was written where a reference was used."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    def remember_written(self, field: str, written: object) -> None:
-        """Shows `written` instead of the field's resolved value from now on."""
-        self._written[field] = written
-
-    def __repr_args__(self) -> list[tuple[str | None, object]]:
-        return [(name, self._written.get(name or "", value)) for name, value in super().__repr_args__()]
-
-    @model_serializer(mode="wrap")
-    def _shown(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**handler(self), **self._written}
 
 
 class Source(Section):
@@ -103,6 +75,8 @@ class ColumnOverrides(Section):
     payload: Column | None = Field(default=None, description="a column name", examples=["body"])
     version: Column | None = Field(default=None, description="a column name", examples=["schema_version"])
     timestamp: Column | None = Field(default=None, description="a column name", examples=["created_at"])
+    subject: Column | None = Field(default=None, description="a column name", examples=["subject"])
+    stream: Column | None = Field(default=None, description="a column name", examples=["stream"])
 
     def given(self) -> dict[str, str]:
         """Only what was overridden, by the layout's own names."""
@@ -113,18 +87,6 @@ class Outbox(Section):
     layout: Literal["debezium"] = Field(default="debezium", description="debezium", examples=["debezium"])
     columns: ColumnOverrides = Field(
         default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
-    )
-
-
-class Schemas(Section):
-    folder: Folder = Field(
-        default=Path("schemas"),
-        validate_default=True,
-        description="a folder of schemas",
-        examples=["schemas"],
-    )
-    unknown: Literal["dead_letter", "pass"] = Field(
-        default="dead_letter", description="dead_letter or pass", examples=["dead_letter"]
     )
 
 
@@ -160,7 +122,7 @@ class Kafka(Section):
 
     def client_settings(self) -> dict[str, str | int | float | bool]:
         """The pass-through settings with secrets revealed: for the client library and nothing else."""
-        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.settings.items()}
+        return revealed(self.settings)
 
 
 class Limits(Section):
@@ -196,6 +158,9 @@ class Pipeline(Section):
     )
     schemas: Schemas | None = Field(
         default=None, description="settings such as `folder: schemas`", examples=["{folder: schemas}"]
+    )
+    format: Format = Field(
+        default=Format(), description="settings such as `value: avro`", examples=["{value: avro, schema_id: prefix}"]
     )
     topics: Topics = Field(
         default=Topics(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
@@ -235,6 +200,7 @@ class Pipeline(Section):
                 "kafka",
                 "dead_letter_topic",
             )
+        self.format.require_registry(has_registry=self.schemas is not None and self.schemas.registry is not None)
         checked_settings(
             self.kafka.settings,
             self.limits.payload_bytes,

@@ -18,8 +18,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tailrace.config.document import Place
-from tailrace.config.model import SECRET_PLACES, Pipeline, Section
+from tailrace.config.model import SECRET_PLACES, Pipeline
 from tailrace.config.secrets import hide_passwords, mask
+from tailrace.config.section import Section
 from tailrace.errors import ConfigError
 
 _SHOWN = 60

@@ -68,15 +68,36 @@ def template(text: str) -> str:
     return text
 
 
+def registry_url(text: str) -> str:
+    found = re.fullmatch(r"https?://[^\s/?#@]+(?:/[^\s?#@]*)?", text)
+    if not found:
+        raise wrong(
+            "the registry's address: http:// or https://, a host, no user and no password",
+            "write it like `url: https://registry.example.org`, credentials under `settings`",
+        )
+    return text.rstrip("/")
+
+
+def subject(text: str) -> str:
+    unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"topic", "type"})
+    if unknown or "{" in re.sub(r"\{(topic|type)\}", "", text) or not text:
+        raise wrong("a subject in which {type} and {topic} may stand", 'write it like `subject: "{topic}-{type}"`')
+    return text
+
+
 def folder(path: Path, info: ValidationInfo) -> Path:
     """Relative to the pipeline's file, whatever directory Tailrace was started in."""
-    base: Path | None = (info.context or {}).get("folder")
+    return existing_folder(path, (info.context or {}).get("folder"))
+
+
+def existing_folder(path: Path, base: Path | None, *place: str) -> Path:
     if base is None:
         return path
     if not (base / path).is_dir():
         raise wrong(
             "a folder that exists, relative to the pipeline's file",
             "create the folder, or correct its name",
+            *place,
         )
     return base / path
 
@@ -103,6 +124,11 @@ Template = Annotated[str, AfterValidator(template)]
 Column = Annotated[str, Field(min_length=1, max_length=63)]
 Topic = Annotated[str, AfterValidator(topic)]
 Replication = Annotated[Whole, AfterValidator(replication)]
+RegistryUrl = Annotated[str, AfterValidator(registry_url)]
+Subject = Annotated[str, AfterValidator(subject)]
+RegistrySettings = Annotated[
+    dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_settings)
+]
 Folder = Annotated[Path, AfterValidator(folder)]
 Settings = Annotated[
     dict[Annotated[str, AfterValidator(setting_name)], Annotated[Setting, PlainValidator(setting_value)]],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tailrace.config.model import Pipeline as Settings
+from tailrace.event import OutboxEvent, Route
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
+from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
@@ -16,11 +19,10 @@ from tailrace.pipeline import Line
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.folder import load_folder
+from tailrace.routing.view import View
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
-from tailrace.wire.records import plain_record
+from tailrace.worker.contracts import PipelineContracts
 
 DEAD_LETTER_RETENTION_MS = 30 * 24 * 3600 * 1000
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
@@ -35,7 +37,9 @@ class Assembly:
     kafka: KafkaOptions
     postgres: PostgresOptions
     specs: dict[str, TopicSpec]
-    line: Line
+    contracts: PipelineContracts
+    route: Callable[[OutboxEvent], Route]
+    partitions: PartitionWatch
 
     def source(self, wake: Wake) -> PostgresSource:
         return PostgresSource(self.postgres, wake=wake)
@@ -44,52 +48,54 @@ class Assembly:
         """The same without --adopt, which holds for one start."""
         return replace(self, postgres=replace(self.postgres, adopt=False))
 
+    def line(self) -> Line:
+        """What happens to each event; the schema registry, if there is one, is asked the first time."""
+        self.contracts.ready()
+        limits = self.settings.limits
+        return Line(
+            layout=Layout(column_map(self.settings)),
+            route=self.route,
+            check=self.contracts.checker().check,
+            record=self.contracts.records(),
+            dead_letter=partial(
+                dead_letter,
+                letter_topic=self.kafka.dead_letter_topic,
+                pipeline=self.settings.pipeline,
+                limit_bytes=DEAD_LETTER_BYTES,
+            ),
+            halt_on_invalid=self.settings.on_invalid == "halt",
+            batch_records=limits.batch_records,
+            batch_bytes=limits.batch_bytes,
+        )
+
     def publisher(self, wake: Wake) -> Publisher:
         """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
         admin = offsets.admin_client(self.kafka)
         offsets.ensure(self.kafka, admin)
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
-        keeper = TopicKeeper(admin, self.specs, default, create=topics.create)
+        keeper = TopicKeeper(admin, self.specs, default, self.partitions, create=topics.create)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
         return Publisher(self.kafka, keeper, wake=wake)
 
 
-def assemble(settings: Settings, *, adopt: bool = False) -> Assembly:
+def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Assembly:
     """Reads schemas and topic rules, and refuses what cannot work before any server is asked."""
     columns = column_map(settings)
-    specs = load_topics(settings.topics.folder) if settings.topics.folder else []
+    view = routing_view(settings.pipeline, columns)
+    specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     kafka = kafka_options(settings)
     require_usable(kafka)
-    line = Line(
-        layout=Layout(columns),
-        check=_checker(settings).check,
-        route=Router(
-            specs, settings.topics.template, reserved=frozenset({kafka.offsets_topic, kafka.dead_letter_topic})
-        ).route,
-        record=plain_record,
-        dead_letter=partial(
-            dead_letter,
-            letter_topic=kafka.dead_letter_topic,
-            pipeline=settings.pipeline,
-            limit_bytes=DEAD_LETTER_BYTES,
-        ),
-        halt_on_invalid=settings.on_invalid == "halt",
-        batch_records=settings.limits.batch_records,
-        batch_bytes=settings.limits.batch_bytes,
-    )
-    letters = TopicSpec(
-        kafka.dead_letter_topic,
-        1,
-        kafka.internal_replication,
-        {"retention.ms": str(DEAD_LETTER_RETENTION_MS), "max.message.bytes": str(2 * DEAD_LETTER_BYTES)},
-    )
+    reserved = frozenset({kafka.offsets_topic, kafka.dead_letter_topic})
+    router = Router(specs, settings.topics.template, reserved=reserved, view=view)
     return Assembly(
         settings,
         kafka,
         postgres_options(settings, columns, adopt=adopt),
-        {spec.topic: spec for spec in (*reversed(specs), letters)},
-        line,
+        {spec.topic: spec for spec in (dead_letter_spec(kafka), *reversed(specs))},
+        PipelineContracts(settings, warn=warn),
+        router.route,
+        PartitionWatch(settings.pipeline),
     )
 
 
@@ -124,11 +130,18 @@ def postgres_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fa
     )
 
 
+def dead_letter_spec(kafka: KafkaOptions) -> TopicSpec:
+    """What the dead-letter topic is like, unless a spec of the user's own describes it."""
+    config = {"retention.ms": str(DEAD_LETTER_RETENTION_MS), "max.message.bytes": str(2 * DEAD_LETTER_BYTES)}
+    return TopicSpec(kafka.dead_letter_topic, 1, kafka.internal_replication, config)
+
+
+def routing_view(pipeline: str, columns: ColumnMap) -> View:
+    """What routing rules see of this pipeline."""
+    mapped = dict(columns.parts())
+    taken = {mapped[part]: part for part in ("id", "payload", "key", "aggregate", "type") if part in mapped}
+    return View(pipeline, columns.subject, columns.stream, taken)
+
+
 def column_map(settings: Settings) -> ColumnMap:
     return replace(DEBEZIUM, **settings.outbox.columns.given())
-
-
-def _checker(settings: Settings) -> Checker:
-    schemas = load_folder(settings.schemas.folder) if settings.schemas else None
-    unknown = settings.schemas.unknown if settings.schemas else "pass"
-    return Checker(schemas, unknown=unknown, max_bytes=settings.limits.payload_bytes)

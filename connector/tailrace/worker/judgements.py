@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.lsn import format_lsn
+from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
 from tailrace.sources.postgres.admission import Slot
 from tailrace.worker.findings import Check, fail, human_bytes, is_loopback, ok, warn
 
@@ -56,6 +57,23 @@ def judge_free(what: str, used: int, most: int, *, needed: bool) -> Check:
         )
         return fail(f"free {what}", f"none: {used} of {most} are in use ({setting})", mend)
     return ok(f"free {what}", f"{most - used} of {most}")
+
+
+def judge_partitions(spec: TopicSpec, live: int) -> Check | None:
+    """Whether a topic has the partitions that its spec declares; None if so, or if it declares none."""
+    if spec.partitions in (BROKER_DEFAULT, live):
+        return None
+    found = f"has {live} partition{'s' * (live != 1)}, its spec says {spec.partitions}"
+    place = f" ({spec.line_of('partitions')})" if spec.line_of("partitions") else ""
+    mend = f"Write partitions: {live} in its spec{place}"
+    if spec.partitions < live:
+        return warn(
+            f"topic {spec.topic}",
+            f"{found}: if it was grown, events of one key stand on two partitions and their order is not kept",
+            f"{mend}; partitions cannot be taken away.",
+        )
+    grow = "or run `tailrace topics apply --grow`, which moves existing keys to other partitions"
+    return warn(f"topic {spec.topic}", found, f"{mend}, {grow}.")
 
 
 def judge_slot(slot: Slot | None, name: str, database: str) -> Check:

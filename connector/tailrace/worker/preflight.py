@@ -22,7 +22,8 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Step, admit
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.worker.assembly import column_map, kafka_options, postgres_options
+from tailrace.worker.assembly import column_map, kafka_options, postgres_options, routing_view
+from tailrace.worker.contracts import PipelineContracts
 from tailrace.worker.findings import Check, State, failed, ok
 from tailrace.worker.preflight_kafka import KafkaSide
 from tailrace.worker.preflight_postgres import PostgresSide
@@ -40,6 +41,7 @@ def preflight(file: Path, *, offline: bool = False) -> list[Check]:
         return checks
     postgres = PostgresSide(postgres_options(settings, column_map(settings)), column_map(settings))
     kafka = _kafka_side(settings, specs)
+    checks += _registry(settings)
     checks += postgres.checks()
     checks += kafka.checks()
     if postgres.reachable and kafka.reachable:
@@ -52,23 +54,44 @@ def passed(checks: list[Check]) -> bool:
 
 
 def _schemas(settings: Settings) -> Check:
-    if settings.schemas is None:
+    schemas = settings.schemas
+    if schemas is None:
         return ok("schemas", "none: payloads are published without being checked")
+    if schemas.folder is None:
+        return ok("schemas", f"in the registry at {schemas.registry.url if schemas.registry else '?'}")
     try:
-        contracts = list(load_folder(settings.schemas.folder))
+        contracts = list(load_folder(schemas.folder))
     except SchemaError as error:
         return failed("schemas", error)
-    if not contracts and settings.schemas.unknown == "dead_letter":
-        found = f"{settings.schemas.folder} is empty: every event would be a dead letter"
+    if not contracts and schemas.unknown == "dead_letter":
+        found = f"{schemas.folder} is empty: every event would be a dead letter"
         return Check("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
-    return ok("schemas", f"{len(contracts)} in {settings.schemas.folder}")
+    return ok("schemas", f"{len(contracts)} in {schemas.folder}")
+
+
+def _registry(settings: Settings) -> list[Check]:
+    """Whether the registry answers, and knows what the folder holds."""
+    registry = settings.schemas.registry if settings.schemas else None
+    if registry is None:
+        return []
+    from tailrace.worker.registry import registry_client
+
+    try:
+        with registry_client(registry) as client:
+            subjects = client.subjects()
+        if settings.schemas and settings.schemas.folder:
+            PipelineContracts(settings, warn=lambda _: None).ready()
+    except TailraceError as error:
+        return [failed("registry", error)]
+    return [ok("registry", f"{len(subjects)} subjects at {registry.url}")]
 
 
 def _topics(settings: Settings) -> tuple[list[TopicSpec], list[Check]]:
     topics = settings.topics
     try:
-        specs = load_topics(topics.folder) if topics.folder else []
-        Router(specs, topics.template)
+        view = routing_view(settings.pipeline, column_map(settings))
+        specs = load_topics(topics.folder, view) if topics.folder else []
+        Router(specs, topics.template, view=view)
     except ConfigError as error:
         return [], [failed("topics", error)]
     parts = [f"{len(specs)} in {topics.folder}"] if topics.folder else []

@@ -11,6 +11,7 @@ from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.worker.assembly import DEAD_LETTER_BYTES
 from tailrace.worker.findings import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
+from tailrace.worker.judgements import judge_partitions
 
 RECORD_OVERHEAD = 512
 """A record is its payload and about this much: key, headers, framing."""
@@ -108,13 +109,8 @@ class KafkaSide:
         partitions = self._cluster.topics.get(topic)
         if partitions is None:
             return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
-        if spec.partitions not in (-1, partitions):
-            server = f"--bootstrap-server {self._options.bootstrap}"
-            more = f"kafka-topics {server} --alter --topic {topic} --partitions {spec.partitions}"
-            mend = f"Write partitions: {partitions} in its spec"
-            if spec.partitions > partitions:
-                mend += f", or add partitions, which moves keys to others: {more}"
-            return warn(name, f"has {partitions} partitions, its spec says {spec.partitions}", f"{mend}.")
+        if (different := judge_partitions(spec, partitions)) is not None:
+            return different
         largest = int(topic_config(self._observer.admin, topic).get("max.message.bytes", 0))
         if largest < self._payload_bytes + RECORD_OVERHEAD:
             return warn(

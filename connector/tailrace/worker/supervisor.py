@@ -62,13 +62,14 @@ class Supervisor:
         self._log.info("stopped")
 
     def _attempt(self) -> None:
+        line = self._assembly.line()
         publisher = self._assembly.publisher(self._wake)
         if self._claim.made:
             self._step_aside()
         else:
             self._claim.make()
         source = self._assembly.source(self._wake)
-        pipeline = Pipeline(source, publisher, self._assembly.line, wake=self._wake, stopping=self._stopped.is_set)
+        pipeline = Pipeline(source, publisher, line, wake=self._wake, stopping=self._stopped.is_set)
         try:
             pipeline.run(started=self._started)
         except Unavailable as error:

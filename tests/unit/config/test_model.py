@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tailrace.config.model import SECRET_PLACES, ColumnOverrides, Pipeline, Section
+from tailrace.config.model import SECRET_PLACES, ColumnOverrides, Pipeline
 from tailrace.config.problems import field_at, section_of
 from tailrace.config.secrets import Secret
+from tailrace.config.section import Section
 from tailrace.sqlname import split_table
 
 SMALLEST: dict[str, Any] = {

@@ -1,0 +1,189 @@
+"""Part of `make bench`: what contracts cost. The same backlog, drained without checking, with it, and as Avro.
+
+Each pipeline has a slot of its own behind the same backlog, and drains it in the same run on the same warmed-up
+servers; the ratios to the drain without any schema are what to compare. Beside them the cost of each step per event,
+measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import timeit
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_backlog
+from benchmarks.processes import Connector, drain
+from benchmarks.real_events import FLAT_AVRO, REAL_DDL, TYPES, avro_schema, json_schema
+from tailrace.event import OutboxEvent
+from tailrace.proof.reader import read_all
+from tailrace.routing.router import Router
+from tailrace.routing.specs import TopicSpec
+from tailrace.schemas.checking import Checker
+from tailrace.schemas.folder import load_folder
+from tailrace.stack import Registry, Stack
+
+SHAPE = Shape("100 rows a transaction", 1500, 100)
+WARM_UP = Shape("warm-up", 1000, 100)
+RESULTS = Path(__file__).parent / "results" / "contracts.json"
+
+SCHEMAS: dict[str, dict[str, dict[str, Any]]] = {
+    "flat": {"json": {"OrderPlaced": SCHEMA}, "avro": {"OrderPlaced": FLAT_AVRO}},
+    "real": {
+        "json": {name: json_schema(name) for name in TYPES},
+        "avro": {name: avro_schema(name) for name in TYPES},
+    },
+}
+DDL = {"flat": EVENTS_DDL, "real": REAL_DDL}
+REACH = {("flat", "json"): 0.85, ("real", "json"): 0.70, ("flat", "avro"): 0.60, ("real", "avro"): 0.60}
+
+
+def main() -> None:
+    arguments = _arguments()
+    result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "drain": [], "steps": []}
+    with (
+        Stack("16", progress=_say) as stack,
+        Registry(progress=_say) as registry,
+        tempfile.TemporaryDirectory() as name,
+    ):
+        folder = Path(name)
+        for kind in ("flat", "real"):
+            for form in ("json", "avro"):
+                write_schemas(folder / f"{kind}-{form}", SCHEMAS[kind][form], form)
+        _drains(stack, registry.url, folder, "flat", WARM_UP, "warm")
+        for kind in ("flat", "real"):
+            scaled = Shape(SHAPE.name, max(1, int(SHAPE.transactions * arguments.scale)), SHAPE.events)
+            result["drain"] += _drains(stack, registry.url, folder, kind, scaled, kind)
+            result["steps"].append(_steps(stack, folder, kind))
+    _report(result)
+    if arguments.scale == 1:
+        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def write_schemas(folder: Path, documents: dict[str, dict[str, Any]], form: str) -> None:
+    for subject, document in documents.items():
+        file = folder / subject / ("1.json" if form == "json" else "1.avsc")
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(document))
+
+
+def _drains(stack: Stack, url: str, folder: Path, kind: str, shape: Shape, name: str) -> list[dict[str, Any]]:
+    dsn = stack.postgres.create_database(name)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(DDL[kind])
+    variants: dict[str, dict[str, Any]] = {
+        "none": {},
+        "json": {"schemas": {"folder": f"{kind}-json"}},
+        "avro": {
+            "schemas": {"folder": f"{kind}-avro", "registry": {"url": url}},
+            "format": {"value": "avro", "schema_id": "prefix"},
+        },
+    }
+    files = {variant: _pipeline(folder, f"{name}_{variant}", dsn, stack, more) for variant, more in variants.items()}
+    _register(files["avro"])
+    for file in files.values():
+        Connector(file).stop()  # creates publication and slot, so that the backlog lies behind them
+    _say(f"{kind}: writing {shape.total:,} events")
+    end = write_backlog(dsn, shape)
+    rows: list[dict[str, Any]] = []
+    for variant, file in files.items():
+        _say(f"{kind}: draining, {variant}")
+        done = drain(file, dsn, f"tailrace_{name}_{variant}", end, shape.total)
+        arrived = len(read_all(stack.kafka.bootstrap, [f"{name}_{variant}.order"]))
+        if arrived != shape.total:
+            raise SystemExit(f"{arrived:,} events arrived instead of {shape.total:,}")
+        row = {
+            "events": kind,
+            "variant": variant,
+            "payload_bytes": payload_bytes(dsn),
+            "events_per_s": round(done.rate),
+            "cpu_s_per_million": round(done.cpu_seconds / shape.total * 1e6, 2),
+        }
+        rows.append({**row, "ratio": round(row["events_per_s"] / (rows or [row])[0]["events_per_s"], 3)})
+    return rows
+
+
+def _pipeline(folder: Path, name: str, dsn: str, stack: Stack, more: dict[str, Any]) -> Path:
+    file = folder / f"{name}.yaml"
+    settings = {
+        "pipeline": name,
+        "source": {"postgres": dsn, "table": "public.outbox"},
+        "topics": {"template": f"{name}.{{aggregate}}", "partitions": 3},
+        "kafka": {"bootstrap": stack.kafka.bootstrap},
+        **more,
+    }
+    file.write_text(json.dumps(settings))
+    return file
+
+
+def _register(file: Path) -> None:
+    from tailrace.cli import main as tailrace
+
+    try:
+        tailrace(["schemas", "register", str(file), "--yes"])
+    except SystemExit as ended:
+        if ended.code:
+            raise
+
+
+def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
+    """Each step alone, per event, over the events of the table."""
+    with psycopg.connect(stack.postgres.dsn(kind)) as connection:
+        rows = connection.execute("SELECT type, aggregateid, payload::text FROM outbox LIMIT 1000").fetchall()
+    events = [
+        OutboxEvent("e", type_name, "order", key.encode(), text.encode(), None, "0/1:0", 0, [])
+        for type_name, key, text in rows
+    ]
+    router = Router([TopicSpec(f"t{number}", types=(f"Other{number}*",)) for number in range(9)], "{aggregate}")
+    plain = Checker(load_folder(folder / f"{kind}-json"), max_bytes=1_000_000).check
+    avro = Checker(load_folder(folder / f"{kind}-avro"), max_bytes=1_000_000).check
+
+    def encode(event: OutboxEvent) -> bytes:
+        value, contract = avro(event, "t")
+        assert contract is not None
+        return contract.encode(value)
+
+    steps = {"route": router.route, "check_json": lambda e: plain(e, "t"), "check_avro": lambda e: avro(e, "t")}
+    told = {name: _microseconds(step, events) for name, step in {**steps, "check_and_encode_avro": encode}.items()}
+    return {"events": kind, **told}
+
+
+def _microseconds(step: Any, events: list[OutboxEvent]) -> float:
+    def run() -> None:
+        for event in events:
+            step(event)
+
+    return round(min(timeit.repeat(run, number=3, repeat=5)) / 3 / len(events) * 1e6, 2)
+
+
+def _report(result: dict[str, Any]) -> None:
+    print(f"\n{'':16}{'payload':>9}{'events/s':>10}{'ratio':>8}{'reach':>8}{'CPU s/M':>9}")
+    for row in result["drain"]:
+        reach = REACH.get((row["events"], row["variant"]))
+        print(
+            f"{row['events'] + ', ' + row['variant']:16}{row['payload_bytes']:>7} B{row['events_per_s']:>10,}"
+            f"{row['ratio']:>8.0%}{f'{reach:.0%}' if reach else '':>8}{row['cpu_s_per_million']:>9.1f}"
+        )
+    print("\nµs per event, each step alone:")
+    for row in result["steps"]:
+        print(f"  {row['events']}: " + ", ".join(f"{name} {value}" for name, value in row.items() if name != "events"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

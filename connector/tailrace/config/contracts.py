@@ -1,0 +1,107 @@
+"""Settings of what goes on Kafka: which schemas hold, and in which form values and keys are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from tailrace.config.kafka_settings import revealed, wrong
+from tailrace.config.section import Section
+from tailrace.config.values import Folder, RegistrySettings, RegistryUrl, Seconds, Subject, existing_folder
+
+
+class Registry(Section):
+    """A registry that speaks Confluent's API."""
+
+    url: RegistryUrl = Field(description="the registry's address", examples=["https://registry.example.org"])
+    subject: Subject = Field(
+        default="{type}",
+        description="a subject in which {type} and {topic} may stand",
+        examples=["{topic}-{type}"],
+    )
+    settings: RegistrySettings = Field(
+        default={},
+        description="settings of the registry's client by name",
+        examples=["{basic.auth.user.info: '${env:REGISTRY_LOGIN}'}"],
+    )
+    timeout: Seconds = Field(
+        default=10, gt=0, le=300, description="seconds, up to 300", examples=["10"], allow_inf_nan=False
+    )
+
+    def client_settings(self) -> dict[str, str]:
+        return {name: str(value) for name, value in revealed(self.settings).items()}
+
+
+class Schemas(Section):
+    """Where the schemas are: in a folder, in a registry, or in a folder whose ids a registry knows."""
+
+    folder: Folder | None = Field(default=None, description="a folder of schemas", examples=["schemas"])
+    registry: Registry | None = Field(
+        default=None, description="settings such as `url: http://localhost:8081`", examples=["{url: 'http://…:8081'}"]
+    )
+    unknown: Literal["dead_letter", "pass"] = Field(
+        default="dead_letter", description="dead_letter or pass", examples=["dead_letter"]
+    )
+
+    @model_validator(mode="after")
+    def _somewhere(self, info: ValidationInfo) -> Self:
+        if self.folder is None and self.registry is None:
+            self.__dict__["folder"] = existing_folder(
+                Path("schemas"), (info.context or {}).get("folder"), "schemas", "folder"
+            )
+        return self
+
+
+class Format(Section):
+    """How values and keys are written."""
+
+    value: Literal["json", "avro"] = Field(default="json", description="json or avro", examples=["json"])
+    key: Literal["bytes", "json", "avro"] = Field(
+        default="bytes", description="bytes, json or avro", examples=["bytes"]
+    )
+    schema_id: Literal["none", "prefix", "header"] = Field(
+        default="none", description="none, prefix or header", examples=["prefix"]
+    )
+    cloudevents: Literal["none", "binary", "structured"] = Field(
+        default="none", description="none, binary or structured", examples=["binary"]
+    )
+    source: str = Field(
+        default="",
+        max_length=200,
+        pattern=r"^[!-~]*$",
+        description="the CloudEvents `source`, an address such as /shop/orders",
+        examples=["/shop/orders"],
+    )
+
+    def require_registry(self, *, has_registry: bool) -> None:
+        """Refuses what readers could not make sense of."""
+        if "avro" in (self.value, self.key) and self.schema_id == "none":
+            raise wrong(
+                "prefix or header, because Avro cannot be read without its schema",
+                "add `schema_id: prefix` to format",
+                "format",
+                "schema_id",
+            )
+        if self.schema_id != "none" and not has_registry:
+            raise wrong(
+                "none, as long as no registry gives schemas their ids",
+                "name one under schemas.registry, such as `registry: {url: http://localhost:8081}`",
+                "format",
+                "schema_id",
+            )
+        if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
+            raise wrong(
+                "binary, because a structured event is one JSON text without a schema's id",
+                "write `cloudevents: binary`, or leave schema_id and avro out",
+                "format",
+                "cloudevents",
+            )
+        if (self.cloudevents, self.value, self.schema_id) == ("binary", "json", "prefix"):
+            raise wrong(
+                "header, because a CloudEvent of the type application/json cannot begin with a schema's id",
+                "write `schema_id: header`, which leaves the value alone",
+                "format",
+                "schema_id",
+            )

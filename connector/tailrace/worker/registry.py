@@ -1,0 +1,68 @@
+"""A pipeline's schema registry: its client, and contracts made of what it has.
+
+Imported when a pipeline has a registry, and not before: with the libraries behind it that is 10 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import quote, urljoin
+
+from tailrace.config.contracts import Registry
+from tailrace.schemas import avro_names
+from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.confluent import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.contracts import Contract, Contracts, SchemaSet
+from tailrace.schemas.json_contract import JsonContract
+from tailrace.schemas.registering import identified
+from tailrace.schemas.registry_contracts import RegistryContracts
+from tailrace.schemas.validators import BASE, Surroundings
+from tailrace.worker.contracts import KEY_SUFFIX
+
+
+def ask(registry: Registry, folder: SchemaSet | None, warn: Callable[[str], None]) -> Contracts:
+    """The registry's own contracts, or those of a folder with the ids it gave them; RegistryUnavailable if away."""
+    client = registry_client(registry)
+    if folder is not None:
+        with client:
+            return identified(folder, client, partial(registered_as, registry.subject))
+    client.subjects()
+    return RegistryContracts(client, compiled, warn=warn)
+
+
+def registry_client(registry: Registry) -> RegistryClient:
+    return RegistryClient(RegistryOptions(registry.url, registry.client_settings(), registry.timeout))
+
+
+def compiled(fetched: Fetched) -> Contract:
+    """A contract of what a registry has."""
+    address = f"{BASE}{quote(fetched.subject)}/{fetched.version}.json"
+    if fetched.kind == "avro":
+        named = {name: definition for doc in fetched.named.values() for name, definition in avro_names.definitions(doc)}
+        return AvroContract.compile(
+            fetched.subject,
+            fetched.version,
+            fetched.document,
+            fetched.place,
+            named=named,
+            references=fetched.references,
+            registered=fetched.registered,
+        )
+    around = Surroundings.of({urljoin(address, name): document for name, document in fetched.named.items()})
+    return JsonContract.compile(
+        fetched.subject,
+        fetched.version,
+        fetched.document,
+        fetched.place,
+        surroundings=around.at(address),
+        references=fetched.references,
+        registered=fetched.registered,
+    )
+
+
+def registered_as(template: str, contract: Contract) -> str:
+    # The schema of a topic's keys has a name of its own, whatever those of events are called.
+    return (
+        contract.subject if contract.subject.endswith(KEY_SUFFIX) else template.format(type=contract.subject, topic="")
+    )

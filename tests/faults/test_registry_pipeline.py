@@ -1,0 +1,126 @@
+"""Rows 54 and 55 of the fault matrix for a whole pipeline: a registry that is away, at first or later."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from fix_shop import SCHEMA, Shop
+from tailrace.cli import main
+from tailrace.proof.reader import read_all
+from tailrace.stack import Registry, TcpProxy, wait_until
+
+
+@pytest.fixture
+def subjects() -> str:
+    """A name for the subjects of one test: the registry is shared."""
+    return f"s{uuid.uuid4().hex[:8]}-{{type}}"
+
+
+def valid(revision: int) -> str:
+    return json.dumps({"order": "o", "revision": revision, "amount": 1.5, "currency": "EUR"})
+
+
+def register(shop: Shop) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["schemas", "register", str(shop.file), "--yes"])
+    assert ended.value.code == 0
+
+
+def pipeline(shop: Shop, url: str, subjects: str, *, folder: bool) -> None:
+    shop.settings.pop("schemas", None)
+    settings = {"registry": {"url": url, "subject": subjects, "timeout": 2}}
+    shop.configure(schemas={**settings, **({"folder": "schemas"} if folder else {})})
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["ids of a folder", "schemas of the registry"])
+def test_a_cold_start_waits_for_the_registry_and_says_so(
+    shop: Shop, registry: Registry, subjects: str, folder: bool
+) -> None:
+    pipeline(shop, registry.url, subjects, folder=True)
+    register(shop)
+    parts = urlsplit(registry.url)
+    with TcpProxy((parts.hostname or "", parts.port or 80)) as proxy:
+        pipeline(shop, f"http://{proxy.host}:{proxy.port}{parts.path}", subjects, folder=folder)
+        proxy.refuse()
+        connector = shop.start(wait=False)
+        connector.says('"RegistryUnavailable"')
+        assert connector.running
+        proxy.accept()
+        connector.says('"running"')
+        shop.writer().transaction(rollback=False)
+        verdict = shop.caught_up()
+        assert verdict.ok, verdict
+
+
+def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: Registry, subjects: str) -> None:
+    """What it has seen goes on; a version it has not seen waits for the registry, and nothing is set aside for that."""
+    pipeline(shop, registry.url, subjects, folder=True)
+    register(shop)
+    parts = urlsplit(registry.url)
+    with TcpProxy((parts.hostname or "", parts.port or 80)) as proxy:
+        pipeline(shop, f"http://{proxy.host}:{proxy.port}{parts.path}", subjects, folder=False)
+        connector = shop.start()
+        first = shop.insert(valid(1))
+        wait_until(lambda: first in [seen.id for seen in shop.published()], 60, what="the first event")
+        proxy.refuse()
+        proxy.cut()
+        second = shop.insert(valid(2))
+        wait_until(lambda: second in [seen.id for seen in shop.published()], 60, what="an event of a known type")
+        unseen = shop.insert(valid(3), kind="OrderChanged")
+        connector.says('"RegistryUnavailable"')
+        assert unseen not in [seen.id for seen in shop.dead_lettered()]
+        proxy.accept()
+        wait_until(lambda: unseen in [seen.id for seen in shop.published()], 60, what="the event that waited")
+        assert connector.running
+
+
+def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(
+    shop: Shop, registry: Registry, subjects: str
+) -> None:
+    pipeline(shop, registry.url, subjects, folder=True)
+    shop.start(wait=False).failed("SchemaError", exit_code=2)
+    assert "tailrace schemas register" in shop.connectors[-1].log
+
+
+def test_register_and_diff_tell_what_is_where(
+    shop: Shop, registry: Registry, subjects: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline(shop, registry.url, subjects, folder=True)
+
+    def run(*arguments: str) -> tuple[object, dict[str, list[dict[str, object]]]]:
+        with pytest.raises(SystemExit) as ended:
+            main(["schemas", arguments[0], str(shop.file), "--json", *arguments[1:]])
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    code, told = run("register")
+    assert (code, len(told["missing"]), told["registered"]) == (1, 2, [])
+    assert run("diff")[0] == 1
+    code, told = run("register", "--yes")
+    assert (code, len(told["registered"])) == (0, 2)
+    assert run("register", "--yes") == (0, {"changed": [], "missing": [], "registered": []})
+    assert run("diff") == (0, {"differences": []})
+    changed = Path(shop.folder, "schemas", "OrderPlaced", "1.json")
+    changed.write_text(json.dumps({**SCHEMA, "title": "another"}))
+    code, told = run("register", "--yes")
+    assert (code, len(told["changed"]), told["registered"]) == (1, 1, [])
+    code, told = run("diff")
+    assert (code, told["differences"][0]["is"]) == (1, "different")
+    assert '+  "title": "another"' in str(told["differences"][0]["diff"])
+
+
+def test_records_carry_the_id_that_the_registry_gave(shop: Shop, registry: Registry, subjects: str) -> None:
+    pipeline(shop, registry.url, subjects, folder=True)
+    register(shop)
+    shop.configure(format={"schema_id": "prefix"})
+    shop.start()
+    shop.insert(valid(1))
+    wait_until(shop.published, 60, what="the event")
+    value = read_all(shop.kafka.bootstrap, [shop.topic])[0].value() or b""
+    assert value[0] == 0
+    assert int.from_bytes(value[1:5], "big") > 0
+    assert json.loads(value[5:]) == json.loads(valid(1))

@@ -1,0 +1,185 @@
+"""Every format through a real Kafka and a real registry, read as other people's programs read: with the registry
+client's deserialisers, fastavro and the CloudEvents SDK.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import fastavro
+import pytest
+from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
+from confluent_kafka import Message, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from tailrace.event import OutboxEvent, Record, Route
+from tailrace.proof.reader import read_all
+from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.checking import Checker
+from tailrace.schemas.contracts import Contract, Registered, SchemaSet
+from tailrace.schemas.json_contract import JsonContract
+from tailrace.stack import KafkaBroker, Registry
+from tailrace.wire.formats import Format, record_maker
+
+ORDER = {"number": 5, "note": "žluť", "lines": [{"sku": "A-1", "price": "12.50"}], "placed": "2026-01-02T03:04:05.678Z"}
+PAYLOAD = json.dumps(ORDER).encode()
+LINE = {
+    "type": "record",
+    "name": "Line",
+    "fields": [
+        {"name": "sku", "type": "string"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    ],
+}
+DOCUMENTS: dict[str, Any] = {
+    "json": {"title": "Order", "type": "object", "required": ["number"], "properties": {"number": {"type": "integer"}}},
+    "avro": {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "number", "type": "long"},
+            {"name": "note", "type": ["null", "string"], "default": None},
+            {"name": "lines", "type": {"type": "array", "items": LINE}},
+            {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    },
+}
+KEYS: dict[str, Any] = {
+    # Without $schema, Apicurio takes it for Avro and refuses it as JSON Schema.
+    "json": {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Key", "type": "string"},
+    "avro": "string",
+}
+
+
+@dataclass
+class Trip:
+    """An event's way: its schema registered, checked, written in a format, sent, and read from the topic."""
+
+    kafka: KafkaBroker
+    registry: Registry
+    topic: str = field(default_factory=lambda: f"orders-{uuid.uuid4().hex[:8]}")
+
+    def __post_init__(self) -> None:
+        self.client = SchemaRegistryClient({"url": self.registry.url})
+
+    def contract(self, kind: str, subject: str, document: Any) -> Contract:
+        found = self.client.register_schema_full_response(
+            subject, Schema(json.dumps(document), schema_type=kind.upper())
+        )
+        assert found.schema_id is not None
+        registered = Registered(found.schema_id, found.guid)
+        compile_schema: Any = AvroContract.compile if kind == "avro" else JsonContract.compile
+        made: Contract = compile_schema(subject, 1, document, self.registry.url, registered=registered)
+        return made
+
+    def send(self, form: Format, payload: bytes | None = PAYLOAD) -> Message:
+        subject = f"{self.topic}-value"
+        contracts = SchemaSet.of([self.contract(form.value, subject, DOCUMENTS[form.value])])
+        checker = Checker(contracts, max_bytes=1_000_000, subject=lambda _type, topic: f"{topic}-value")
+        make = record_maker(form, key_contract=lambda topic: self.contract(form.key, f"{topic}-key", KEYS[form.key]))
+        event = OutboxEvent(
+            "e-1", "Order", "order", b"order-1", payload, None, "0/1:3", 1767323045678, [("tenant", b"t")]
+        )
+        record: Record = make(event, Route(self.topic), checker.check(event, self.topic))
+        self.kafka.create_topic(self.topic)
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        producer.produce(
+            record.topic, record.value, record.key, headers=list(record.headers), timestamp=record.timestamp
+        )
+        assert producer.flush(30) == 0
+        (message,) = read_all(self.kafka.bootstrap, [self.topic])
+        return message
+
+    def read(self, kind: str, message: Message, part: str = MessageField.VALUE) -> Any:
+        context = SerializationContext(self.topic, part, message.headers())
+        data = message.value() if part == MessageField.VALUE else message.key()
+        if kind == "avro":
+            return AvroDeserializer(self.client)(data, context)
+        return JSONDeserializer(None, schema_registry_client=self.client)(data, context)
+
+
+@pytest.fixture
+def trip(kafka: KafkaBroker, registry: Registry) -> Iterator[Trip]:
+    trip = Trip(kafka, registry)
+    yield trip
+    trip.client.close()
+
+
+def as_json(order: dict[str, Any]) -> dict[str, Any]:
+    """What an Avro reader gives, as the payload wrote it."""
+    lines = [{**line, "price": str(line["price"])} for line in order["lines"]]
+    placed = order["placed"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {**order, "lines": lines, "placed": placed}
+
+
+def as_event(message: Message) -> Any:
+    headers = dict(message.headers() or [])
+    return from_kafka_event(KafkaMessage(headers, message.key(), message.value()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schema_id", ["prefix", "header"])
+@pytest.mark.parametrize("key", ["json", "avro"])
+def test_json_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: Any) -> None:
+    message = trip.send(Format(schema_id=schema_id, key=key))
+    assert trip.read("json", message) == ORDER
+    assert trip.read(key, message, MessageField.KEY) == "order-1"
+    assert dict(message.headers() or [])["tenant"] == b"t"
+
+
+@pytest.mark.parametrize("schema_id", ["prefix", "header"])
+@pytest.mark.parametrize("key", ["bytes", "avro"])
+def test_avro_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: Any) -> None:
+    message = trip.send(Format(value="avro", schema_id=schema_id, key=key))
+    assert as_json(trip.read("avro", message)) == ORDER
+    if key == "bytes":
+        assert message.key() == b"order-1"
+    else:
+        assert trip.read("avro", message, MessageField.KEY) == "order-1"
+
+
+def test_avro_is_read_by_fastavro_with_the_registered_schema(trip: Trip) -> None:
+    value = trip.send(Format(value="avro", schema_id="prefix")).value() or b""
+    assert isinstance(value, bytes)
+    schema = trip.client.get_schema(int.from_bytes(value[1:5], "big")).schema_str or ""
+    assert as_json(fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(schema), None)) == ORDER  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_a_cloudevent_is_read_by_the_sdk(trip: Trip, mode: Any) -> None:
+    event = as_event(trip.send(Format(cloudevents=mode, source="/shop/orders")))
+    assert (event.get_id(), event.get_type(), event.get_source()) == ("e-1", "Order", "/shop/orders")
+    assert event.get_subject() == "order-1"
+    assert event.get_data() == ORDER
+    assert event.get_dataschema() == trip.registry.url
+
+
+def test_a_cloudevent_with_avro_is_read_by_both(trip: Trip) -> None:
+    message = trip.send(Format(value="avro", schema_id="header", cloudevents="binary", source="/shop/orders"))
+    assert as_json(trip.read("avro", message)) == ORDER
+    event = as_event(message)
+    assert (event.get_id(), event.get_datacontenttype()) == ("e-1", "application/avro")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Format(),
+        Format(value="avro", schema_id="prefix", key="avro"),
+        Format(schema_id="header"),
+        Format(cloudevents="structured", source="/s"),
+    ],
+    ids=repr,
+)
+def test_a_tombstone_stays_one(trip: Trip, form: Format) -> None:
+    message = trip.send(form, None)
+    assert message.value() is None
+    assert message.key() is not None
