@@ -23,8 +23,9 @@ from benchmarks.processes import Connector, drain
 from benchmarks.real_events import FLAT_AVRO, REAL_DDL, TYPES, avro_schema, json_schema
 from tailrace.event import OutboxEvent
 from tailrace.proof.reader import read_all
+from tailrace.routing.patterns import glob
 from tailrace.routing.router import Router
-from tailrace.routing.specs import TopicSpec
+from tailrace.routing.specs import Condition, Rule, TopicSpec
 from tailrace.schemas.checking import Checker
 from tailrace.schemas.folder import load_folder
 from tailrace.stack import Registry, Stack
@@ -140,7 +141,8 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
         OutboxEvent("e", type_name, "order", key.encode(), text.encode(), None, "0/1:0", 0, [])
         for type_name, key, text in rows
     ]
-    router = Router([TopicSpec(f"t{number}", types=(f"Other{number}*",)) for number in range(9)], "{aggregate}")
+    rules = [Rule((Condition("type", (glob(f"Other{number}*"),)),)) for number in range(9)]
+    router = Router([TopicSpec(f"t{number}", rule=rule) for number, rule in enumerate(rules)], "{aggregate}")
     plain = Checker(load_folder(folder / f"{kind}-json"), max_bytes=1_000_000).check
     avro = Checker(load_folder(folder / f"{kind}-avro"), max_bytes=1_000_000).check
 

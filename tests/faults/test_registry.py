@@ -27,11 +27,11 @@ from cryptography.x509.oid import NameOID
 from tailrace.errors import Action, RegistryRefused, RegistryUnavailable
 from tailrace.event import OutboxEvent
 from tailrace.schemas.checking import Checker
-from tailrace.schemas.confluent import Fetched, RegistryClient, RegistryOptions
 from tailrace.schemas.contracts import Contract
 from tailrace.schemas.json_contract import JsonContract
-from tailrace.schemas.registry_calls import ATTEMPTS, MAX_BYTES
-from tailrace.schemas.registry_contracts import RegistryContracts
+from tailrace.schemas.registry.calls import ATTEMPTS, MAX_BYTES
+from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.registry.contracts import RegistryContracts
 from tailrace.stack import Direction, Registry, TcpProxy, wait_until
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.confluent import Fetched, RegistryClient, RegistryOptions
 from tailrace.schemas.contracts import Contract, Reference, SchemaSet
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_contract import DRAFTS, JsonContract
-from tailrace.schemas.registering import compare, identified, in_order, register
-from tailrace.schemas.registry_contracts import RegistryContracts
+from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.registry.contracts import RegistryContracts
+from tailrace.schemas.registry.registering import compare, identified, in_order, register
 from tailrace.stack import Direction, Registry, Source, StackError, TcpProxy, wait_until
 from tailrace.stack.ports import free_port
 from tailrace.stack.process import descendants

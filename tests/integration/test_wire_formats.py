@@ -22,7 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tailrace.event import OutboxEvent, Record, Route
 from tailrace.proof.reader import read_all
-from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.checking import Checker
 from tailrace.schemas.contracts import Contract, Registered, SchemaSet
 from tailrace.schemas.json_contract import JsonContract

@@ -17,14 +17,14 @@ from tailrace.config.contracts import Registry
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline
 from tailrace.errors import ConfigError
-from tailrace.schemas.compatibility import Conflict
+from tailrace.schemas.compatibility.conflicts import Conflict
+from tailrace.schemas.compatibility.modes import read_modes
+from tailrace.schemas.compatibility.review import Finding, review
 from tailrace.schemas.contracts import Contract
 from tailrace.schemas.folder import SchemaFile, compile_files, read_folder
 from tailrace.schemas.lines import line_of
-from tailrace.schemas.modes import read_modes
-from tailrace.schemas.registering import Entry, compare, stated
-from tailrace.schemas.registering import register as register_all
-from tailrace.schemas.review import Finding, review
+from tailrace.schemas.registry.registering import Entry, compare, stated
+from tailrace.schemas.registry.registering import register as register_all
 from tailrace.schemas.validators import path_of
 
 app = typer.Typer(
@@ -154,7 +154,7 @@ def register(
         states = {"changed": changed, "missing": [] if registered else missing, "registered": registered}
         emit_json({name: [_entry_json(entry) for entry in listed] for name, listed in states.items()})
     else:
-        _print_plan(entries, changed, [] if registered else missing)
+        _print_plan(entries, changed, [] if registered else missing, len(registered))
     return 1 if changed or (missing and not registered) else 0
 
 
@@ -253,14 +253,15 @@ def _entries(target: Target, contracts: list[Contract]) -> list[Entry]:
         return compare(contracts, client, _subject_of(target))
 
 
-def _print_plan(entries: list[Entry], changed: list[Entry], missing: list[Entry]) -> None:
+def _print_plan(entries: list[Entry], changed: list[Entry], missing: list[Entry], registered: int) -> None:
     for entry in changed:
         say(f"{entry.contract.file}: the registry has version {entry.contract.version} of {entry.subject} differently")
         say(f"  remedy: leave the file as it was, and add the change as {entry.subject}/{entry.contract.version + 1}")
     for entry in missing:
         say(f"to register: {entry.contract.file} under {entry.subject}")
-    done = sum(entry.found is not None for entry in entries)
-    say(f"{len(entries)} schemas: {done} were registered, {len(missing)} are missing, {len(changed)} were changed.")
+    before = sum(entry.found is not None for entry in entries)
+    parts = [f"{before} registered before", f"{registered} now", f"{len(missing)} missing", f"{len(changed)} changed"]
+    say(f"{len(entries)} schemas: {', '.join(parts)}.")
     if missing and not changed:
         say("Register them with --yes.")
     sys.stdout.flush()

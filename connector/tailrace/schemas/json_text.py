@@ -18,14 +18,14 @@ import orjson
 
 Json = Any
 """A JSON value of any shape."""
-MAX_DEPTH = 128
-"""Levels of nesting. Real payloads have under twenty; the validator's own explanations stop at 255."""
-_SHALLOW_BYTES = 2 * MAX_DEPTH
-"""So many levels take as many opening and as many closing brackets."""
+MAX_DEPTH = 254
+"""Levels of nesting: orjson writes no more. Real payloads have under twenty."""
 
 _DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
 _LONG_RUN = b"0" * 19
-"""Every integer beyond 64 bits has at least 19 digits."""
+"""Every integer beyond 64 bits has at least 19 digits,"""
+_SAMPLED_RUN = b"0" * 4
+"""of which at least four remain when every fourth character is looked at: a quarter of the work, nearly always."""
 
 # Strings are consumed whole, so that digits inside them are not taken for numbers. Possessive: linear time.
 _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++([.eE][-+.eE0-9]++)?+', re.DOTALL)
@@ -46,12 +46,15 @@ def parse(text: bytes) -> Json:
         value = orjson.loads(text)
     except ValueError as error:
         raise NotJsonError(str(error)) from None
-    if _LONG_RUN in text.translate(_DIGITS_TO_ZERO) and (digits := _huge_integer(text)):
+    try:
+        written = orjson.dumps(value)
+    except TypeError:
+        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+    if written == text:
+        return value  # what is written back as it was read was read as it is: nothing was rounded or dropped
+    if _SAMPLED_RUN in text[::4].translate(_DIGITS_TO_ZERO) and (digits := _huge_integer(text)):
         raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
-    if len(text) > _SHALLOW_BYTES and text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
-        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep")
-    written = orjson.dumps(value)
-    if written != text and _may_repeat_keys(text, written):
+    if _may_repeat_keys(text, written):
         json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
     return value
 
@@ -63,6 +66,8 @@ def has_nul(text: bytes) -> bool:
 
 def _huge_integer(text: bytes) -> int:
     """How many digits the first integer beyond 64 bits has; 0 if there is none."""
+    if _LONG_RUN not in text.translate(_DIGITS_TO_ZERO):
+        return 0
     for match in _STRING_OR_NUMBER.finditer(text):
         token = match.group()
         if token.startswith(b'"') or match.group(1):
@@ -96,18 +101,3 @@ def _refuse_repeated_key(pairs: list[tuple[str, object]]) -> None:
             shown = key if len(key) <= _SHOWN else key[: _SHOWN - 1] + "…"
             raise NotJsonError(f"an object has the key {shown!r} more than once")
         seen.add(key)
-
-
-def _is_deeper(value: object, limit: int) -> bool:
-    """Level by level rather than by recursion, so that no depth can exhaust our own stack."""
-    level: list[Any] = [value] if isinstance(value, dict | list) else []
-    for _ in range(limit):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True

@@ -14,7 +14,7 @@ from tailrace.routing.folder import load_topics
 from tailrace.routing.patterns import matcher
 from tailrace.routing.specs import Rule, TopicSpec, in_order
 from tailrace.routing.view import View
-from tailrace.schemas.asyncapi import Channel, Message, Server, asyncapi
+from tailrace.schemas.asyncapi.document import Channel, Message, Server, asyncapi
 from tailrace.schemas.contracts import Contract
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_text import Json
@@ -45,7 +45,7 @@ def _contracts(settings: Settings) -> list[Contract]:
         return []
     if schemas.folder is not None:
         return list(load_folder(schemas.folder))
-    from tailrace.schemas.registry_contracts import with_references
+    from tailrace.schemas.registry.contracts import with_references
     from tailrace.worker.registry import compiled, registry_client
 
     if schemas.registry is None or schemas.registry.subject != DEFAULT_SUBJECT:

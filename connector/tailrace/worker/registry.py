@@ -10,13 +10,13 @@ from functools import partial
 from urllib.parse import quote, urljoin
 
 from tailrace.config.contracts import Registry
-from tailrace.schemas import avro_names
-from tailrace.schemas.avro_contract import AvroContract
-from tailrace.schemas.confluent import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.avro import names as avro_names
+from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.contracts import Contract, Contracts, SchemaSet
 from tailrace.schemas.json_contract import JsonContract
-from tailrace.schemas.registering import identified
-from tailrace.schemas.registry_contracts import RegistryContracts
+from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.registry.contracts import RegistryContracts
+from tailrace.schemas.registry.registering import identified
 from tailrace.schemas.validators import BASE, Surroundings
 from tailrace.worker.contracts import KEY_SUFFIX
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route
-from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.contracts import Contract, Registered
 from tailrace.schemas.json_contract import JsonContract
 from tailrace.wire.formats import Format, record_maker

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError
-from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.contracts import Registered
 from tailrace.wire import framing
 

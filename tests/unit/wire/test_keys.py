@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable, Rejected
-from tailrace.schemas.avro_contract import AvroContract
+from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.contracts import Contract, Registered
 from tailrace.schemas.json_contract import JsonContract
 from tailrace.wire.framing import SchemaId

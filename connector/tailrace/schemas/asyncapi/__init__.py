@@ -1,0 +1,1 @@
+"""An AsyncAPI 3 document of what goes on Kafka."""

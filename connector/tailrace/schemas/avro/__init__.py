@@ -1,0 +1,1 @@
+"""Avro: a schema, what payloads it takes, and how they are written."""

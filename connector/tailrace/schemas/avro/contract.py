@@ -1,0 +1,131 @@
+"""AvroContract: an Avro schema, compiled into one converter; what obeys it can be written as Avro.
+
+Checking is converting: a payload is valid if it can be written and would be read as the same value again. The rules
+stand in `values` and `shapes`. fastavro writes the bytes, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from fastavro import parse_schema, schemaless_writer
+
+from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schemas.avro.schema import Compiled, compile_document
+from tailrace.schemas.avro.values import Convert, Misfit
+from tailrace.schemas.contracts import Kind, Reference, Registered
+from tailrace.schemas.explaining import cut, path_text
+from tailrace.schemas.json_text import Json
+
+_WHOLE = "Whole"
+_NOTHING: tuple[Json, Any] = (object(), None)
+"""No payload is this object."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AvroContract:
+    """Implements `Contract` with an Avro schema. `convert` makes what `writer`, fastavro's own form, is given.
+
+    `last` is the value that was last found valid and what it was converted to: it is usually written next. A value is
+    only known again if it is the very same object, which cannot be another one as long as it is held here.
+    """
+
+    subject: str
+    version: int
+    file: str
+    document: Json
+    convert: Convert
+    writer: Any
+    is_valid: Callable[[Any], bool]
+    last: list[tuple[Json, Any]]
+    references: tuple[Reference, ...] = ()
+    registered: Registered | None = None
+    kind: Kind = "avro"
+
+    @classmethod
+    def compile(
+        cls,
+        subject: str,
+        version: int,
+        document: Json,
+        file: str,
+        *,
+        named: Mapping[str, Json] = {},
+        references: tuple[Reference, ...] = (),
+        registered: Registered | None = None,
+    ) -> AvroContract:
+        """Compiles a schema document, or says in a SchemaError why it cannot be used.
+
+        `named` holds the definitions that it uses but does not contain, by full name.
+        """
+        compiled = compile_document(document, file, named)
+        writer = compiled.writer
+        convert = _forgetting(compiled)
+        if not isinstance(writer, dict) or writer["type"] != "record":
+            # Only records can be prepared for the writer. One of a single field is written as that field alone.
+            writer = {"type": "record", "name": _WHOLE, "fields": [{"name": "whole", "type": writer}]}
+            convert = _wrapped(convert)
+        try:
+            prepared = parse_schema(writer)
+        except Exception as error:  # noqa: BLE001 - whatever it dislikes, the schema cannot be written with
+            raise SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.") from None
+        last: list[tuple[Json, Any]] = [_NOTHING]
+        check = _check(convert, last)
+        return cls(subject, version, file, document, convert, prepared, check, last, references, registered)
+
+    def explain(self, value: Json, size: int) -> str:
+        try:
+            self.convert(value)
+        except Misfit as misfit:
+            return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
+        return f"nothing is wrong with its {size} bytes"
+
+    def encode(self, value: Json) -> bytes:
+        checked, datum = self.last[0]
+        self.last[0] = _NOTHING
+        try:
+            if checked is not value:
+                datum = self.convert(value)
+        except Misfit:
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(value, 0)}",
+                remedy=f"Correct the service, or register a new version beside {self.file}.",
+            ) from None
+        out = BytesIO()
+        schemaless_writer(out, self.writer, datum)
+        return out.getvalue()
+
+
+def _check(convert: Convert, last: list[tuple[Json, Any]]) -> Callable[[Any], bool]:
+    def is_valid(value: Json) -> bool:
+        try:
+            last[0] = (value, convert(value))
+        except Misfit:
+            return False
+        return True
+
+    return is_valid
+
+
+def _wrapped(convert: Convert) -> Convert:
+    return lambda value: {"whole": convert(value)}
+
+
+def _forgetting(compiled: Compiled) -> Convert:
+    """A converter that forgets afterwards which objects it tried; most have nothing to forget."""
+    convert, tried = compiled.convert, compiled.tried
+    if not tried:
+        return convert
+
+    def forgetting(value: Json) -> Any:  # noqa: ANN401
+        try:
+            return convert(value)
+        finally:
+            for one in tried:
+                one.clear()
+
+    return forgetting

@@ -1,0 +1,1 @@
+"""Which changes of a schema its readers and writers can live with."""

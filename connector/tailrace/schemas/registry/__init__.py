@@ -1,0 +1,1 @@
+"""A Confluent-compatible schema registry: asking it, keeping what it said, registering a folder."""

@@ -1,0 +1,300 @@
+"""The schema registry over HTTP: a Confluent-compatible one, asked through confluent-kafka's own client.
+
+The library is imported when a `RegistryClient` is made and not before: it brings an HTTP client with it, 24 MB that a
+pipeline without a registry does not pay for. Its caches are emptied after each question: ours (see
+`contracts.py`) knows what may change, its does not. Whatever a server answers is taken apart with suspicion;
+how questions are bounded and failures are told is in `calls.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from tailrace.errors import ConfigError, RegistryRefused, SchemaError
+from tailrace.schemas.contracts import Kind, Reference, Registered
+from tailrace.schemas.json_text import Json, NotJsonError, parse
+from tailrace.schemas.registry.calls import Calls, NotRegistered
+
+T = TypeVar("T")
+
+KINDS: Mapping[str, Kind] = {"JSON": "json", "AVRO": "avro"}
+TYPES: Mapping[Kind, str] = {kind: name for name, kind in KINDS.items()}
+_SETTINGS = frozenset(
+    {
+        "basic.auth.user.info",
+        "proxy",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+    }
+)
+_BEARER = "bearer.auth."
+SHORTEST_SECRET = 4
+"""Shorter values occur in ordinary words; striking them out would make every message unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryOptions:
+    """Where the registry is and how to get in. `timeout` bounds one question, its repetitions included."""
+
+    url: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        remedy = "Write the root of the registry's API, such as https://registry.example:8081."
+        try:
+            parts = urlsplit(self.url)
+            fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            raise ConfigError("the registry's url is not an address", remedy=remedy) from None
+        # None of these messages shows the url: what is wrong with it may be that a password is in it.
+        if "@" in self.url:
+            raise ConfigError(
+                "the registry's url holds credentials",
+                why="An address is shown in messages and logs.",
+                remedy="Set basic.auth.user.info among the registry's settings instead.",
+            )
+        if not fit or parts.query or parts.fragment or "," in self.url or any(c.isspace() for c in self.url):
+            raise ConfigError("the registry's url is not one http or https address", remedy=remedy)
+        for name in self.settings:
+            if name not in _SETTINGS and not name.startswith(_BEARER):
+                known = ", ".join([*sorted(_SETTINGS), f"{_BEARER}*"])
+                raise ConfigError(f"{name[:80]!r} is not a setting of the registry", remedy=f"There are: {known}.")
+        if self.timeout <= 0:
+            raise ConfigError("the registry's timeout is not above zero", remedy="Write a number of seconds.")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A registered schema as it came. `named` holds the documents of all it refers to, by name, the innermost first."""
+
+    subject: str
+    version: int
+    kind: Kind
+    document: Json
+    references: tuple[Reference, ...]
+    registered: Registered
+    place: str
+    """Its address, for messages."""
+    named: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Found(NamedTuple):
+    """Under what a schema is registered."""
+
+    registered: Registered
+    version: int
+
+
+class RegistryClient:
+    """Questions to one registry; may be shared by threads. Nothing is asked until the first question."""
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self.url = options.url.rstrip("/")
+        self._client = _client(options)
+        rest = self._client._rest_client
+        # Tokens, where the library fetches them itself, come through a session of their own.
+        sessions = [rest.session, getattr(rest.bearer_field_provider, "client", None)]
+        self._calls = Calls([one for one in sessions if one], self.url, options.timeout, _hidden(options.settings))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def subjects(self) -> list[str]:
+        """All names that schemas are registered under."""
+        try:
+            return self._ask(lambda: _all_of(str, self._client.get_subjects()))
+        except NotRegistered:
+            # A registry always has this list, be it empty.
+            raise self._odd("it has no list of subjects") from None
+
+    def versions(self, subject: str) -> list[int]:
+        """The registered versions, oldest first; empty if there is none."""
+        try:
+            return sorted(self._ask(lambda: _all_of(int, self._client.get_versions(subject))))
+        except NotRegistered:
+            return []
+
+    def fetch(self, subject: str, version: int | None = None) -> Fetched | None:
+        """One version, or the latest; None if it is not registered. What it refers to is not fetched."""
+        try:
+            answer = self._ask(
+                lambda: _Answer.of(self._client.get_version(subject, "latest" if version is None else version))
+            )
+        except NotRegistered:
+            return None
+        if answer.version is None:
+            raise self._odd("a schema came without its version")
+        place = f"{self.url}/subjects/{quote(subject, safe='')}/versions/{answer.version}"
+        if answer.type not in KINDS:
+            raise SchemaError(
+                f"version {answer.version} of {subject} is a schema of type {answer.type[:40]}, which is not supported",
+                why="Payloads are checked against JSON Schema or Avro.",
+                remedy=f"Register a JSON Schema or an Avro schema under {subject}.",
+            )
+        try:
+            document = parse(answer.text.encode("utf-8", "surrogatepass"))
+        except NotJsonError as error:
+            raise SchemaError(f"{place} is not JSON: {error}", remedy="Register a new version.") from None
+        return Fetched(
+            subject, answer.version, KINDS[answer.type], document, answer.references, answer.registered, place
+        )
+
+    def lookup(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found | None:
+        """Under what this very schema is registered; None if it is not. Spacing makes no difference."""
+        schema = _schema(document, kind, references)
+        try:
+            answer = self._ask(lambda: _Answer.of(self._client.lookup_schema(subject, schema)))
+        except NotRegistered:
+            return None
+        if answer.version is None:
+            raise self._odd("a schema came without its version")
+        return Found(answer.registered, answer.version)
+
+    def register(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found:
+        """Register a schema, or find it registered; SchemaError if the registry finds it unfit or incompatible."""
+        schema = _schema(document, kind, references)
+        try:
+            self._ask(lambda: self._client.register_schema(subject, schema))
+        except NotRegistered as missing:
+            raise SchemaError(
+                f"the schema for {subject} refers to one that is not registered",
+                why=str(missing),
+                remedy="Register the schemas that it refers to first.",
+            ) from None
+        # Not every registry answers a registration with more than the id.
+        found = self.lookup(subject, document, kind, references)
+        if found is None:
+            raise self._odd("it does not find what it has just registered")
+        return found
+
+    def compatibility(self, subject: str | None = None) -> str:
+        """The compatibility level of a subject (its own, else the general one), or the general one."""
+        try:
+            return self._ask(lambda: _a(str, self._client.get_compatibility(subject)))
+        except NotRegistered:
+            if subject is None:
+                raise self._odd("it has no compatibility level") from None
+            return self.compatibility()
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        try:
+            self._ask(lambda: self._client.set_compatibility(subject, level))
+        except NotRegistered as missing:
+            raise SchemaError(
+                f"there is no subject {subject} to set a compatibility level for",
+                why=str(missing),
+                remedy="Register its first schema, then set the level.",
+            ) from None
+
+    def is_compatible(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> bool:
+        """Whether the subject's level would let this schema in; a first schema is always welcome."""
+        schema = _schema(document, kind, references)
+        try:
+            return self._ask(lambda: _a(bool, self._client.test_compatibility_all_versions(subject, schema)))
+        except NotRegistered:
+            return True
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return self._calls.ask(question)
+        finally:
+            self._client.clear_caches()
+
+    def _odd(self, why: str) -> RegistryRefused:
+        return RegistryRefused(
+            f"the schema registry at {self.url} answers oddly: {why}",
+            remedy="See that the url is the root of a Confluent-compatible API.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A registered schema in the library's terms, each part checked for its type; TypeError otherwise."""
+
+    registered: Registered
+    version: int | None
+    type: str
+    text: str
+    references: tuple[Reference, ...]
+
+    @classmethod
+    def of(cls, answer: Any) -> Self:  # noqa: ANN401 - RegisteredSchema
+        schema, guid = answer.schema, answer.guid
+        references = [
+            Reference(_a(str, each.name), _a(str, each.subject), _a(int, each.version))
+            for each in schema.references or ()
+        ]
+        return cls(
+            Registered(_a(int, answer.schema_id), None if guid is None else _a(str, guid)),
+            None if answer.version is None else _a(int, answer.version),
+            _a(str, schema.schema_type or "AVRO"),
+            _a(str, schema.schema_str),
+            tuple(references),
+        )
+
+
+def _hidden(settings: Mapping[str, str]) -> list[str]:
+    """What no message may show, the longest first: the whole of a user:password, also as it is sent, and its part."""
+    values = [value for name, value in settings.items() if not name.endswith((".location", ".url"))]
+    user_info = settings.get("basic.auth.user.info", "")
+    values += [user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()]
+    return sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+
+
+def _a(kind: type[T], value: object) -> T:
+    # Exactly: True is an int to isinstance.
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} came instead of {kind.__name__}")
+    return value
+
+
+def _all_of(kind: type[T], values: object) -> list[T]:
+    return [_a(kind, value) for value in _a(list, values)]
+
+
+def _schema(document: Json, kind: Kind, references: Sequence[Reference]) -> Any:  # noqa: ANN401
+    from confluent_kafka.schema_registry import Schema, SchemaReference
+
+    named = [SchemaReference(each.name, each.subject, each.version) for each in references]
+    return Schema(orjson.dumps(document).decode(), TYPES[kind], named)
+
+
+def _client(options: RegistryOptions) -> Any:  # noqa: ANN401
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError as error:
+        raise ConfigError(
+            f"a schema registry is configured, and the module {error.name} is missing",
+            remedy="pip install 'tailrace[registry]'",
+        ) from None
+    # It asks once; `Calls` knows what is worth asking again.
+    config = {**options.settings, "url": options.url, "timeout": options.timeout, "max.retries": 0}
+    try:
+        return SchemaRegistryClient(config)
+    except OSError as error:  # ssl.SSLError is one, too
+        raise ConfigError(
+            f"a certificate or key of the registry's settings cannot be used: {error.strerror or type(error).__name__}",
+            remedy="Check ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password.",
+        ) from None
+    except (ValueError, TypeError):
+        # The library's own words may hold a value.
+        raise ConfigError(
+            "the registry's settings do not fit together",
+            remedy="basic.auth.user.info is user:password; a key needs ssl.certificate.location; bearer.auth.* needs "
+            "bearer.auth.credentials.source and what that source asks for.",
+        ) from None
