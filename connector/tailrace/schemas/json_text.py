@@ -52,7 +52,7 @@ def parse(text: bytes) -> Json:
         raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep") from None
     if written == text:
         return value  # what is written back as it was read was read as it is: nothing was rounded or dropped
-    if _SAMPLED_RUN in text[::4].translate(_DIGITS_TO_ZERO) and (digits := _huge_integer(text)):
+    if text[::4].translate(_DIGITS_TO_ZERO).find(_SAMPLED_RUN) >= 0 and (digits := _huge_integer(text)):
         raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
     if _may_repeat_keys(text, written):
         json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
