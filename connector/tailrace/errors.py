@@ -7,7 +7,8 @@
     │   ├── SlotBusy                another session reads the slot
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
-    │   └── RegistryUnavailable     the schema registry cannot be reached or is too slow
+    │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
+    │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
     │   ├── SlotMissing             a stored position, but no slot
@@ -109,6 +110,14 @@ class OutcomeUnknown(Unavailable):
 
 class RegistryUnavailable(Unavailable):
     pass
+
+
+class RecordsRefused(Unavailable):
+    """Not a matter of waiting: the next attempt knows better. `places` tells which events, and why."""
+
+    def __init__(self, what: str, places: dict[str, str]) -> None:
+        super().__init__(what, why="The topic will never take them.", remedy="They are set aside, by policy.")
+        self.places = places
 
 
 class SourceError(TailraceError):

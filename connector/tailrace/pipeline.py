@@ -9,13 +9,13 @@ only then, confirmed to the source.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Halted, LayoutMismatch, Rejected, Unavailable
+from tailrace.errors import Halted, LayoutMismatch, Reason, Rejected, Unavailable
 from tailrace.event import Chunk, OutboxEvent, Record, Route, Row
 from tailrace.position import Position
 from tailrace.schemas.checking import Checked
@@ -90,9 +90,11 @@ class Line:
     check: Callable[[OutboxEvent, str], Checked]
     record: Callable[[OutboxEvent, Route, Checked], Record]
     dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
-    halt_on_invalid: bool
+    halt_on: frozenset[Reason]
     batch_records: int
     batch_bytes: int
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Events that their topic is known to refuse for good: why, by their place in the log."""
 
 
 class Pipeline:
@@ -185,11 +187,14 @@ class Pipeline:
     def _prepare(self, rows: list[Row], batch: Batch) -> None:
         line = self._line
         read, route, check, record, add = line.layout.read, line.route, line.check, line.record, batch.add
+        refused = line.refused
         for row in rows:
             event = to = None
             try:
                 event = read(row)
                 to = route(event)
+                if refused and row.place in refused:
+                    raise Rejected(Reason.PERMANENT_FAILURE, refused[row.place])
                 made = record(event, to, check(event, to[0]))
             except Rejected as rejected:
                 self._set_aside(row, event, to and to.topic, rejected, batch)
@@ -199,11 +204,11 @@ class Pipeline:
     def _set_aside(
         self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch
     ) -> None:
-        if self._line.halt_on_invalid:
+        if rejected.reason in self._line.halt_on:
             # Its explanation quotes the payload, which belongs into a dead letter but not into a log.
             raise Halted(
                 f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.reason.value}",
-                why="on_invalid is `halt`. Nothing of the batch that contains it was published.",
+                why="The policy for it is `halt`. Nothing of the batch that contains it was published.",
                 remedy="Look the row up by its id. "
                 + (rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter."),
             )

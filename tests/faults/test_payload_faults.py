@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import Message
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from fix_shop import SCHEMA, Shop
 from tailrace.proof.reader import header, read_all
@@ -26,6 +31,7 @@ BAD: dict[str, tuple[str, dict[str, str], str, str]] = {
     "NaN": (GOOD.replace("1.5", "NaN"), {}, POISON, "not usable JSON"),
     "infinity": (GOOD.replace("1.5", "1e999"), {}, POISON, "not usable JSON"),
     "NUL": (GOOD.replace('"k"', '"\\u0000"'), {}, POISON, "U+0000"),
+    "repeated key": (GOOD.replace("{", '{"order": 1, ', 1), {}, POISON, "more than once"),
     "lone surrogate": (GOOD.replace('"k"', '"\\ud800"'), {}, POISON, "surrogate"),
     "deep": ("[" * 100_000 + "]" * 100_000, {}, POISON, "depth"),
     "deep but whole": ('{"order": ' * 500 + "1" + "}" * 500, {}, POISON, "levels deep"),
@@ -170,16 +176,74 @@ def test_a_schema_that_points_elsewhere_opens_no_connection(shop: Shop, keyword:
     assert shop.confirmed_lsn() is None, "no slot was created"
 
 
-def test_a_header_that_its_topic_does_not_take_stops_the_pipeline(shop: Shop) -> None:
-    """Only payloads have a bound of their own: what else makes a record too large is refused by Kafka, and not lost."""
+BIG_HEADER = (
+    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, remark) "
+    "VALUES (%s, 'order', 'k', 'OrderPlaced', "
+    '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(random()::text), %s))'
+)
+"""Only payloads have a bound of their own: what else makes a record too large is refused by Kafka."""
+
+
+def test_a_record_that_its_topic_does_not_take_is_set_aside_alone(shop: Shop) -> None:
+    """Row 49: its neighbours in the same batch are published, in order, and nothing comes twice."""
+    shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
+    shop.start()
+    events = [str(uuid.uuid4()) for _ in range(5)]
+    with psycopg.connect(shop.dsn) as connection:
+        for number, event in enumerate(events):
+            connection.execute(BIG_HEADER, (event, 70_000 if number == 2 else 1))
+    wait_until(lambda: len(shop.published()) == 4, 60, what="the events that fit")
+    assert [seen.id for seen in shop.published()] == [*events[:2], *events[3:]]
+    letters = read_all(shop.kafka.bootstrap, [shop.letters])
+    told = [dict(message.headers() or []) for message in letters]
+    assert [(headers["id"], headers["tailrace.reason"]) for headers in told] == [
+        (events[2].encode(), b"permanent_failure")
+    ]
+    assert b"larger than the topic takes" in told[0]["tailrace.explanation"]
+    assert shop.connectors[-1].running
+    # It is known only to this process: the next one finds out by itself, and publishes nothing again.
+    shop.connectors[-1].kill()
+    shop.start()
+    again = str(uuid.uuid4())
+    shop.execute(BIG_HEADER, again, 1)
+    wait_until(lambda: again in [seen.id for seen in shop.published()], 60, what="the next event")
+    assert len(shop.published()) == 5
+
+
+def test_by_policy_a_record_that_its_topic_does_not_take_stops_the_pipeline(shop: Shop) -> None:
+    shop.configure(dead_letters={"reasons": {"permanent_failure": "halt"}})
     shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
     connector = shop.start()
     before = shop.positions()[-1]
-    shop.execute(
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, remark) "
-        "VALUES (gen_random_uuid(), 'order', 'k', 'OrderPlaced', "
-        '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(random()::text), 70000))'
-    )
-    connector.failed("TopicRefused")
+    shop.execute(BIG_HEADER, str(uuid.uuid4()), 70_000)
+    connector.failed("Halted")
     assert shop.positions()[-1].lsn == before.lsn
     assert shop.published() == []
+
+
+@contextmanager
+def config_of(shop: Shop, topic: str, name: str, value: str) -> Iterator[None]:
+    """A topic's setting, changed for a while."""
+    admin = shop.kafka.admin()
+
+    def alter(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+    alter(AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        alter(AlterConfigOpType.DELETE)
+
+
+def test_a_dead_letter_that_is_refused_stops_the_pipeline(shop: Shop) -> None:
+    """Row 58: it has nowhere else to go, and the position stays where it was."""
+    shop.start().stop()
+    with config_of(shop, shop.letters, "max.message.bytes", "2000"):
+        connector = shop.start()
+        before = shop.positions()[-1]
+        shop.insert(json.dumps({"order": "x" * 3000}))
+        connector.failed("TopicRefused")
+        assert shop.positions()[-1].lsn == before.lsn

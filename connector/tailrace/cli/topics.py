@@ -139,7 +139,7 @@ def _declared(file: Path) -> tuple[KafkaOptions, list[TopicSpec]]:
     view = routing_view(settings.pipeline, column_map(settings))
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     # A spec may describe the dead-letter topic; what the offsets topic is like is not for anyone to choose.
-    own = {spec.topic: spec for spec in (dead_letter_spec(options), *reversed(specs), offsets.spec(options))}
+    own = {spec.topic: spec for spec in (dead_letter_spec(settings, options), *reversed(specs), offsets.spec(options))}
     return options, list(own.values())
 
 

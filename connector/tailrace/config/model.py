@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tailrace.config.contracts import Format, Schemas
+from tailrace.config.dead_letters import DeadLetters, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
 from tailrace.config.section import Section
 from tailrace.config.values import (
@@ -27,7 +28,12 @@ from tailrace.config.values import (
     Whole,
 )
 
-SECRET_PLACES = (("source", "postgres"), ("kafka", "settings"), ("schemas", "registry", "settings"))
+SECRET_PLACES = (
+    ("source", "postgres"),
+    ("kafka", "settings"),
+    ("schemas", "registry", "settings"),
+    ("dead_letters", "webhook", "headers"),
+)
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""
 
 DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
@@ -166,8 +172,9 @@ class Pipeline(Section):
         default=Topics(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
     )
     kafka: Kafka = Field(description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"])
-    on_invalid: Literal["dead_letter", "halt"] = Field(
-        default="dead_letter", description="dead_letter or halt", examples=["dead_letter"]
+    on_invalid: Policy = Field(default="dead_letter", description="dead_letter or halt", examples=["dead_letter"])
+    dead_letters: DeadLetters = Field(
+        default=DeadLetters(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )
     limits: Limits = Field(
         default=Limits(),

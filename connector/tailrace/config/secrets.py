@@ -40,7 +40,8 @@ _KEYWORD_PASSWORD = re.compile(
 )
 
 _SECRET_SETTING = re.compile(
-    r"(password|passphrase|secret|token|user\.info|\.pem|\.key|jaas\.config|oauthbearer\.config)$", re.IGNORECASE
+    r"(password|passphrase|secret|token|user\.info|authorization|\.pem|\.key|jaas\.config|oauthbearer\.config)$",
+    re.IGNORECASE,
 )
 _OPEN_SETTING = re.compile(
     r"^(sasl\.username|sasl\.mechanisms?|security\.protocol|client\.(id|rack)|.*\.(location|servers|url|ms|bytes))$",

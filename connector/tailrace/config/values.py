@@ -78,6 +78,15 @@ def registry_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def webhook_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(?:[/?][^\s#]*)?", text):
+        raise wrong(
+            "an http:// or https:// address without user and password",
+            "write it like `url: https://hooks.example.org/tailrace`, credentials under `headers`",
+        )
+    return text
+
+
 def subject(text: str) -> str:
     unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"topic", "type"})
     if unknown or "{" in re.sub(r"\{(topic|type)\}", "", text) or not text:
@@ -125,6 +134,7 @@ Column = Annotated[str, Field(min_length=1, max_length=63)]
 Topic = Annotated[str, AfterValidator(topic)]
 Replication = Annotated[Whole, AfterValidator(replication)]
 RegistryUrl = Annotated[str, AfterValidator(registry_url)]
+WebhookUrl = Annotated[str, AfterValidator(webhook_url)]
 Subject = Annotated[str, AfterValidator(subject)]
 RegistrySettings = Annotated[
     dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_settings)

@@ -19,7 +19,6 @@ CLAIM_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
 """It is said on the way out, where nobody wants to wait."""
 READ_TIMEOUT = 10.0
-"""A claim may stand behind another pipeline's open transaction, but is not worth more than this."""
 
 
 class Claim:
@@ -41,7 +40,8 @@ class Claim:
 
     def lost(self) -> bool:
         """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told."""
-        last = read_keys(self._options, {self._key}, timeout=READ_TIMEOUT).get(self._key)
+        # Uncommitted: a transaction that hangs is what the next start is to end, and must not keep it from that.
+        last = read_keys(self._options, {self._key}, timeout=READ_TIMEOUT, committed=False).get(self._key)
         return last is not None and last != self._instance
 
     def release(self) -> None:

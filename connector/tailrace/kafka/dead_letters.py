@@ -4,13 +4,16 @@ Pure, though it lives beside the drivers. Whatever the event looks like, the rec
 by `limit_bytes`, and so is everything carried in headers, because a dead letter that Kafka refuses would stop
 the pipeline over the very event it was to get past. The value is never null, which on a compacted topic would
 mean "delete". `tailrace.payload` says what the value is: `original`, `omitted` (a summary stands in for it),
-`null` (the payload was NULL) or `row` (the row could not be read as an event: its columns, as JSON).
+`null` (the payload was NULL) or `row` (the row could not be read as an event: its columns, as JSON). With what the
+headers say, the event can be put through the line again. Beside our own names stand those of Kafka Connect and of
+Spring, so that tools made for their dead letters can read ours.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import struct
 
 import orjson
 
@@ -23,6 +26,9 @@ HEADER_BYTES = 4096
 CARRIED_BYTES = 65_536
 """Of the table's further columns together."""
 PREFIX = "tailrace."
+FOREIGN = ("__connect.errors.", "kafka_dlt-")
+EXCEPTION = "tailrace.Rejected"
+"""What stands where others name a class of exceptions."""
 
 
 def dead_letter(
@@ -34,10 +40,12 @@ def dead_letter(
     letter_topic: str,
     pipeline: str,
     limit_bytes: int,
+    keep_payload: bool = True,
 ) -> Record:
     """The dead letter of `row`, for `letter_topic`.
 
-    `event` is None if the row could not be read; `topic` is where it would have gone, if known.
+    `event` is None if the row could not be read; `topic` is where it would have gone, if known. Without `keep_payload`
+    only the hash and the length of the original are kept.
     """
     key: bytes | None = None
     carried: Headers = []
@@ -47,21 +55,39 @@ def dead_letter(
         kind, original = ("null", b"") if event.payload is None else ("original", event.payload)
         key = event.key
         carried = plain_record(event, Route(letter_topic)).headers
+    explanation = _cut(_explanation(rejected))
     ours: Headers = [
         ("tailrace.reason", rejected.reason.value),
-        ("tailrace.explanation", _cut(_explanation(rejected))),
+        ("tailrace.explanation", explanation),
         ("tailrace.pipeline", pipeline),
         ("tailrace.position", row.place),
+        ("__connect.errors.connector.name", pipeline),
+        ("__connect.errors.task.id", "0"),
+        ("__connect.errors.stage", "VALUE_CONVERTER"),
+        ("__connect.errors.exception.class.name", EXCEPTION),
+        ("__connect.errors.exception.message", explanation),
+        ("kafka_dlt-exception-fqcn", EXCEPTION),
+        ("kafka_dlt-exception-message", explanation),
+        ("kafka_dlt-original-timestamp", struct.pack(">q", row.committed_ms)),
     ]
     if topic is not None:
-        ours.append(("tailrace.topic", _cut(topic)))
+        named = _cut(topic)
+        ours += [(name, named) for name in ("tailrace.topic", "__connect.errors.topic", "kafka_dlt-original-topic")]
+    if event is None:
+        columns = orjson.dumps([[column.name, column.type_oid] for column in row.columns])
+        if len(columns) <= HEADER_BYTES:  # cut, it would be no JSON; without it, the letter cannot be put back
+            ours.append(("tailrace.columns", columns))
+    else:
+        ours.append(("tailrace.aggregate", _cut(event.aggregate)))
+        if event.version is not None:
+            ours.append(("tailrace.version", _cut(event.version)))
     digest = hashlib.sha256(original).hexdigest()
     if kind != "null":
         ours += [("tailrace.payload.length", str(len(original))), ("tailrace.payload.sha256", digest)]
     value = original
     if kind == "null":
         value = b'{"omitted":false,"payload":null}'
-    elif len(original) > limit_bytes:
+    elif not keep_payload or len(original) > limit_bytes:
         kind = "omitted"
         value = orjson.dumps({"omitted": True, "length": len(original), "sha256": digest})
     ours.append(("tailrace.payload", kind))
@@ -93,7 +119,7 @@ def _bounded(carried: Headers) -> tuple[Headers, list[str]]:
     for name, value in carried:
         size = len(name) + len(value.encode(errors="replace") if isinstance(value, str) else value or b"")
         # Nobody but us speaks under our prefix: a column of that name could forge a reason.
-        if name.startswith(PREFIX) or size > min(room, HEADER_BYTES):
+        if name.startswith((PREFIX, *FOREIGN)) or size > min(room, HEADER_BYTES):
             left_out.append(name)
             continue
         room -= size

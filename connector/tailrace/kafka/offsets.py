@@ -92,14 +92,19 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
         ) from None
 
 
-def read_keys(options: KafkaOptions, keys: set[bytes], *, timeout: float = READ_TIMEOUT) -> dict[bytes, bytes]:
+def read_keys(
+    options: KafkaOptions, keys: set[bytes], *, timeout: float = READ_TIMEOUT, committed: bool = True
+) -> dict[bytes, bytes]:
     """The last committed value of each key. Reads up to the end that the topic has now, and not less.
+
+    Without `committed`, for what is written outside transactions, no open transaction holds the end back.
 
     The end is the high watermark: the last *stable* offset may be held back by another pipeline's open transaction,
     in front of a record of ours that is already committed.
     """
     end = _high_watermark(options)
-    consumer = Consumer(consumer_config(options, f"tailrace-offsets-{options.pipeline}"))
+    isolation = {} if committed else {"isolation.level": "read_uncommitted"}
+    consumer = Consumer({**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), **isolation})
     found: dict[bytes, bytes] = {}
     try:
         consumer.assign([TopicPartition(options.offsets_topic, 0, 0)])

@@ -16,10 +16,19 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Fenced, KafkaUnavailable, OutcomeUnknown, TailraceError, TopicMissing
+from tailrace.errors import (
+    Fenced,
+    KafkaUnavailable,
+    OutcomeUnknown,
+    RecordsRefused,
+    TailraceError,
+    TopicMissing,
+    TopicRefused,
+)
 from tailrace.event import Record
 from tailrace.kafka import offsets
 from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
+from tailrace.kafka.refusals import Suspects, guilty
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -32,8 +41,10 @@ MARKER_SECONDS = 0.004
 """How long a broker takes to write the markers of a transaction, nearly always."""
 SMALL_BATCH = 1000
 """To send a larger one takes longer than that anyway."""
+COMMIT_STEP = 0.5
+"""A commit waits in steps of this length, so that a stop or a failed record is noticed in between."""
 STEP_TIMEOUT = 5.0
-"""A commit waits in steps of this length, so that a stop is noticed in between."""
+"""For an abort, and for the thread to end."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
@@ -49,6 +60,7 @@ class Publisher:
         self._closing = False
         self._error: BaseException | None = None
         self._refused: tuple[KafkaError, str] | None = None
+        self._suspects = Suspects()
         self._began = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.stored: Position | None = None
@@ -163,11 +175,30 @@ class Publisher:
         except KafkaException as error:
             why = self._why(error_of(error), topics)
             self._abandon(why)
+            if isinstance(why, TopicRefused):
+                self._name_guilty(batch, why)
             raise why from None
         killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
         self.stored = batch.position
         self.published += len(batch.records) - batch.dead_letters
         self.dead_letters += batch.dead_letters
+
+    def _name_guilty(self, batch: Batch, why: TopicRefused) -> None:
+        """Raises RecordsRefused if it was about single records: the next attempt sets those aside."""
+        if not self._suspects:
+            return
+        try:
+            found = guilty(
+                self._producer,
+                batch.records,
+                self._suspects,
+                letters=self._options.dead_letter_topic,
+                transactional=self._options.exactly_once,
+            )
+        except KafkaException as error:
+            raise translate(error_of(error), "finding the record that a topic refuses") from None
+        if found:
+            raise RecordsRefused(why.what, found) from None
 
     def _produce(self, records: list[Record]) -> None:
         """Queues all of them, in order. A full queue is waited out; the very same record goes next."""
@@ -178,6 +209,10 @@ class Publisher:
                 try:
                     produce(topic, value, key, timestamp=timestamp, headers=headers)
                     break
+                except KafkaException as error:
+                    self._suspects.add(error_of(error), topic, key, value)
+                    self._refused = self._refused or (error_of(error), topic)
+                    raise
                 except BufferError:
                     deadline = deadline or time.monotonic() + COMMIT_TIMEOUT
                     self._producer.poll(0.1)
@@ -188,14 +223,17 @@ class Publisher:
         deadline = time.monotonic() + COMMIT_TIMEOUT
         while True:
             try:
-                left = step(STEP_TIMEOUT)
+                left = step(COMMIT_STEP)
             except KafkaException as error:
                 if not error_of(error).retriable():
                     raise
                 left = 1
-            if self._refused is not None:
-                raise KafkaException(self._refused[0])
+                # A commit waits for records that failed until somebody hears of their failure.
+                self._producer.poll(0)
             if not left:
+                # Only now: a commit that is still under way cannot be aborted.
+                if self._refused is not None:
+                    raise KafkaException(self._refused[0])
                 return
             self._check_going(deadline, "committing a batch")
 
@@ -211,7 +249,10 @@ class Publisher:
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
         # The first failure is the cause. Records that were purged failed because the transaction did, not it by them.
-        if error is not None and self._refused is None and error.code() not in _PURGED:
+        if error is None or error.code() in _PURGED:
+            return
+        self._suspects.add(error, message.topic(), message.key(), message.value())
+        if self._refused is None:
             self._refused = (error, str(message.topic()))
 
     def _abandon(self, why: TailraceError) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tailrace.config.dead_letters import halting
 from tailrace.config.model import Pipeline as Settings
 from tailrace.event import OutboxEvent, Route
 from tailrace.kafka import offsets
@@ -24,7 +25,7 @@ from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 from tailrace.worker.contracts import PipelineContracts
 
-DEAD_LETTER_RETENTION_MS = 30 * 24 * 3600 * 1000
+DAY_MS = 24 * 3600 * 1000
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
 """Originals up to this size are kept whole in their letter; larger ones by hash and length."""
 
@@ -40,6 +41,8 @@ class Assembly:
     contracts: PipelineContracts
     route: Callable[[OutboxEvent], Route]
     partitions: PartitionWatch
+    refused: dict[str, str] = field(default_factory=dict)
+    """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
 
     def source(self, wake: Wake) -> PostgresSource:
         return PostgresSource(self.postgres, wake=wake)
@@ -62,10 +65,12 @@ class Assembly:
                 letter_topic=self.kafka.dead_letter_topic,
                 pipeline=self.settings.pipeline,
                 limit_bytes=DEAD_LETTER_BYTES,
+                keep_payload=self.settings.dead_letters.payload == "keep",
             ),
-            halt_on_invalid=self.settings.on_invalid == "halt",
+            halt_on=halting(self.settings.on_invalid, self.settings.dead_letters),
             batch_records=limits.batch_records,
             batch_bytes=limits.batch_bytes,
+            refused=self.refused,
         )
 
     def publisher(self, wake: Wake) -> Publisher:
@@ -92,7 +97,7 @@ def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], N
         settings,
         kafka,
         postgres_options(settings, columns, adopt=adopt),
-        {spec.topic: spec for spec in (dead_letter_spec(kafka), *reversed(specs))},
+        {spec.topic: spec for spec in (dead_letter_spec(settings, kafka), *reversed(specs))},
         PipelineContracts(settings, warn=warn),
         router.route,
         PartitionWatch(settings.pipeline),
@@ -130,9 +135,10 @@ def postgres_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fa
     )
 
 
-def dead_letter_spec(kafka: KafkaOptions) -> TopicSpec:
+def dead_letter_spec(settings: Settings, kafka: KafkaOptions) -> TopicSpec:
     """What the dead-letter topic is like, unless a spec of the user's own describes it."""
-    config = {"retention.ms": str(DEAD_LETTER_RETENTION_MS), "max.message.bytes": str(2 * DEAD_LETTER_BYTES)}
+    kept = settings.dead_letters.retention_days * DAY_MS
+    config = {"retention.ms": str(kept), "max.message.bytes": str(2 * DEAD_LETTER_BYTES)}
     return TopicSpec(kafka.dead_letter_topic, 1, kafka.internal_replication, config)
 
 

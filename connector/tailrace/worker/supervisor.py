@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 
 from tailrace import retry
-from tailrace.errors import Action, Fenced, KafkaUnavailable, TailraceError, Unavailable
+from tailrace.errors import Action, Fenced, KafkaUnavailable, RecordsRefused, TailraceError, Unavailable
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.status import announce
 from tailrace.pipeline import Pipeline
@@ -49,6 +49,10 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._attempt()
+            except RecordsRefused as refused:
+                # At once: there is nothing to wait for.
+                self._log.warning("refused", what=refused.what, events=len(refused.places))
+                self._assembly.refused.update(refused.places)
             except TailraceError as error:
                 if error.action is not Action.RETRY and not self._still_ours(error):
                     self._fail(error)
@@ -73,7 +77,7 @@ class Supervisor:
         try:
             pipeline.run(started=self._started)
         except Unavailable as error:
-            if not isinstance(error, KafkaUnavailable):
+            if not isinstance(error, KafkaUnavailable | RecordsRefused):
                 self._step_aside()
             raise
         finally:

@@ -37,7 +37,7 @@ def header(record: Record, name: str) -> str | None:
     assert len(found) <= 1
     if not found or found[0] is None:
         return None
-    return found[0] if isinstance(found[0], str) else found[0].decode()
+    return found[0] if isinstance(found[0], str) else found[0].decode("latin-1" if "timestamp" in name else "utf-8")
 
 
 def test_the_original_and_everything_about_it() -> None:
@@ -57,6 +57,17 @@ def test_the_original_and_everything_about_it() -> None:
         "position": "0/1:0",
         "timestamp": "1700",
         "traceparent": "00-a",
+        "tailrace.aggregate": "order",
+        "__connect.errors.connector.name": "shop",
+        "__connect.errors.task.id": "0",
+        "__connect.errors.stage": "VALUE_CONVERTER",
+        "__connect.errors.exception.class.name": "tailrace.Rejected",
+        "__connect.errors.exception.message": "$.a: expected string, got 1. Remedy: Mend it.",
+        "__connect.errors.topic": "orders",
+        "kafka_dlt-exception-fqcn": "tailrace.Rejected",
+        "kafka_dlt-exception-message": "$.a: expected string, got 1. Remedy: Mend it.",
+        "kafka_dlt-original-timestamp": (1700).to_bytes(8, "big").decode("latin-1"),
+        "kafka_dlt-original-topic": "orders",
     }
     assert {name: header(record, name) for name, _ in record.headers} == expected
 
@@ -85,6 +96,26 @@ def test_a_tombstone_is_told_apart_and_has_a_value() -> None:
     assert record.value == b'{"omitted":false,"payload":null}'
     assert header(record, "tailrace.payload") == "null"
     assert header(record, "tailrace.payload.length") is None
+
+
+def test_by_setting_only_hash_and_length_of_a_payload_are_kept() -> None:
+    record = dead_letter(
+        ROW, event(), None, REJECTED, letter_topic="d", pipeline="p", limit_bytes=1000, keep_payload=False
+    )
+    assert header(record, "tailrace.payload") == "omitted"
+    assert b'"a"' not in (record.value or b"")
+
+
+def test_what_it_takes_to_put_an_event_back_is_there() -> None:
+    assert header(letter(event()._replace(version="3")), "tailrace.version") == "3"
+    assert orjson.loads(header(letter(None), "tailrace.columns") or "") == [["id", 25], ["payload", 17], ["note", 25]]
+
+
+@pytest.mark.parametrize("name", ["tailrace.reason", "__connect.errors.topic", "kafka_dlt-original-topic"])
+def test_a_column_cannot_forge_what_letters_say_of_themselves(name: str) -> None:
+    record = letter(event(extra=[(name, b"forged")]))
+    assert "forged" not in (header(record, name) or "")
+    assert header(record, "tailrace.headers.omitted") == name
 
 
 def test_an_empty_payload_is_not_null() -> None:

@@ -1,0 +1,66 @@
+"""Settings of what happens to events that cannot be published: what is kept, for how long, and who is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tailrace.config.kafka_settings import revealed
+from tailrace.config.section import Section
+from tailrace.config.values import RegistrySettings, Seconds, WebhookUrl, Whole
+from tailrace.errors import Reason
+
+Policy = Literal["dead_letter", "halt"]
+ReasonName = Literal[
+    "max_retries_exceeded",
+    "poison_message",
+    "schema_validation_failed",
+    "processing_timeout",
+    "permanent_failure",
+]
+
+
+class Webhook(Section):
+    """Whom to tell of new dead letters."""
+
+    url: WebhookUrl = Field(description="an http or https address", examples=["https://hooks.example.org/tailrace"])
+    headers: RegistrySettings = Field(
+        default={}, description="headers by name", examples=["{Authorization: '${env:HOOK_TOKEN}'}"]
+    )
+    interval: Seconds = Field(
+        default=60,
+        ge=1,
+        le=86_400,
+        description="seconds between two calls for the same reason and type, from 1 to 86400",
+        examples=["60"],
+        allow_inf_nan=False,
+    )
+    timeout: Seconds = Field(
+        default=5, gt=0, le=60, description="seconds, up to 60", examples=["5"], allow_inf_nan=False
+    )
+
+    def header_values(self) -> dict[str, str]:
+        """With secrets revealed: for the call and nothing else."""
+        return {name: str(value) for name, value in revealed(self.headers).items()}
+
+
+class DeadLetters(Section):
+    """What a dead letter keeps. The topic itself is kafka.dead_letter_topic."""
+
+    payload: Literal["keep", "hash"] = Field(default="keep", description="keep or hash", examples=["keep"])
+    retention_days: Whole = Field(default=30, ge=1, le=3650, description="days, from 1 to 3650", examples=["30"])
+    reasons: dict[ReasonName, Policy] = Field(
+        default={},
+        description="dead_letter or halt by reason",
+        examples=["{poison_message: halt}"],
+    )
+    webhook: Webhook | None = Field(
+        default=None, description="settings such as `url: https://…`", examples=["{url: 'https://hooks.example.org'}"]
+    )
+
+
+def halting(on_invalid: Policy, letters: DeadLetters) -> frozenset[Reason]:
+    """The reasons that stop the pipeline."""
+    policies = {reason: letters.reasons.get(reason.value, on_invalid) for reason in Reason}
+    return frozenset(reason for reason, policy in policies.items() if policy == "halt")

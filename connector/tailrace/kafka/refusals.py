@@ -1,0 +1,86 @@
+"""Records that a topic will never take: too large for it, or without the key it wants. Which of a batch they are.
+
+Kafka refuses a whole set of records for one of them, so those that failed are only suspects. Each is then sent alone,
+in a transaction that is aborted in any case: what fails again is guilty. A refusal that concerns the topic and not a
+record (rights, policy) has nothing to do with this: it stops the pipeline. So does the refusal of a dead letter, which
+has nowhere else to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tailrace.event import Record
+from tailrace.kafka.client import error_of
+
+CONCERN_A_RECORD = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "it is larger than the topic takes (max.message.bytes)",
+    KafkaError.INVALID_RECORD: "it lacks what the topic demands, such as a key on a compacted topic",
+}
+MAX_SUSPECTS = 10_000
+"""As many as a batch may hold by default."""
+PROBE_TIMEOUT = 30.0
+
+
+class Suspects:
+    """The records of one batch that came back refused: without their headers, but topic, key and value tell."""
+
+    def __init__(self) -> None:
+        self._marks: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def __contains__(self, record: Record) -> bool:
+        return hash((record.topic, record.key, record.value)) in self._marks
+
+    def add(self, error: KafkaError, topic: str | None, key: object, value: object) -> None:
+        if error.code() in CONCERN_A_RECORD and len(self._marks) < MAX_SUSPECTS:
+            self._marks.add(hash((topic, key, value)))
+
+
+def guilty(
+    producer: Producer, records: Iterable[Record], suspects: Suspects, *, letters: str, transactional: bool
+) -> dict[str, str]:
+    """Why each of the suspects that is refused even alone is refused. Sends them; nobody gets to see them.
+
+    `letters` is the dead-letter topic, whose records are not looked at.
+    """
+    found: dict[str, str] = {}
+    for record in records:
+        if record in suspects and record.topic != letters:
+            code = _probe(producer, record, transactional=transactional)
+            if code is not None:
+                why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
+                found[_place(record)] = why
+    return found
+
+
+def _place(record: Record) -> str:
+    """Its place in the log, which every record of an event carries."""
+    return next(str(value) for name, value in record.headers if name == "position")
+
+
+def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | None:
+    """The code with which the record is refused alone, or None."""
+    answers: list[int] = []
+    topic, value, key, headers, timestamp = record
+
+    def answered(error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.code() in CONCERN_A_RECORD:
+            answers.append(error.code())
+
+    if transactional:
+        producer.begin_transaction()
+    try:
+        producer.produce(topic, value, key, timestamp=timestamp, headers=headers, on_delivery=answered)
+        producer.flush(PROBE_TIMEOUT)
+    except KafkaException as error:
+        if error_of(error).code() not in CONCERN_A_RECORD:
+            raise
+        answers.append(error_of(error).code())
+    if transactional:
+        producer.abort_transaction(PROBE_TIMEOUT)
+    return answers[0] if answers else None
