@@ -1,7 +1,8 @@
-"""AvroContract: an Avro schema, compiled into one converter; what obeys it can be written as Avro.
+"""AvroContract: an Avro schema, compiled into one writer; what obeys it can be written as Avro.
 
-Checking is converting: a payload is valid if it can be written and would be read as the same value again. The rules
-stand in `values` and `shapes`. fastavro writes the bytes, and decides nothing.
+Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are written
+by the function `generated` for the schema. What that leaves alone is converted by the rules in `values` and `shapes`,
+which say what is wrong; fastavro writes what comes out, and decides nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from fastavro import parse_schema, schemaless_writer
 
 from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
 from tailrace.schemas.avro.values import Convert, Misfit
 from tailrace.schemas.contracts import Kind, Reference, Registered
@@ -21,26 +23,25 @@ from tailrace.schemas.explaining import cut, path_text
 from tailrace.schemas.json_text import Json
 
 _WHOLE = "Whole"
-_NOTHING: tuple[Json, Any] = (object(), None)
+_NOTHING: tuple[Json, bytes] = (object(), b"")
 """No payload is this object."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AvroContract:
-    """Implements `Contract` with an Avro schema. `convert` makes what `writer`, fastavro's own form, is given.
+    """Implements `Contract` with an Avro schema. `write` raises Misfit for a value that does not obey.
 
-    `last` is the value that was last found valid and what it was converted to: it is usually written next. A value is
-    only known again if it is the very same object, which cannot be another one as long as it is held here.
+    `last` is the value that was last found valid, and its bytes: they are usually asked for next. A value is only known
+    again if it is the very same object, which cannot be another one as long as it is held here.
     """
 
     subject: str
     version: int
     file: str
     document: Json
-    convert: Convert
-    writer: Any
+    write: Write
     is_valid: Callable[[Any], bool]
-    last: list[tuple[Json, Any]]
+    last: list[tuple[Json, bytes]]
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "avro"
@@ -62,7 +63,7 @@ class AvroContract:
         `named` holds the definitions that it uses but does not contain, by full name.
         """
         compiled = compile_document(document, file, named)
-        writer = compiled.writer
+        writer = compiled.top.writer
         convert = _forgetting(compiled)
         if not isinstance(writer, dict) or writer["type"] != "record":
             # Only records can be prepared for the writer. One of a single field is written as that field alone.
@@ -72,43 +73,64 @@ class AvroContract:
             prepared = parse_schema(writer)
         except Exception as error:  # noqa: BLE001 - whatever it dislikes, the schema cannot be written with
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.") from None
-        last: list[tuple[Json, Any]] = [_NOTHING]
-        check = _check(convert, last)
-        return cls(subject, version, file, document, convert, prepared, check, last, references, registered)
+        write = _careful(convert, prepared)
+        fast = generate(compiled.top)
+        if fast is not None:
+            write = _either(fast, write)
+        last = [_NOTHING]
+        return cls(subject, version, file, document, write, _check(write, last), last, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         try:
-            self.convert(value)
+            self.write(value)
         except Misfit as misfit:
             return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
         return f"nothing is wrong with its {size} bytes"
 
     def encode(self, value: Json) -> bytes:
-        checked, datum = self.last[0]
+        checked, data = self.last[0]
         self.last[0] = _NOTHING
+        if checked is value:
+            return data
         try:
-            if checked is not value:
-                datum = self.convert(value)
+            return self.write(value)
         except Misfit:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
                 f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(value, 0)}",
                 remedy=f"Correct the service, or register a new version beside {self.file}.",
             ) from None
-        out = BytesIO()
-        schemaless_writer(out, self.writer, datum)
-        return out.getvalue()
 
 
-def _check(convert: Convert, last: list[tuple[Json, Any]]) -> Callable[[Any], bool]:
+def _check(write: Write, last: list[tuple[Json, bytes]]) -> Callable[[Any], bool]:
     def is_valid(value: Json) -> bool:
         try:
-            last[0] = (value, convert(value))
+            last[0] = (value, write(value))
         except Misfit:
             return False
         return True
 
     return is_valid
+
+
+def _either(fast: Write, careful: Write) -> Write:
+    def write(value: Json) -> bytes:
+        try:
+            return fast(value)
+        except Exception:  # noqa: BLE001, S110 - it raises anything to say that it does not know
+            pass
+        return careful(value)
+
+    return write
+
+
+def _careful(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's own form of a schema
+    def write(value: Json) -> bytes:
+        out = BytesIO()
+        schemaless_writer(out, prepared, convert(value))
+        return out.getvalue()
+
+    return write
 
 
 def _wrapped(convert: Convert) -> Convert:
@@ -117,7 +139,7 @@ def _wrapped(convert: Convert) -> Convert:
 
 def _forgetting(compiled: Compiled) -> Convert:
     """A converter that forgets afterwards which objects it tried; most have nothing to forget."""
-    convert, tried = compiled.convert, compiled.tried
+    convert, tried = compiled.top.convert, compiled.tried
     if not tried:
         return convert
 

@@ -10,7 +10,7 @@ namespace around it; names are not written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from tailrace.schemas.json_text import Json
 from tailrace.schemas.validators import pointer
 
 Path = tuple[str | int, ...]
+Fits = Callable[[Json], bool]
 
 MAX_DEPTH = 128
 """Levels of a schema, as of a payload; only a document that was not parsed by us could have more."""
@@ -37,7 +38,7 @@ class Type:
     """A type as compiled so far; of a record that holds itself, the converter is set last.
 
     `name` is what people call it, `tag` what the writer does, `writer` its schema for the writer, and `takes` are the
-    JSON types that may fit it.
+    JSON types that may fit it. `parts` are the types inside, in order; `optional` the fields that may be absent.
     """
 
     name: str
@@ -45,16 +46,17 @@ class Type:
     writer: Json
     takes: frozenset[type]
     convert: Convert
-    default_fits: Callable[[Json], bool]
+    default_fits: Fits
     same: type | None = None
+    parts: Sequence[Type] = ()
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """`tried` are the memories of ambiguous unions, to be emptied after each payload."""
 
-    convert: Convert
-    writer: Json
+    top: Type
     tried: list[dict[int, Any]]
 
 
@@ -67,7 +69,7 @@ def compile_document(document: Json, file: str, named: Mapping[str, Json]) -> Co
         raise SchemaError(
             f"{file} refers to too many types that refer to further ones", remedy="Make the chain shorter."
         ) from None
-    return Compiled(top.convert, top.writer, compiler.tried)
+    return Compiled(top, compiler.tried)
 
 
 class _Compiler:
@@ -161,6 +163,7 @@ class _Compiler:
             frozenset().union(*(branch.takes for branch in branches)),
             shapes.union([shapes.Branch(one.name, one.tag, one.convert, one.takes) for one in branches], tried),
             lambda value: any(branch.default_fits(value) for branch in branches),
+            parts=branches,
         )
 
     def _container(self, kind: str, inner: dict[str, Json], takes: type, convert: Convert, item: Type) -> Type:
@@ -168,7 +171,7 @@ class _Compiler:
             parts = value.values() if isinstance(value, dict) else value
             return type(value) is takes and all(map(item.default_fits, parts))
 
-        return Type(kind, kind, {"type": kind, **inner}, frozenset({takes}), convert, default_fits)
+        return Type(kind, kind, {"type": kind, **inner}, frozenset({takes}), convert, default_fits, parts=[item])
 
     def _record(self, schema: dict[str, Json], space: str, path: Path) -> Type:
         name, inner, known = self._define(schema, space, path, _OBJECTS)
@@ -204,14 +207,10 @@ class _Compiler:
             and required <= value.keys() <= types.keys()
             and all(types[field].default_fits(one) for field, one in value.items())
         )
-        return Type(
-            name,
-            made.tag,
-            {"type": "record", "name": made.tag, "fields": writers},
-            _OBJECTS,
-            made.convert,
-            made.default_fits,
-        )
+        made.writer = {"type": "record", "name": made.tag, "fields": writers}
+        made.parts = list(types.values())
+        made.optional = frozenset(field.name for field in fields if field.absent is None)
+        return made
 
     def _enum(self, schema: dict[str, Json], space: str, path: Path) -> Type:
         name, _, known = self._define(schema, space, path, frozenset({str}))
@@ -279,12 +278,7 @@ class _Compiler:
         return name, inner, None
 
     def _defined(
-        self,
-        name: str,
-        writer: dict[str, Json],
-        takes: frozenset[type],
-        convert: Convert,
-        fits: Callable[[Json], bool] | None,
+        self, name: str, writer: dict[str, Json], takes: frozenset[type], convert: Convert, fits: Fits | None
     ) -> Type:
         made = self._known[name]
         made.takes, made.convert, made.default_fits = takes, convert, fits or shapes.default_as_value(convert)

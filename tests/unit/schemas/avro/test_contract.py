@@ -264,6 +264,28 @@ def test_what_was_checked_is_what_is_written_though_another_was_checked_in_betwe
     assert read(document, contract.encode(other)) == {"a": 2}
 
 
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_the_bytes_are_the_same_whether_a_value_was_checked_before_or_not(name: str) -> None:
+    # The generated writer takes the first of two records, and leaves the second to the careful one.
+    document = [record(field("first", "int"), name="A"), record(field("second", "int"), name="B")]
+    contract = compiled(document)
+    value = {name: 1}
+    fresh = contract.encode(value)
+    assert contract.is_valid(value)
+    assert contract.encode(value) == contract.encode(value) == fresh
+    assert read(document, fresh) == value
+
+
+def test_a_value_that_changed_after_it_was_written_is_checked_again() -> None:
+    contract = compiled(record(field("a", "int")))
+    value: dict[str, Any] = {"a": 1}
+    assert contract.is_valid(value)
+    assert contract.encode(value) == b"\x02"
+    value["a"] = "x"
+    with pytest.raises(Rejected, match=r"\$\.a: expected a whole number of 32 bits"):
+        contract.encode(value)
+
+
 TREE = record(field("value", "int"), field("left", ["null", "R"]), field("right", ["null", "R"]))
 
 

@@ -1,0 +1,299 @@
+"""A compiled schema -> one Python function that checks a payload and writes it as Avro in the same pass.
+
+The careful way (`values`, `shapes`, fastavro) builds a second payload first, and walks through that once more. Here the
+source of a function is generated for the schema, as dataclasses does for its methods: straight through the fields, with
+the bytes as the only thing built. It is three times as fast, and never has the last word: what it does not know at a
+glance makes it raise anything, and then the careful way decides and explains. So it may refuse too much, but must
+never accept what the careful way refuses, nor write other bytes. Whatever is more than a look at a value's type is
+therefore left to the careful way's own converters.
+
+A schema may come from a registry, so none of its text gets into the source: that holds words and numbers of ours alone,
+and refers to names and symbols as constants. A schema too large for that gets no function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from struct import Struct
+from typing import Any
+
+from tailrace.schemas.avro.schema import Type
+from tailrace.schemas.avro.values import LOGICAL, PLAIN, Convert, day
+from tailrace.schemas.json_text import Json
+
+Write = Callable[[Any], bytes]
+
+MAX_TYPES = 1000
+"""Fields, items and branches, altogether: 0.1 s of generating. Real schemas have a tenth of them."""
+_DEEPEST = 10
+"""Blocks within blocks of one function; Python allows 20 loops. What is deeper gets a function of its own."""
+_REMEMBERED = 1000
+"""Days, and minutes, whose number is known: events of a time share them."""
+_JSON_TYPES = (str, int, float, bool, dict, list)
+
+_ONE = [bytes((only,)) for only in range(128)]
+_LAST = (*_ONE, *(bytes((low, high)) for high in range(1, 128) for low in range(128, 256)))
+_MORE = tuple(bytes((low, high)) for high in range(128, 256) for low in range(128, 256))
+"""Fourteen bits of a number, as its last bytes and as two that others follow."""
+_SMALL = _LAST[::2]
+"""The numbers from 0 that take one or two bytes: most lengths, and many amounts."""
+
+
+def varint(number: int) -> bytes:
+    """An integer of 64 bits as Avro writes it: zigzag, seven bits a byte, the lowest first."""
+    number = number << 1 if number >= 0 else ~(number << 1)
+    written = b""
+    while number >= 1 << 14:
+        written += _MORE[number & (1 << 14) - 1]
+        number >>= 14
+    return written + _LAST[number]
+
+
+class Unsure(Exception):
+    """The payload is for the careful way."""
+
+
+def generate(top: Type) -> Write | None:
+    """The function for a schema's type; None if the schema is too large. It raises what it likes for a value."""
+    try:
+        source = _Source(top)
+        source.whole(top)
+    except (RecursionError, _TooLarge):
+        return None
+    exec("\n".join(source.lines), source.constants)  # noqa: S102 - see above: nothing in it is from outside
+    fast: Write = source.constants["write"]
+    return fast
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Body:
+    """The lines of one function. `pieces` are expressions of bytes, to be written by one statement."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.pieces: list[str] = []
+        self.depth = 1
+        self._variables = 0
+
+    def add(self, line: str) -> None:
+        self.lines.append(" " * self.depth + line)
+
+    def variable(self) -> str:
+        self._variables += 1
+        return f"v{self._variables}"
+
+    def flush(self) -> None:
+        if self.pieces:
+            self.add(f"out += ({', '.join(self.pieces)},)")
+            self.pieces.clear()
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        self.flush()
+        self.add(header)
+        self.depth += 1
+        yield
+        self.flush()
+        self.depth -= 1
+
+    def length(self, variable: str) -> None:
+        self.pieces.append(f"SMALL[n] if (n := len({variable})) < {len(_SMALL)} else varint(n)")
+
+
+class _Source:
+    """The functions of a schema: one for the whole, one for each record that is referred to, and for what lies deep."""
+
+    def __init__(self, top: Type) -> None:
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {
+            "SMALL": _SMALL,
+            "Unsure": Unsure,
+            "varint": varint,
+            "join": b"".join,
+            "pack_double": Struct("<d").pack,
+            "pack_float": Struct("<f").pack,
+        }
+        self._functions: dict[int, str] = {}
+        self._defined: dict[str, Type] = {}
+        self._referred: set[str] = set()
+        self._types = 0
+        self._survey(top)
+
+    def _survey(self, of: Type) -> None:
+        self._types += 1
+        if self._types > MAX_TYPES:
+            raise _TooLarge
+        if isinstance(of.writer, dict) and "name" in of.writer:
+            self._defined[of.tag] = of
+        elif of.tag in self._defined:
+            self._referred.add(of.tag)
+        for part in of.parts:
+            self._survey(part)
+
+    def constant(self, thing: object) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = thing
+        return name
+
+    def whole(self, of: Type) -> None:
+        """Adds `write`, a function from a value to its bytes."""
+        body = _Body()
+        self._write(body, of, "v0")
+        body.flush()
+        self.lines += ["def write(v0):", " out = []", *body.lines, " return join(out)"]
+
+    def _function(self, of: Type) -> str:
+        """The name of a function that adds a value to a list; made once, as a record may hold itself."""
+        name = self._functions.get(id(of))
+        if name is None:
+            name = self._functions[id(of)] = f"write{len(self._functions)}"
+            body = _Body()
+            self._write(body, of, "v0", inline=True)
+            body.flush()
+            self.lines += [f"def {name}(v0, out):", *body.lines]
+        return name
+
+    def _write(self, body: _Body, of: Type, v: str, *, inline: bool = False) -> None:
+        """Adds what writes the variable `v` as a value of a type."""
+        of = self._defined.get(of.tag, of)
+        kind = _kind(of)
+        if kind not in ("record", "array", "map", "union"):
+            self._scalar(body, of, kind, v)
+        elif not inline and (of.tag in self._referred or body.depth > _DEEPEST):
+            body.flush()
+            body.add(f"{self._function(of)}({v}, out)")
+        elif kind == "record":
+            self._record(body, of, v)
+        elif kind == "union":
+            self._union(body, of, v)
+        else:
+            self._items(body, of, v, keyed=kind == "map")
+
+    def _record(self, body: _Body, of: Type, v: str) -> None:
+        names = [field["name"] for field in of.writer["fields"]]
+        fields = [(body.variable(), self.constant(name), name in of.optional) for name in names]
+        wrong = f"type({v}) is not dict" + ("" if of.optional else f" or len({v}) != {len(fields)}")
+        body.add(f"if {wrong}: raise Unsure")
+        if of.optional:
+            known = self.constant(frozenset(names))
+            with body.block(f"if len({v}) == {len(fields)}:"):
+                for variable, key, optional in fields:
+                    if optional:
+                        body.add(f"{variable} = {v}[{key}]")
+            with body.block(f"elif {known}.issuperset({v}):"):
+                for variable, key, optional in fields:
+                    if optional:
+                        body.add(f"{variable} = {v}.get({key})")
+            body.add("else: raise Unsure")
+        for (variable, key, optional), part in zip(fields, of.parts, strict=True):
+            if not optional:
+                body.add(f"{variable} = {v}[{key}]")
+            self._write(body, part, variable)
+
+    def _items(self, body: _Body, of: Type, v: str, *, keyed: bool) -> None:
+        """One block of all items, if there are any, and the end; the length of none is the end already."""
+        body.add(f"if type({v}) is not {'dict' if keyed else 'list'}: raise Unsure")
+        key, item = body.variable(), body.variable()
+        body.length(v)
+        with body.block(f"for {key}, {item} in {v}.items():" if keyed else f"for {item} in {v}:"):
+            if keyed:
+                self._text(body, key)
+            self._write(body, of.parts[0], item)
+        body.pieces.append(f"(b'\\0' if {v} else b'')")
+
+    def _union(self, body: _Body, of: Type, v: str) -> None:
+        """The first branch that may take the value, or none: what tries a second one is the careful way."""
+        header = "if"
+        for index, branch in enumerate(of.parts):
+            if type(None) in branch.takes:
+                with body.block(f"if {v} is None:"):
+                    body.pieces.append(repr(varint(index)))
+                header = "elif"
+        for kind in _JSON_TYPES:
+            fitting = [(index, branch) for index, branch in enumerate(of.parts) if kind in branch.takes]
+            if kind is float:
+                fitting.sort(key=lambda one: one[1].name == "float")
+            if fitting:
+                index, branch = fitting[0]
+                with body.block(f"{header} type({v}) is {kind.__name__}:"):
+                    body.pieces.append(repr(varint(index)))
+                    self._write(body, branch, v)
+                header = "elif"
+        body.add("else: raise Unsure")
+
+    def _text(self, body: _Body, v: str) -> None:
+        body.add(f"if type({v}) is not str: raise Unsure")
+        body.add(f"{v} = {v}.encode()")
+        body.length(v)
+        body.pieces.append(v)
+
+    def _scalar(self, body: _Body, of: Type, kind: str, v: str) -> None:
+        convert = of.convert
+        plain = kind in PLAIN and convert is PLAIN[kind][0]
+        if kind == "null":
+            body.add(f"if {v} is not None: raise Unsure")
+        elif kind == "boolean":
+            body.add(f"if type({v}) is not bool: raise Unsure")
+            body.pieces.append(f"b'\\1' if {v} else b'\\0'")
+        elif kind == "string" and plain:
+            self._text(body, v)
+        elif kind in ("int", "long"):
+            small = f"SMALL[{v}] if type({v}) is int and 0 <= {v} < {len(_SMALL)} else " if plain else ""
+            body.pieces.append(f"{small}{self.constant(_integer(convert))}({v})")
+        elif kind in ("float", "double"):
+            body.pieces.append(f"pack_{kind}({v} if type({v}) is float else {self.constant(convert)}({v}))")
+        elif kind == "enum":
+            symbols = {symbol: varint(index) for index, symbol in enumerate(of.writer["symbols"])}
+            body.add(f"if type({v}) is not str: raise Unsure")
+            body.pieces.append(f"{self.constant(symbols)}[{v}]")
+        else:  # text of a form, bytes, and fixed, whose length is not written
+            body.add(f"{v} = {self.constant(convert)}({v}){'.encode()' if kind == 'string' else ''}")
+            if kind != "fixed":
+                body.length(v)
+            body.pieces.append(v)
+
+
+def _kind(of: Type) -> str:
+    if isinstance(of.writer, list):
+        return "union"
+    return str(of.writer["type"] if isinstance(of.writer, dict) else of.writer)
+
+
+def _moments(convert: Convert, digits: int) -> Write:
+    """The converter is asked for the minute's last second: if there is one, there are those before, and fractions."""
+    last = lru_cache(_REMEMBERED)(convert)
+    seconds = {f"{number:02}": (number - 59) * 10**digits for number in range(60)}
+
+    def write(value: Json) -> bytes:
+        if type(value) is str:
+            zone = "Z" if value[-1:] == "Z" else value[-6:]
+            second, fraction = value[17:19], value[19 : -len(zone)]
+            if second in seconds and len(value) >= 19 + len(zone) and (not fraction or fits(fraction)):
+                number = int(fraction[1:].ljust(digits, "0")) if fraction else 0
+                return varint(last(f"{value[:17]}59{zone}") + seconds[second] + number)
+        return varint(convert(value))
+
+    def fits(fraction: str) -> bool:
+        return fraction[0] == "." and len(fraction) <= digits + 1 and fraction[1:].isdecimal() and fraction.isascii()
+
+    return write
+
+
+_QUICK: Mapping[Convert, Write] = {
+    day: lru_cache(_REMEMBERED, typed=True)(lambda value: varint(day(value))),
+    **{
+        convert: _moments(convert, digits)
+        for unit, digits in (("millis", 3), ("micros", 6))
+        for convert, _ in [LOGICAL["long", f"timestamp-{unit}"]]
+    },
+}
+"""What takes long to convert, and is alike in many events. Of nanoseconds the last minute would be beyond 64 bits."""
+
+
+def _integer(convert: Convert) -> Write:
+    return _QUICK.get(convert) or (lambda value: varint(convert(value)))
