@@ -25,6 +25,7 @@
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
     │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
     │   ├── OffsetRecordCorrupt     the stored position cannot be read
+    │   ├── ParkingFull             too many keys are parked, or one for too long
     │   ├── TopicMissing            an output topic does not exist and may not be created
     │   └── TopicRefused            a topic refuses our records (rights, size, policy)
     ├── SchemaError                 a registered schema is itself not usable    user    HALT
@@ -181,6 +182,10 @@ class OffsetsTopicUnfit(PublishError):
 
 
 class OffsetRecordCorrupt(PublishError):
+    pass
+
+
+class ParkingFull(PublishError):
     pass
 
 

@@ -21,6 +21,10 @@ AFTER_COMMIT = "after-commit"  # Kafka has committed, Postgres is not told
 AFTER_CONFIRM = "after-confirm"  # Postgres is told, too
 IDLE_STORED = "idle-stored"  # a position without events is stored, not confirmed
 DRAINING = "draining"  # SIGTERM has come, the last batch is not committed
+RELEASING = "releasing"  # a part of what waited behind a parked key is published, the rest is not
+REDRIVE_BEFORE_PRODUCE = "redrive-before-produce"  # dead letters: a transaction is open and empty
+REDRIVE_AFTER_PRODUCE = "redrive-after-produce"  # their records and marks are produced, not committed
+REDRIVE_AFTER_COMMIT = "redrive-after-commit"  # committed, and nobody has been told
 
 ALL = (
     SLOT_INTENDED,
@@ -35,6 +39,9 @@ ALL = (
     IDLE_STORED,
     DRAINING,
 )
+"""Those of a pipeline."""
+REDRIVING = (REDRIVE_BEFORE_PRODUCE, REDRIVE_AFTER_PRODUCE, REDRIVE_AFTER_COMMIT)
+"""Those of `tailrace dlq redrive`."""
 
 _armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
 _left = int(_count or 1)

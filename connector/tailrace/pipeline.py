@@ -9,16 +9,15 @@ only then, confirmed to the source.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import Halted, LayoutMismatch, Reason, Rejected, Unavailable
-from tailrace.event import Chunk, OutboxEvent, Record, Route, Row
+from tailrace.errors import LayoutMismatch, Reason, Rejected, Unavailable
+from tailrace.event import Chunk, OutboxEvent, Record, Row
+from tailrace.line import Line, Steps
 from tailrace.position import Position
-from tailrace.schemas.checking import Checked
 from tailrace.wake import Wake
 
 READ_ROWS = 1000
@@ -77,36 +76,40 @@ class Publisher(Protocol):
     def close(self) -> None: ...
 
 
-class Layout(Protocol):
-    def read(self, row: Row) -> OutboxEvent: ...
+class Parking(Protocol):
+    """Keys whose events wait behind one that was set aside. Its records are part of the batch like any other."""
 
+    @property
+    def keys(self) -> Mapping[tuple[str, bytes], object]:
+        """The parked ones, by aggregate and key."""
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What happens to each event on its way; each step raises Rejected for an event that cannot go on."""
-
-    layout: Layout
-    route: Callable[[OutboxEvent], Route]
-    check: Callable[[OutboxEvent, str], Checked]
-    record: Callable[[OutboxEvent, Route, Checked], Record]
-    dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
-    halt_on: frozenset[Reason]
-    batch_records: int
-    batch_bytes: int
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Events that their topic is known to refuse for good: why, by their place in the log."""
+    def open(self) -> None: ...
+    def wait(self, event: OutboxEvent) -> Record: ...
+    def park(self, event: OutboxEvent, letter: Record) -> list[Record]: ...
+    def due(self) -> bool: ...
+    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]: ...
+    def close(self) -> None: ...
 
 
 class Pipeline:
     """One attempt: opens publisher and source in that order, runs until stopped or failed, closes both."""
 
     def __init__(
-        self, source: Source, publisher: Publisher, line: Line, *, wake: Wake, stopping: Callable[[], bool]
+        self,
+        source: Source,
+        publisher: Publisher,
+        line: Line,
+        *,
+        wake: Wake,
+        stopping: Callable[[], bool],
+        parking: Parking | None = None,
     ) -> None:
         """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers."""
         self._source = source
         self._publisher = publisher
         self._line = line
+        self._steps = Steps(line)
+        self._parking = parking
         self._wake = wake
         self._stopping = stopping
         self._confirmed: Position | None = None
@@ -117,7 +120,10 @@ class Pipeline:
         try:
             # The order is a guarantee: fence and read the stored position first, then look at the source.
             stored = self._publisher.open()
+            if self._parking is not None:
+                self._parking.open()
             position = self._source.open(stored, self._publisher.store)
+            self._handed = position
             self._last_store = time.monotonic()
             started(position)
             batch = Batch(position)
@@ -132,10 +138,14 @@ class Pipeline:
         finally:
             self._publisher.close()
             self._source.close()
+            if self._parking is not None:
+                self._parking.close()
 
     def _turn(self, batch: Batch) -> Batch:
         """One round: read, prepare, hand over if the publisher is free, confirm what is stored."""
         urgent = False
+        if self._parking is not None and self._parking.due():
+            batch = self._release(self._parking, batch)
         room = self._line.batch_records - len(batch.records)
         if room > 0 and batch.size < self._line.batch_bytes:
             # What is at hand is not kept waiting for more while the publisher has nothing to do.
@@ -174,8 +184,31 @@ class Pipeline:
 
     def _hand_over(self, batch: Batch) -> Batch:
         self._publisher.submit(batch)
+        self._handed = batch.position
         self._last_store = time.monotonic()
         return Batch(batch.position)
+
+    def _release(self, parking: Parking, batch: Batch) -> Batch:
+        """Between two batches, so that what waited goes out before any newer event of its key."""
+        self._await_publisher()
+        if batch.records:
+            batch = self._hand_over(batch)
+            self._await_publisher()
+        for records in parking.release(self._steps, self._line.batch_records):
+            # The position of the last batch once more: nothing was read meanwhile.
+            part = Batch(self._handed)
+            for record in records:
+                part.add(record)
+            part.beside = len(records)
+            self._publisher.submit(part)
+            self._await_publisher()
+            if self._stopping():
+                break
+        return batch
+
+    def _await_publisher(self) -> None:
+        while not self._publisher.wait(WAIT_SECONDS):
+            self._source.keep_alive()
 
     def _may_store_idle(self, position: Position, *, urgent: bool) -> bool:
         stored = self._publisher.stored
@@ -188,10 +221,16 @@ class Pipeline:
         line = self._line
         read, route, check, record, add = line.layout.read, line.route, line.check, line.record, batch.add
         refused = line.refused
+        parking = self._parking
+        parked = parking.keys if parking is not None else {}
         for row in rows:
             event = to = None
             try:
                 event = read(row)
+                if parked and parking is not None and (event.aggregate, event.key) in parked:
+                    add(parking.wait(event))
+                    batch.beside += 1
+                    continue
                 to = route(event)
                 if refused and row.place in refused:
                     raise Rejected(Reason.PERMANENT_FAILURE, refused[row.place])
@@ -204,16 +243,14 @@ class Pipeline:
     def _set_aside(
         self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch
     ) -> None:
-        if rejected.reason in self._line.halt_on:
-            # Its explanation quotes the payload, which belongs into a dead letter but not into a log.
-            raise Halted(
-                f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.reason.value}",
-                why="The policy for it is `halt`. Nothing of the batch that contains it was published.",
-                remedy="Look the row up by its id. "
-                + (rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter."),
-            )
-        batch.add(self._line.dead_letter(row, event, topic, rejected))
+        letter = self._steps.set_aside(row, event, topic, rejected)
+        records = [letter]
+        if self._parking is not None and event is not None and rejected.reason in self._line.park_on:
+            records = self._parking.park(event, letter)
+        for record in records:
+            batch.add(record)
         batch.dead_letters += 1
+        batch.beside += len(records) - 1
 
     def _confirm(self) -> None:
         stored = self._publisher.stored

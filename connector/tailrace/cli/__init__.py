@@ -30,6 +30,7 @@ COMMANDS = {
     "status": ("tailrace.cli.status", "Show where a pipeline stands and how far it is behind."),
     "schemas": ("tailrace.cli.schemas", "List, check and register schemas."),
     "tail": ("tailrace.cli.tail", "Watch the published events as consumers see them."),
+    "dlq": ("tailrace.cli.dlq", "List, show, redrive and discard dead letters: events that could not be published."),
     "route": ("tailrace.cli.route", "Explain where an event goes: which rule wins, which topic and partition."),
     "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and make them so."),
     "init": ("tailrace.cli.init", "Write a first pipeline: settings, a schema, a routing rule and SQL."),

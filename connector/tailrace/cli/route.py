@@ -22,7 +22,7 @@ from tailrace.routing.router import Router, Tried
 from tailrace.routing.specs import BROKER_DEFAULT
 from tailrace.routing.view import View
 from tailrace.wire.records import chosen_key
-from tailrace.worker.assembly import column_map, kafka_options, routing_view
+from tailrace.worker.assembly import column_map, kafka_options, own_topics, routing_view
 
 app = typer.Typer(
     help="Explain where an event goes: which rule wins, which topic and partition.",
@@ -75,8 +75,7 @@ def explain(
     view = routing_view(settings.pipeline, column_map(settings))
     options = kafka_options(settings)
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
-    reserved = frozenset({options.offsets_topic, options.dead_letter_topic})
-    router = Router(specs, settings.topics.template, reserved=reserved, view=view)
+    router = Router(specs, settings.topics.template, reserved=own_topics(options), view=view)
     extra = _columns(view, column, subject)
     own_key = None if key is None else key.encode()
     event = OutboxEvent("", type_name, aggregate, own_key, None, None, "", 0, extra)

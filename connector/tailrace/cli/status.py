@@ -82,9 +82,24 @@ def _lines(health: Health) -> list[tuple[str, str]]:
     if health.lag_bytes is not None and health.lag_seconds is not None:
         late = human_seconds(health.lag_seconds)
         lines.append(("lag", f"{human_bytes(health.lag_bytes)}, {late}{' at most' if health.lag_seconds else ''}"))
+    lines += _letter_lines(health)
+    if parked := health.parked:
+        lines.append(
+            ("parked", f"{parked['keys']} keys, the first since {ago(parked['since_ms'])}; see `tailrace dlq list`")
+        )
     lines += _slot_lines(health)
     lines += [("no answer", f"{server}: {why}") for server, why in health.away.items()]
     return lines
+
+
+def _letter_lines(health: Health) -> list[tuple[str, str]]:
+    if (letters := health.dead_letters) is None:
+        return []
+    if letters["more"] and not letters["open"]:
+        return [("letters", "too many to count at a glance; see `tailrace dlq list`")]
+    by_reason = ", ".join(f"{number} {reason}" for reason, number in letters["by_reason"].items())
+    total = f"more than {letters['open']} open" if letters["more"] else f"{letters['open'] or 'none'} open"
+    return [("letters", f"{total}: {by_reason}" if by_reason else total)]
 
 
 def _slot_lines(health: Health) -> list[tuple[str, str]]:

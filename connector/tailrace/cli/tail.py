@@ -20,7 +20,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline as Settings
 from tailrace.kafka.watch import Seen, Watch, topic_matcher
 from tailrace.routing.folder import load_topics
-from tailrace.worker.assembly import kafka_options
+from tailrace.worker.assembly import kafka_options, own_topics
 
 PIPED_WIDTH = 2000
 """Where there is no terminal to cut a line for, `less -S` and `grep` still want an end to it."""
@@ -75,7 +75,7 @@ def tail(
 def _wanted(settings: Settings, *, dead_letters: bool) -> Callable[[str], bool]:
     topics = settings.topics
     named = {spec.topic for spec in load_topics(topics.folder)} if topics.folder else set()
-    never = {settings.kafka.offsets_topic, settings.kafka.dead_letter_topic}
+    never = set(own_topics(kafka_options(settings)))
     letters = {settings.kafka.dead_letter_topic} if dead_letters else set()
     return topic_matcher(named | letters, topics.template, never)
 

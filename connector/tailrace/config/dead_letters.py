@@ -8,10 +8,10 @@ from pydantic import Field
 
 from tailrace.config.kafka_settings import revealed
 from tailrace.config.section import Section
-from tailrace.config.values import RegistrySettings, Seconds, WebhookUrl, Whole
+from tailrace.config.values import Seconds, WebhookHeaders, WebhookUrl, Whole
 from tailrace.errors import Reason
 
-Policy = Literal["dead_letter", "halt"]
+Policy = Literal["dead_letter", "park", "halt"]
 ReasonName = Literal[
     "max_retries_exceeded",
     "poison_message",
@@ -25,7 +25,7 @@ class Webhook(Section):
     """Whom to tell of new dead letters."""
 
     url: WebhookUrl = Field(description="an http or https address", examples=["https://hooks.example.org/tailrace"])
-    headers: RegistrySettings = Field(
+    headers: WebhookHeaders = Field(
         default={}, description="headers by name", examples=["{Authorization: '${env:HOOK_TOKEN}'}"]
     )
     interval: Seconds = Field(
@@ -52,15 +52,21 @@ class DeadLetters(Section):
     retention_days: Whole = Field(default=30, ge=1, le=3650, description="days, from 1 to 3650", examples=["30"])
     reasons: dict[ReasonName, Policy] = Field(
         default={},
-        description="dead_letter or halt by reason",
+        description="dead_letter, park or halt by reason",
         examples=["{poison_message: halt}"],
+    )
+    park_keys: Whole = Field(
+        default=10_000, ge=1, le=1_000_000, description="keys, from 1 to 1000000", examples=["10000"]
+    )
+    park_hours: Seconds = Field(
+        default=168, gt=0, le=8760, description="hours, up to 8760", examples=["168"], allow_inf_nan=False
     )
     webhook: Webhook | None = Field(
         default=None, description="settings such as `url: https://…`", examples=["{url: 'https://hooks.example.org'}"]
     )
 
 
-def halting(on_invalid: Policy, letters: DeadLetters) -> frozenset[Reason]:
-    """The reasons that stop the pipeline."""
-    policies = {reason: letters.reasons.get(reason.value, on_invalid) for reason in Reason}
-    return frozenset(reason for reason, policy in policies.items() if policy == "halt")
+def reasons_with(policy: Policy, on_invalid: Policy, letters: DeadLetters) -> frozenset[Reason]:
+    """The reasons for which this policy holds."""
+    chosen = {reason: letters.reasons.get(reason.value, on_invalid) for reason in Reason}
+    return frozenset(reason for reason, each in chosen.items() if each == policy)

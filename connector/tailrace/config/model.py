@@ -172,7 +172,7 @@ class Pipeline(Section):
         default=Topics(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
     )
     kafka: Kafka = Field(description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"])
-    on_invalid: Policy = Field(default="dead_letter", description="dead_letter or halt", examples=["dead_letter"])
+    on_invalid: Policy = Field(default="dead_letter", description="dead_letter, park or halt", examples=["dead_letter"])
     dead_letters: DeadLetters = Field(
         default=DeadLetters(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
 from tailrace.config.kafka_settings import Setting, hidden_settings, setting_name, setting_value, wrong
-from tailrace.config.secrets import Secret, connection_secret
+from tailrace.config.secrets import Secret, connection_secret, setting_secret
 from tailrace.errors import ConfigError
 from tailrace.routing.names import topic_flaw
 from tailrace.sqlname import quote, split_table
@@ -87,6 +87,15 @@ def webhook_url(text: str) -> str:
     return text
 
 
+def hidden_headers(headers: dict[str, Setting]) -> dict[str, Setting]:
+    """Every value of a header may be a secret, whatever its name."""
+    return {name: setting_secret("secret", _as_text(value)) for name, value in headers.items()}
+
+
+def _as_text(value: Setting) -> str | Secret:
+    return value if isinstance(value, Secret) else str(value)
+
+
 def subject(text: str) -> str:
     unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"topic", "type"})
     if unknown or "{" in re.sub(r"\{(topic|type)\}", "", text) or not text:
@@ -139,6 +148,7 @@ Subject = Annotated[str, AfterValidator(subject)]
 RegistrySettings = Annotated[
     dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_settings)
 ]
+WebhookHeaders = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_headers)]
 Folder = Annotated[Path, AfterValidator(folder)]
 Settings = Annotated[
     dict[Annotated[str, AfterValidator(setting_name)], Annotated[Setting, PlainValidator(setting_value)]],

@@ -101,6 +101,15 @@ def dead_letter(
     return Record(letter_topic, value, key, ours + kept, row.committed_ms)
 
 
+def what_for(letter: Record) -> tuple[str, str]:
+    """Its reason and its event's type, as people are told; a row that could not be read has no type."""
+    said = {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+        for name, value in letter.headers
+    }
+    return said["tailrace.reason"], said.get("type", "unknown")
+
+
 def _explanation(rejected: Rejected) -> str:
     return f"{rejected.explanation} Remedy: {rejected.remedy}" if rejected.remedy else rejected.explanation
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -28,6 +29,7 @@ from tailrace.errors import (
 from tailrace.event import Record
 from tailrace.kafka import offsets
 from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
+from tailrace.kafka.dead_letters import what_for
 from tailrace.kafka.refusals import Suspects, guilty
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
@@ -51,10 +53,19 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 class Publisher:
     """Implements `pipeline.Publisher`. `submit` from one thread; `wake` is set when idle again."""
 
-    def __init__(self, options: KafkaOptions, topics: TopicKeeper, *, wake: Wake) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        topics: TopicKeeper,
+        *,
+        wake: Wake,
+        tell: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
+        """`tell` hears of dead letters that are committed: their reason, their type and how many; it must not block."""
         self._options = options
         self._topics = topics
         self._wake = wake
+        self._tell = tell
         self._turn = threading.Condition()
         self._work: Batch | None = None
         self._closing = False
@@ -180,16 +191,24 @@ class Publisher:
             raise why from None
         killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
         self.stored = batch.position
-        self.published += len(batch.records) - batch.dead_letters
+        self.published += len(batch.records) - batch.dead_letters - batch.beside
         self.dead_letters += batch.dead_letters
+        if self._options.dead_letter_topic in batch.topics:
+            letters = (record for record in batch.records if record.topic == self._options.dead_letter_topic)
+            for (reason, type_name), count in Counter(map(what_for, letters)).items():
+                self._tell(reason, type_name, count)
 
     def _name_guilty(self, batch: Batch, why: TopicRefused) -> None:
         """Raises RecordsRefused if it was about single records: the next attempt sets those aside."""
         if not self._suspects:
             return
         try:
+            # A new one: after a refusal this one has gaps in its sequence, and fails for that.
+            producer = Producer(producer_config(self._options))
+            if self._options.exactly_once:
+                producer.init_transactions(INIT_TIMEOUT)
             found = guilty(
-                self._producer,
+                producer,
                 batch.records,
                 self._suspects,
                 letters=self._options.dead_letter_topic,

@@ -44,18 +44,18 @@ class Suspects:
 def guilty(
     producer: Producer, records: Iterable[Record], suspects: Suspects, *, letters: str, transactional: bool
 ) -> dict[str, str]:
-    """Why each of the suspects that is refused even alone is refused. Sends them; nobody gets to see them.
+    """Why the first of the suspects that is refused even alone is refused. Sends them; nobody gets to see them.
 
+    Only the first: after a refusal the producer fails for other reasons, too. The next attempt finds the next one.
     `letters` is the dead-letter topic, whose records are not looked at.
     """
-    found: dict[str, str] = {}
     for record in records:
         if record in suspects and record.topic != letters:
             code = _probe(producer, record, transactional=transactional)
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
-                found[_place(record)] = why
-    return found
+                return {_place(record): why}
+    return {}
 
 
 def _place(record: Record) -> str:

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tailrace.config.dead_letters import halting
+from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
 from tailrace.event import OutboxEvent, Route
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
+from tailrace.kafka.marks import marks_topic
+from tailrace.kafka.parked import state_topic, waiting_topic
+from tailrace.kafka.parking import Bounds, Parking
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
-from tailrace.kafka.topics import TopicKeeper
+from tailrace.kafka.topics import TopicKeeper, partition_counts
+from tailrace.line import Line
 from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
-from tailrace.pipeline import Line
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
@@ -24,6 +27,9 @@ from tailrace.routing.view import View
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 from tailrace.worker.contracts import PipelineContracts
+from tailrace.worker.logs import Log
+from tailrace.worker.notices import Notices
+from tailrace.worker.webhook import WebhookOptions
 
 DAY_MS = 24 * 3600 * 1000
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
@@ -40,6 +46,7 @@ class Assembly:
     specs: dict[str, TopicSpec]
     contracts: PipelineContracts
     route: Callable[[OutboxEvent], Route]
+    warn: Callable[[str], None]
     partitions: PartitionWatch
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
@@ -67,21 +74,40 @@ class Assembly:
                 limit_bytes=DEAD_LETTER_BYTES,
                 keep_payload=self.settings.dead_letters.payload == "keep",
             ),
-            halt_on=halting(self.settings.on_invalid, self.settings.dead_letters),
+            halt_on=reasons_with("halt", self.settings.on_invalid, self.settings.dead_letters),
+            park_on=reasons_with("park", self.settings.on_invalid, self.settings.dead_letters),
             batch_records=limits.batch_records,
             batch_bytes=limits.batch_bytes,
             refused=self.refused,
         )
 
-    def publisher(self, wake: Wake) -> Publisher:
-        """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
+    def parking(self) -> Parking | None:
+        """Where something may be parked, or was under earlier settings: what waits must not be overtaken."""
+        letters = self.settings.dead_letters
         admin = offsets.admin_client(self.kafka)
-        offsets.ensure(self.kafka, admin)
+        parks = reasons_with("park", self.settings.on_invalid, letters)
+        if not parks and state_topic(self.kafka) not in partition_counts(admin):
+            return None
+        return Parking(self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn)
+
+    def notices(self, log: Log) -> Notices:
+        """One for the life of the process: it has a thread of its own."""
+        hook = self.settings.dead_letters.webhook
+        options = WebhookOptions(hook.url, hook.header_values(), hook.timeout, hook.interval) if hook else None
+        return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
+
+    def keeper(self) -> TopicKeeper:
+        """Creates topics as they are declared, or refuses."""
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
-        keeper = TopicKeeper(admin, self.specs, default, self.partitions, create=topics.create)
+        return TopicKeeper(offsets.admin_client(self.kafka), self.specs, default, self.partitions, create=topics.create)
+
+    def publisher(self, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
+        """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
+        offsets.ensure(self.kafka, offsets.admin_client(self.kafka))
+        keeper = self.keeper()
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
-        return Publisher(self.kafka, keeper, wake=wake)
+        return Publisher(self.kafka, keeper, wake=wake, tell=tell)
 
 
 def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Assembly:
@@ -91,8 +117,7 @@ def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], N
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     kafka = kafka_options(settings)
     require_usable(kafka)
-    reserved = frozenset({kafka.offsets_topic, kafka.dead_letter_topic})
-    router = Router(specs, settings.topics.template, reserved=reserved, view=view)
+    router = Router(specs, settings.topics.template, reserved=own_topics(kafka), view=view)
     return Assembly(
         settings,
         kafka,
@@ -100,6 +125,7 @@ def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], N
         {spec.topic: spec for spec in (dead_letter_spec(settings, kafka), *reversed(specs))},
         PipelineContracts(settings, warn=warn),
         router.route,
+        warn,
         PartitionWatch(settings.pipeline),
     )
 
@@ -133,6 +159,12 @@ def postgres_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fa
         link_timeout=source.link_timeout,
         adopt=adopt,
     )
+
+
+def own_topics(kafka: KafkaOptions) -> frozenset[str]:
+    """Where no event may go: whoever writes there could make a pipeline skip or repeat events."""
+    parking = {state_topic(kafka), waiting_topic(kafka)}
+    return frozenset({kafka.offsets_topic, kafka.dead_letter_topic, marks_topic(kafka), *parking})
 
 
 def dead_letter_spec(settings: Settings, kafka: KafkaOptions) -> TopicSpec:

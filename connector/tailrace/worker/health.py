@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import TailraceError
-from tailrace.kafka import offsets
+from tailrace.kafka import offsets, park_requests
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letter_box import LetterBox, OpenLetters
 from tailrace.kafka.status import status_key
 from tailrace.kafka.watch import Observer
 from tailrace.lsn import format_lsn, parse_lsn
@@ -27,6 +28,9 @@ from tailrace.worker.assembly import column_map, kafka_options, postgres_options
 
 READ_SECONDS = 10.0
 """How long the end of the offsets topic is waited for: another pipeline's transaction may hold it back."""
+COUNTED_LETTERS = 10_000
+COUNTING_SECONDS = 3.0
+"""Open dead letters are counted no further than this: a glance must not read a topic of millions."""
 NOISE_BYTES = 64 * 1024
 """WAL of others (checkpoints, vacuum) that an idle pipeline steps over only every few seconds: not a lag."""
 
@@ -67,6 +71,8 @@ class Health:
     lag_seconds: float | None
     slot: dict[str, Any] | None
     away: dict[str, str]
+    dead_letters: dict[str, Any] | None = None
+    parked: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,11 +87,29 @@ def look(settings: Settings) -> Health:
         news = read_news(kafka_options(settings))
     except TailraceError as error:
         away["kafka"] = f"{error.code}: {error.what}"
+    letters: OpenLetters | None = None
+    parked: dict[str, Any] | None = None
+    if news is not None:
+        try:
+            letters = LetterBox(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
+            parked = _parked(kafka_options(settings))
+        except TailraceError as error:
+            away["dead letters"] = f"{error.code}: {error.what}"
     try:
         server = read_server(postgres_options(settings, column_map(settings)))
     except TailraceError as error:
         away["postgres"] = f"{error.code}: {error.what}"
-    return judge(settings.pipeline, news, server, away)
+    health = judge(settings.pipeline, news, server, away)
+    return replace(health, dead_letters=letters.to_json() if letters else None, parked=parked)
+
+
+def _parked(options: KafkaOptions) -> dict[str, Any] | None:
+    """How many keys wait, since when the first of them, and how much was asked for; None if none does."""
+    board = park_requests.board(options)
+    if not board.keys:
+        return None
+    oldest = min(state.since_ms for state in board.keys.values())
+    return {"keys": len(board.keys), "since_ms": oldest, "requests": len(board.requests)}
 
 
 def read_news(options: KafkaOptions) -> News:

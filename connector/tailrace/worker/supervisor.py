@@ -27,6 +27,10 @@ STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
 
 
+NOTICE_SECONDS = 0.5
+"""For the last call of a webhook; SIGTERM promises an end within 5 s."""
+
+
 class Supervisor:
     """Runs attempts until stopped or failed for good. `stop` may be called from a signal handler."""
 
@@ -44,6 +48,13 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns after a clean stop; raises the error that needs a person."""
+        self._notices = self._assembly.notices(self._log)
+        try:
+            self._run()
+        finally:
+            self._notices.close(NOTICE_SECONDS)
+
+    def _run(self) -> None:
         attempt = 0
         while not self._stopped.is_set():
             began = time.monotonic()
@@ -67,13 +78,20 @@ class Supervisor:
 
     def _attempt(self) -> None:
         line = self._assembly.line()
-        publisher = self._assembly.publisher(self._wake)
+        publisher = self._assembly.publisher(self._wake, self._notices.set_aside)
         if self._claim.made:
             self._step_aside()
         else:
             self._claim.make()
         source = self._assembly.source(self._wake)
-        pipeline = Pipeline(source, publisher, line, wake=self._wake, stopping=self._stopped.is_set)
+        pipeline = Pipeline(
+            source,
+            publisher,
+            line,
+            wake=self._wake,
+            stopping=self._stopped.is_set,
+            parking=self._assembly.parking(),
+        )
         try:
             pipeline.run(started=self._started)
         except Unavailable as error:

@@ -228,7 +228,7 @@ BROKEN = [
     ("timeouts", GOOD + "  settings:\n    message.timeout.ms: 90000\n", 10, "kafka.settings.message.timeout.ms", "transaction.timeout.ms", "Lower message.timeout.ms"),
     ("setting list", GOOD + "  settings: {sasl.password: [s3cret]}\n", 9, "kafka.settings.sasl.password", "a text", "Give one value"),
     ("settings text", GOOD + "  settings: sasl.password=s3cret\n", 9, "kafka.settings", "by name", "compression.type"),
-    ("bad policy", GOOD + "on_invalid: skip\n", 9, "on_invalid", "dead_letter or halt", "dead_letter"),
+    ("bad policy", GOOD + "on_invalid: skip\n", 9, "on_invalid", "dead_letter, park or halt", "dead_letter"),
     ("bad limit", GOOD + "limits: {batch_bytes: 8MB}\n", 9, "limits.batch_bytes", "'8MB'", "8388608"),
     ("typo", changed("bootstrap", "boostrap"), 8, "kafka.boostrap", "not a setting", "Did you mean `bootstrap`?"),
     ("typo section", GOOD + "limit: {}\n", 9, "limit", "not a setting", "Did you mean `limits`?"),

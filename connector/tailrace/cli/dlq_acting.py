@@ -1,0 +1,297 @@
+"""`tailrace dlq redrive` and `discard`: what is done with dead letters, once each, however often it is run."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.dlq_choice import AS_JSON, FILE, IDS, KEY, REASON, SINCE, TYPE, UNTIL, YES, Choice, choose, wanted
+from tailrace.cli.dlq_edit import edited as edit_payload
+from tailrace.cli.dlq_parked import Fronts
+from tailrace.cli.dlq_view import printable, told_mark
+from tailrace.cli.output import emit_json, say
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError, Rejected
+from tailrace.kafka import marks, offsets
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letter_box import LetterBox, Spans
+from tailrace.kafka.letters import Letter, LetterId
+from tailrace.kafka.marks import Action, Mark, Marked
+from tailrace.kafka.redrive import Desk, Posting, Refusal, pass_again
+from tailrace.worker.assembly import Assembly, assemble, kafka_options
+
+Prepare = Callable[[Letter], Posting]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Tells what became of each letter, and counts."""
+
+    as_json: bool
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def tell(self, letter: Letter, outcome: str, text: str = "", **more: object) -> None:
+        self.counts[outcome] += 1
+        if self.as_json:
+            emit_json({"letter": str(letter.id), "event_id": letter.event_id, "outcome": outcome, **more})
+        else:
+            say(printable(f"{letter.id} {outcome}{text}"))
+
+    def sent(self, done: tuple[list[Posting], list[Refusal]]) -> None:
+        """What a batch has come to, once it is committed."""
+        for letter, mark, record in done[0]:
+            self.tell(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
+        for (letter, _, _), why in done[1]:
+            self.failed(letter, "permanent_failure", why.what, why.remedy)
+
+    def failed(self, letter: Letter, reason: str, explanation: str, remedy: str) -> None:
+        text = f": {reason}: {explanation}" + (f" Remedy: {remedy}" if remedy else "")
+        self.tell(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
+
+    def end(self) -> int:
+        """The last line, and the exit code."""
+        if self.as_json:
+            emit_json({"summary": dict(self.counts)})
+        else:
+            say(", ".join(f"{number} {name}" for name, number in self.counts.items()) or "Nothing to do.")
+        sys.stdout.flush()
+        return 1 if self.counts["failed"] else 0
+
+
+def redrive(
+    file: Path = FILE,
+    ids: list[str] = IDS,
+    all_open: bool = typer.Option(False, "--all-open", help="Every letter that is open now."),
+    reason: list[str] = REASON,
+    type_name: list[str] = TYPE,
+    key: list[str] = KEY,
+    since: str = SINCE,
+    until: str = UNTIL,
+    edit: bool = typer.Option(False, "--edit", help="Change the payload of one letter in $EDITOR first."),
+    payload: Path | None = typer.Option(None, "--payload", metavar="FILE", help="The payload of one letter instead."),
+    why: str = typer.Option("", "--why", help="A word for those who look at it later."),
+    yes: bool = YES,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell which would pass, and which would not."),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Publish dead letters after all: through routing, check and format as they are now.
+
+    A letter is published exactly once: it is marked in the same Kafka transaction. Killed half-way, run it again: what
+    is marked is left out. A letter that still fails stays open and is told, and the others go on. The pipeline may run
+    meanwhile. For a row that could not be read, --edit and --payload take the row as JSON, as `dlq show` prints it.
+
+    Newer events of the same key may have been published since: consumers then see the redriven one after them. Not so
+    for a parked key: there the pipeline publishes the letter, and then all that waited behind it.
+
+    Exit codes: 0 all published, 1 some still fail, 4 another redrive began meanwhile.
+
+    \b
+    Examples:
+      tailrace dlq redrive orders.yaml 0-42
+      tailrace dlq redrive orders.yaml 0-42 --edit --why 'typo in the currency'
+      tailrace dlq redrive orders.yaml --type OrderPlaced --since 2h --dry-run
+      tailrace dlq redrive orders.yaml --all-open --yes
+    """
+    choice = choose(
+        ids,
+        wanted(reason, type_name, key, since, until),
+        all_open=all_open,
+        hint="Name letters by id or by filters, or give --all-open.",
+    )
+    _require_one(choice, edit=edit, payload=payload)
+    assembly = assemble(load_pipeline(file))
+    line, box, outcome = assembly.line(), LetterBox(assembly.kafka), Outcome(as_json)
+    replaced: dict[LetterId, tuple[Letter, bool]] = {}
+
+    def prepare(letter: Letter) -> Posting:
+        sent, changed = replaced.get(letter.id, (letter, False))
+        record = pass_again(line, sent, edited=changed)
+        return Posting(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
+
+    spans, counted = _count(box, choice)
+    if counted and (edit or payload):
+        replaced = _replaced(box, choice, payload)
+        if not replaced:
+            say("Nothing was changed, so nothing is redriven.", sys.stderr)
+            return 1
+    if dry_run or not counted:
+        return _try(box, choice, spans, prepare, outcome)
+    if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
+        return 1
+    return _act(assembly.kafka, choice, spans, prepare, outcome, require=_require(assembly))
+
+
+def discard(
+    file: Path = FILE,
+    ids: list[str] = IDS,
+    reason: list[str] = REASON,
+    type_name: list[str] = TYPE,
+    key: list[str] = KEY,
+    since: str = SINCE,
+    until: str = UNTIL,
+    why: str = typer.Option(..., "--why", help="Why it is not needed, for those who look at it later."),
+    yes: bool = YES,
+    as_json: bool = AS_JSON,
+) -> int:
+    """Give dead letters up: they are marked with who did it and why, and no longer listed.
+
+    Nothing is deleted: `dlq list --all` shows them until their time on the topic is over. A --key beside an id must be
+    the letter's own, so that a mistyped id does no harm.
+
+    \b
+    Examples:
+      tailrace dlq discard orders.yaml 0-42 --key order-7 --why 'test data'
+      tailrace dlq discard orders.yaml --type Experiment --until 3d --why 'no longer used' --yes
+    """
+    choice = choose(
+        ids, wanted(reason, type_name, key, since, until), hint="Name letters by id or by filters, such as --type."
+    )
+    if not why.strip():
+        raise ConfigError("--why is empty", remedy="Say why the letters are not needed.")
+    options = kafka_options(load_pipeline(file))
+
+    def prepare(letter: Letter) -> Posting:
+        return Posting(letter, _mark("discarded", letter, why))
+
+    box, outcome = LetterBox(options), Outcome(as_json)
+    spans, counted = _count(box, choice)
+    if not counted:
+        return _try(box, choice, spans, prepare, outcome)
+    if not (yes or _confirmed(counted, "Give up")):
+        return 1
+    return _act(options, choice, spans, prepare, outcome)
+
+
+_NEWER = "Newer events of the same keys may have been published since: consumers will see these after them."
+
+
+def _require_one(choice: Choice, *, edit: bool, payload: Path | None) -> None:
+    if edit and payload:
+        raise ConfigError("--edit and --payload both give a payload", remedy="Choose one of them.")
+    if (edit or payload) and len(choice.ids) != 1:
+        raise ConfigError("--edit and --payload are for one letter", remedy="Name one letter by its id.")
+
+
+def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[LetterId, tuple[Letter, bool]]:
+    """The one letter with its new payload, and whether that is another than the event had; nothing if it was left."""
+    (letter,) = choice.letters(box, {}, Marked())
+    if payload is not None:
+        try:
+            value: bytes | None = payload.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{payload} cannot be read: {error.strerror}", remedy="Name a file.") from None
+    elif letter.kind == "omitted":
+        raise ConfigError(
+            f"the letter {letter.id} does not keep its payload, so there is nothing to edit",
+            remedy="Save the payload from the outbox table or the service, and give it with --payload FILE.",
+        )
+    else:
+        value = edit_payload(b"" if letter.kind == "null" else letter.value, str(letter.id))
+    if value is None:
+        return {}
+    return {letter.id: (letter.with_payload(value), not letter.is_original(value))}
+
+
+def _count(box: LetterBox, choice: Choice) -> tuple[Spans, Counter[str]]:
+    """What is chosen and open, by reason."""
+    marked, spans = box.marked(), choice.spans(box)
+    with closing(choice.letters(box, spans, marked)) as letters:
+        counted = Counter(letter.reason for letter in letters if letter not in marked)
+    return spans, counted
+
+
+def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
+    """A person is asked; a script has to say --yes."""
+    letters = f"{counted.total()} dead letter{'s' * (counted.total() != 1)}"
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{what.lower()} {letters}? There is nobody to ask",
+            remedy="Look at them with `tailrace dlq list`, then say --yes.",
+        )
+    by_reason = ", ".join(f"{number} {reason}" for reason, number in counted.most_common())
+    if warning:
+        say(warning, sys.stderr)
+    if typer.confirm(f"{what} {letters} ({by_reason})?", err=True):
+        return True
+    say("Nothing was done.", sys.stderr)
+    return False
+
+
+def _try(box: LetterBox, choice: Choice, spans: Spans, prepare: Prepare, outcome: Outcome) -> int:
+    """Tells what would be done, and does nothing."""
+    marked = box.marked()
+    with closing(choice.letters(box, spans, marked)) as letters:
+        for letter in letters:
+            if letter in marked:
+                _skip(box, letter, outcome)
+            elif (posting := _prepared(letter, prepare, outcome)) and posting.record:
+                outcome.tell(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
+    return outcome.end()
+
+
+def _act(
+    options: KafkaOptions,
+    choice: Choice,
+    spans: Spans,
+    prepare: Prepare,
+    outcome: Outcome,
+    require: Callable[[list[str]], None] = lambda _: None,
+) -> int:
+    marks.ensure(options, offsets.admin_client(options))
+    box, desk, fronts = LetterBox(options), Desk(options, require), Fronts(options)
+    desk.open()
+    # Only now are the marks final: nobody else can add one without fencing this command.
+    marked = box.marked(final=True)
+    with closing(choice.letters(box, spans, marked)) as letters:
+        for letter in letters:
+            if letter in marked:
+                _skip(box, letter, outcome)
+            elif posting := _prepared(letter, prepare, outcome):
+                if letter in fronts:
+                    fronts.ask(letter, posting)
+                else:
+                    outcome.sent(desk.add(posting))
+    outcome.sent(desk.flush())
+    fronts.tell(outcome)
+    return outcome.end()
+
+
+def _prepared(letter: Letter, prepare: Prepare, outcome: Outcome) -> Posting | None:
+    try:
+        return prepare(letter)
+    except Rejected as rejected:
+        outcome.failed(letter, rejected.reason.value, rejected.explanation, rejected.remedy)
+        return None
+
+
+def _skip(box: LetterBox, letter: Letter, outcome: Outcome) -> None:
+    mark = box.marks([letter]).get(letter.id)
+    outcome.tell(letter, "skipped", f": {told_mark(mark)}" if mark else "", mark=mark.to_json() if mark else None)
+
+
+def _mark(action: Action, letter: Letter, why: str, **more: Any) -> Mark:  # noqa: ANN401 - fields of Mark
+    return Mark(action, time.time_ns() // 1_000_000, whoami(), why, position=letter.position, **more)
+
+
+def whoami() -> str:
+    """`user@host`; a container's user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _require(assembly: Assembly) -> Callable[[list[str]], None]:
+    return assembly.keeper().require

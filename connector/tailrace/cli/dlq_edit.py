@@ -1,0 +1,92 @@
+"""A payload in an editor: laid out to be read, and put back as it was but for what was changed.
+
+Only the white space between JSON's words is touched. Numbers, names and their order stay as they are spelled: a payload
+is published byte for byte, and 1.10 is not to become 1.1 because somebody mended a name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tailrace.errors import ConfigError
+
+_words = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+').findall
+
+
+def edited(payload: bytes, name: str) -> bytes | None:
+    """What a person makes of `payload`; None if it is left as it was."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(
+            "the payload is not text, so no editor can show it", remedy="Save a corrected one and give --payload FILE."
+        ) from None
+    shown = laid_out(text)
+    with tempfile.TemporaryDirectory(prefix="tailrace-") as folder:
+        file = Path(folder) / f"{name}.json"
+        file.write_bytes((shown + "\n").encode())
+        _open(file)
+        after = file.read_bytes().decode(errors="surrogateescape").removesuffix("\n")
+    if after == shown:
+        return None
+    # One line stays one line; whoever wrote several meant them.
+    return (after if "\n" in text else squeezed(after)).encode(errors="surrogateescape")
+
+
+def laid_out(text: str) -> str:
+    """JSON with a field a line; what is not JSON stays as it is."""
+    if not _is_json(text):
+        return text
+    out: list[str] = []
+    depth = 0
+    words = _words(text)
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word in ("{", "["):
+            depth += 1
+            out.append(word if after in ("}", "]") else word + _line(depth))
+        elif word in ("}", "]"):
+            depth -= 1
+            out.append(word if out and out[-1] in ("{", "[") else _line(depth) + word)
+        else:
+            out.append({",": "," + _line(depth), ":": ": "}.get(word, word))
+    return "".join(out)
+
+
+def squeezed(text: str) -> str:
+    """JSON on one line, as compact as `json.dumps` writes it; what is not JSON stays as it is."""
+    if not _is_json(text):
+        return text
+    return "".join({",": ", ", ":": ": "}.get(word, word) for word in _words(text))
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * depth
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _open(file: Path) -> None:
+    editor = os.environ.get("EDITOR") or os.environ.get("VISUAL")
+    if not editor:
+        raise ConfigError(
+            "there is no editor: neither EDITOR nor VISUAL is set",
+            remedy="Set one, such as `EDITOR=nano`, or give the payload with --payload FILE.",
+        )
+    try:
+        code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the editor {editor!r} does not start: {error}", remedy="Correct EDITOR.") from None
+    if code != 0:
+        raise ConfigError(f"the editor ended with {code}", why="That counts as giving up.", remedy="Nothing was done.")

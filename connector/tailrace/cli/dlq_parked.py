@@ -1,0 +1,64 @@
+"""Letters that others wait behind: the pipeline itself redrives and discards them, for it alone keeps the order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tailrace.kafka import park_requests
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letters import Letter
+from tailrace.kafka.parked import FIRST, Request
+
+if TYPE_CHECKING:
+    from tailrace.cli.dlq_acting import Outcome
+    from tailrace.kafka.redrive import Posting
+
+ANSWER_SECONDS = 30.0
+"""A pipeline that runs looks for requests twice a second, and a release takes a few at most."""
+LOOK_SECONDS = 0.5
+
+
+class Fronts:
+    """The letters in front of parked keys, and what was asked about them."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._places = {state.place for state in park_requests.board(options).keys.values()}
+        self._asked: list[Letter] = []
+
+    def __contains__(self, letter: Letter) -> bool:
+        return FIRST in letter.said and letter.position in self._places
+
+    def ask(self, letter: Letter, posting: Posting) -> None:
+        """Writes down what is to be done; the payload only if it is another than the letter's own."""
+        mark = posting.mark
+        park_requests.ask(
+            self._options,
+            Request(
+                letter.id,
+                "discard" if mark.action == "discarded" else "redrive",
+                mark.by,
+                mark.why,
+                None if posting.letter is letter else posting.letter.value,
+            ),
+        )
+        self._asked.append(letter)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Waits for the pipeline's answers, and tells them."""
+        deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
+        waiting = list(self._asked)
+        while waiting and time.monotonic() < deadline:
+            board = park_requests.board(self._options)
+            for letter in [each for each in waiting if each.id not in board.requests]:
+                waiting.remove(letter)
+                if letter.id in board.answers:
+                    outcome.failed(letter, letter.reason, board.answers[letter.id], "It stays in front of its key.")
+                else:
+                    outcome.tell(letter, "released", ", and all that waited behind it")
+            if waiting:
+                pause.wait(LOOK_SECONDS)
+        for letter in waiting:
+            outcome.tell(letter, "requested", ": the pipeline does it when it runs")

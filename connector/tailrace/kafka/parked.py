@@ -1,0 +1,176 @@
+"""Parked keys: which they are, what waits behind each, and what people ask to be done about them. Values and records.
+
+A key whose event was set aside under the policy `park` is parked: its later events go to a topic of their own, in the
+transaction of their batch, until somebody redrives or discards the letter in front. What is parked stands on a
+compacted topic: `key/…` the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from tailrace.errors import ConfigError, OffsetRecordCorrupt
+from tailrace.event import Headers, OutboxEvent, Record, Route
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letters import Letter, LetterId
+from tailrace.wire.records import plain_record
+
+Entity = tuple[str, bytes]
+"""Whose order is kept: an aggregate and a key."""
+FIRST = "tailrace.parked"
+"""The header of a letter that others wait behind; its value is how to name the key in messages."""
+KEY_HEADER = "tailrace.key"
+_KEY, _REQUEST, _ANSWER = b"key/", b"request/", b"answer/"
+
+
+def waiting_topic(options: KafkaOptions) -> str:
+    """Events that wait, in commit order."""
+    return f"{options.pipeline}.parked"
+
+
+def state_topic(options: KafkaOptions) -> str:
+    return f"{options.pipeline}.parking"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """One parked key. `place` is that of the event whose letter is in front; of those behind it, all below `released`
+    on the waiting topic have been dealt with. While `releasing`, nobody is in front.
+    """
+
+    since_ms: int
+    place: str
+    released: int = 0
+    releasing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for: the letter in front of a key is to go out, changed or not, or to be given up."""
+
+    letter: LetterId
+    action: Literal["redrive", "discard"]
+    by: str
+    why: str
+    payload: bytes | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"action": self.action, "by": self.by, "why": self.why}
+        return told if self.payload is None else {**told, "payload": base64.b64encode(self.payload).decode()}
+
+
+def entity_of(event: OutboxEvent) -> Entity | None:
+    """None for an event without a key: it has no order to keep."""
+    return None if event.key is None else (event.aggregate, event.key)
+
+
+def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
+    """The event as it waits: all of it, so that it can go through the line later."""
+    key = event.key or b""
+    kind = "null" if event.payload is None else "original"
+    headers: Headers = [
+        ("tailrace.pipeline", options.pipeline),
+        ("tailrace.position", event.place),
+        ("tailrace.aggregate", event.aggregate),
+        ("tailrace.payload", kind),
+        (KEY_HEADER, key),
+    ]
+    if event.version is not None:
+        headers.append(("tailrace.version", event.version))
+    headers += plain_record(event, Route("")).headers
+    return Record(
+        waiting_topic(options), event.payload or b"", _joined(event.aggregate, key), headers, event.committed_ms
+    )
+
+
+def waiting_event(letter: Letter) -> OutboxEvent:
+    """The event that waited: such a record reads like a letter, but for its key."""
+    key = next(value for name, value in letter.headers if name == KEY_HEADER)
+    return replace(letter, key=key if isinstance(key, bytes) else str(key).encode()).event()
+
+
+def is_of(entity: Entity, key: bytes | None) -> bool:
+    """Whether a record of the waiting topic is of this key."""
+    return key == _joined(*entity)
+
+
+def state_record(options: KafkaOptions, entity: Entity, state: Parked | None, at_ms: int) -> Record:
+    """None: the key is no longer parked."""
+    value = None if state is None else json.dumps(asdict(state)).encode()
+    return Record(state_topic(options), value, _KEY + base64.b64encode(_joined(*entity)), [], at_ms)
+
+
+def request_record(options: KafkaOptions, request: Request, at_ms: int) -> Record:
+    return Record(
+        state_topic(options), json.dumps(request.to_json()).encode(), _REQUEST + str(request.letter).encode(), [], at_ms
+    )
+
+
+def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms: int) -> list[Record]:
+    """The request is dealt with; `failure` says why it could not be done."""
+    name = str(request.letter).encode()
+    answer = None if failure is None else json.dumps({"failure": failure}).encode()
+    return [
+        Record(state_topic(options), None, _REQUEST + name, [], at_ms),
+        Record(state_topic(options), answer, _ANSWER + name, [], at_ms),
+    ]
+
+
+class Board:
+    """What the state topic says, record by record."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Entity, Parked] = {}
+        self.requests: dict[LetterId, Request] = {}
+        self.answers: dict[LetterId, str] = {}
+
+    def read(self, key: bytes | None, value: bytes | None) -> None:
+        """Takes a record in. A key's state that cannot be read stops the pipeline: its order would be lost."""
+        name = key or b""
+        if name.startswith(_KEY):
+            try:
+                aggregate, _, bare = base64.b64decode(name[len(_KEY) :], validate=True).partition(b"\0")
+                _keep(self.keys, (aggregate.decode(), bare), None if value is None else Parked(**json.loads(value)))
+            except (ValueError, TypeError) as error:
+                raise OffsetRecordCorrupt(
+                    f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
+                    why="Something else wrote it, or a newer version of Tailrace did.",
+                    remedy="Write the last good record of that key again, or a tombstone if nothing waits behind it.",
+                ) from None
+        else:
+            self.read_request(key, value)
+
+    def read_request(self, key: bytes | None, value: bytes | None) -> None:
+        """The same for what people ask and are answered; what something else wrote there is passed over."""
+        name = key or b""
+        try:
+            if name.startswith(_REQUEST):
+                letter = LetterId.parse(name[len(_REQUEST) :].decode())
+                _keep(self.requests, letter, None if value is None else _request(letter, json.loads(value)))
+            elif name.startswith(_ANSWER):
+                letter = LetterId.parse(name[len(_ANSWER) :].decode())
+                _keep(self.answers, letter, None if value is None else str(json.loads(value)["failure"]))
+        except (ValueError, TypeError, KeyError, ConfigError):
+            return
+
+
+def _request(letter: LetterId, told: dict[str, Any]) -> Request:
+    payload = told.get("payload")
+    action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
+    given = None if payload is None else base64.b64decode(payload)
+    return Request(letter, action, str(told.get("by", "")), str(told.get("why", "")), given)
+
+
+def _keep(known: dict[Any, Any], name: object, value: object) -> None:
+    if value is None:
+        known.pop(name, None)
+    else:
+        known[name] = value
+
+
+def _joined(aggregate: str, key: bytes) -> bytes:
+    # An aggregate is text from a table's column, and Postgres allows no NUL in those.
+    return aggregate.encode() + b"\0" + key

@@ -1,0 +1,247 @@
+"""Dead letters under fault: a redrive killed between any two steps, fenced or refused; a letter topic that is no use.
+
+Rows 56 and 58 of the fault matrix as far as letters go, and rows 1 to 3 for `tailrace dlq redrive`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from faults.test_kafka_faults import read_only
+from fix_shop import SCHEMA, Shop
+from tailrace import killpoint
+from tailrace.config.load import load_pipeline
+from tailrace.errors import Fenced
+from tailrace.kafka import marks
+from tailrace.kafka.letter_box import LetterBox
+from tailrace.kafka.marks import Mark
+from tailrace.kafka.offsets import admin_client
+from tailrace.kafka.redrive import Desk, Posting, pass_again
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+from tailrace.worker.assembly import assemble
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+
+# Several transactions for a few letters.
+SMALL_BATCHES = """
+from tailrace.kafka import redrive
+redrive.BATCH_LETTERS = 4
+from tailrace.cli import main
+main()
+"""
+
+
+def dlq(shop: Shop, *arguments: str, kill: str = "") -> tuple[int, list[dict[str, Any]]]:
+    """A process of its own, so that it can be killed; its exit code, and what it printed before."""
+    script = shop.folder / "small_batches.py"
+    script.write_text(SMALL_BATCHES)
+    command, *more = arguments
+    done = subprocess.run(
+        [sys.executable, str(script), "dlq", command, str(shop.file), *more, "--json"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "TAILRACE_KILL": kill},
+    )
+    return done.returncode, [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
+
+
+def open_letters(shop: Shop) -> list[dict[str, Any]]:
+    code, told = dlq(shop, "list")
+    assert code == 0, told
+    found: list[dict[str, Any]] = told[0]["letters"]
+    return found
+
+
+def allow_any_amount(shop: Shop) -> None:
+    properties: dict[str, Any] = {**SCHEMA["properties"], "amount": {}}  # type: ignore[dict-item]
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps({**SCHEMA, "properties": properties}))
+
+
+def set_aside(shop: Shop, number: int) -> list[str]:
+    """So many dead letters; the ids of their events. The schema then allows them."""
+    events = [shop.insert(INVALID, key=f"k-{each}") for each in range(number)]
+    wait_until(lambda: {seen.id for seen in shop.dead_lettered()} >= set(events), 60, what="the dead letters")
+    allow_any_amount(shop)
+    return events
+
+
+def times_published(shop: Shop) -> Counter[str]:
+    return Counter(seen.id for seen in shop.published())
+
+
+def test_every_kill_point_of_a_redrive_is_exercised() -> None:
+    assert {point for point, _ in KILLED} == set(killpoint.REDRIVING)
+
+
+KILLED = [
+    (killpoint.REDRIVE_BEFORE_PRODUCE, 4),
+    (killpoint.REDRIVE_AFTER_PRODUCE, 4),
+    (killpoint.REDRIVE_AFTER_COMMIT, 8),
+]
+
+
+@pytest.mark.parametrize(("point", "marked"), KILLED)
+def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, marked: int) -> None:
+    """While the pipeline runs and publishes. Of the batch that was cut off, all letters count or none does."""
+    connector = shop.start()
+    events = set_aside(shop, 10)
+    code, _ = dlq(shop, "redrive", "--all-open", "--yes", kill=f"{point}:2")
+    assert code == -9
+    meanwhile = shop.insert(VALID, kind="OrderChanged")
+    code, told = dlq(shop, "redrive", "--all-open", "--yes")
+    assert code == 0, told
+    assert told[-1] == {"summary": {"redriven": 10 - marked}}
+    wait_until(lambda: meanwhile in times_published(shop), 60, what="the event of the pipeline")
+    assert times_published(shop) == Counter([*events, meanwhile])
+    assert open_letters(shop) == []
+    code, told = dlq(shop, "list", "--all")
+    assert {each["event_id"]: each["state"] for each in told[0]["letters"]} == dict.fromkeys(events, "redriven")
+    assert dlq(shop, "redrive", "--all-open", "--yes") == (0, [{"summary": {}}])
+    assert connector.running
+    assert "Fenced" not in connector.log
+
+
+def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
+    shop.start()
+    events = set_aside(shop, 3)
+    assembly = assemble(load_pipeline(shop.file))
+    line, box = assembly.line(), LetterBox(assembly.kafka)
+    marks.ensure(assembly.kafka, admin_client(assembly.kafka))
+
+    def opened() -> Desk:
+        desk = Desk(assembly.kafka, lambda _: None)
+        desk.open()
+        marked = box.marked(final=True)
+        for letter in box.letters(box.spans()):
+            assert letter not in marked
+            desk.add(Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(line, letter)))
+        return desk
+
+    older, newer = opened(), opened()
+    with pytest.raises(Fenced):
+        older.flush()
+    assert times_published(shop) == Counter()
+    sent, refused = newer.flush()
+    assert (len(sent), refused) == (3, [])
+    assert times_published(shop) == Counter(events)
+
+
+def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers would have to wait for its timeout."""
+    shop.start()
+    (event,) = set_aside(shop, 1)
+    assembly = assemble(load_pipeline(shop.file))
+    box, desk = LetterBox(assembly.kafka), Desk(assembly.kafka, lambda _: None)
+    (letter,) = box.letters(box.spans())
+    posting = Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(assembly.line(), letter))
+    marks.ensure(assembly.kafka, admin_client(assembly.kafka))
+    desk.open()
+
+    def interrupt(point: str) -> None:
+        if point == killpoint.REDRIVE_AFTER_PRODUCE:
+            desk._producer.flush(20)
+            assert shop.undecided()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(killpoint, "reached", interrupt)
+    desk.add(posting)
+    with pytest.raises(KeyboardInterrupt):
+        desk.flush()
+    wait_until(lambda: not shop.undecided(), 20, what="the end of the transaction, long before its timeout")
+    assert times_published(shop) == Counter()
+    monkeypatch.undo()
+    desk.add(posting)
+    desk.flush()
+    assert times_published(shop) == Counter([event])
+    assert letter in box.marked(final=True)
+
+
+def test_a_topic_that_refuses_us_leaves_its_letters_open(shop: Shop) -> None:
+    shop.start()
+    events = set_aside(shop, 3)
+    with read_only(shop, shop.topic):
+        code, told = dlq(shop, "redrive", "--all-open", "--yes")
+        assert (code, told[-1]["error"]) == (3, "TopicRefused")
+        assert len(open_letters(shop)) == 3
+    assert dlq(shop, "redrive", "--all-open", "--yes")[0] == 0
+    assert times_published(shop) == Counter(events)
+
+
+def test_marks_that_cannot_be_written_publish_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
+    shop.start()
+    events = set_aside(shop, 2)
+    make_topic(f"{shop.letters}.marks", cleanup_policy="compact")
+    with read_only(shop, f"{shop.letters}.marks"):
+        code, told = dlq(shop, "redrive", "--all-open", "--yes")
+        assert (code, told[-1]["error"]) == (3, "TopicRefused")
+        assert times_published(shop) == Counter()
+    assert dlq(shop, "redrive", "--all-open", "--yes")[0] == 0
+    assert times_published(shop) == Counter(events)
+
+
+def test_one_letter_that_its_topic_does_not_take_does_not_hold_the_others_up(shop: Shop) -> None:
+    shop.start()
+    large = shop.insert(json.dumps({**json.loads(INVALID), "note": "x" * 50_000}))
+    events = set_aside(shop, 3)
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.topic])[shop.topic].result(20)
+    spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 1, "replication": 1}
+    spec["config"] = {"max.message.bytes": 20_000}
+    (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
+    wait_until(lambda: shop.topic not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
+    code, told = dlq(shop, "redrive", "--all-open", "--yes")
+    assert (code, told[-1]) == (1, {"summary": {"redriven": 3, "failed": 1}})
+    assert times_published(shop) == Counter(events)
+    assert [each["event_id"] for each in open_letters(shop)] == [large]
+
+
+def test_the_dead_letter_topic_is_deleted_while_running(shop: Shop) -> None:
+    shop.configure(kafka={"settings": {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}})
+    connector = shop.start()
+    first = shop.insert(INVALID)
+    wait_until(lambda: [seen.id for seen in shop.dead_lettered()] == [first], 60, what="the first letter")
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.letters])[shop.letters].result(20)
+    before = shop.positions()[-1]
+    bad, good = shop.insert(INVALID), shop.insert(VALID)
+    connector.failed("TopicMissing")
+    assert shop.letters in connector.log
+    assert shop.positions()[-1].progress == before.progress
+    assert times_published(shop) == Counter()
+    shop.start()
+    wait_until(lambda: times_published(shop) == Counter([good]), 60, what="the good event")
+    assert [seen.id for seen in shop.dead_lettered()] == [bad]
+
+
+def test_a_letter_that_its_topic_does_not_take_stops_the_pipeline(shop: Shop, make_topic: Callable[..., None]) -> None:
+    """There is nowhere left to put the event: it must neither be dropped nor be tried for ever."""
+    make_topic(shop.letters, max_message_bytes="20000")
+    shop.start().stop()
+    before = shop.positions()[-1]
+    bad = shop.insert(json.dumps({**json.loads(INVALID), "note": "x" * 50_000}))
+    good = shop.insert(VALID)
+    connector = shop.start(wait=False)
+    connector.failed("TopicRefused")
+    assert shop.letters in connector.log
+    assert shop.positions()[-1].progress == before.progress
+    assert (times_published(shop), shop.dead_lettered()) == (Counter(), [])
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.letters])[shop.letters].result(20)
+    wait_until(lambda: shop.letters not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
+    shop.start()
+    wait_until(lambda: times_published(shop) == Counter([good]), 60, what="the good event")
+    (letter,) = read_all(shop.kafka.bootstrap, [shop.letters])
+    assert header(letter, "id") == bad

@@ -1,0 +1,470 @@
+"""`tailrace dlq` on real servers: found, looked at, published after all or given up, each once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from fix_shop import SCHEMA, Shop
+from tailrace.cli import main
+from tailrace.kafka import redrive
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+
+Told = list[dict[str, Any]]
+Dlq = Callable[..., Told]
+
+
+@pytest.fixture
+def dlq(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Dlq:
+    """Runs a command with --json; what it printed, an object a line. Payloads are text, so they may be anything."""
+    shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
+
+    def run(command: str, *arguments: str, code: int = 0) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main(["dlq", command, str(shop.file), *arguments, "--json"])
+        printed = capsys.readouterr()
+        assert caught.value.code == code, printed
+        return [json.loads(line) for line in (printed.out + printed.err).splitlines()]
+
+    return run
+
+
+def letters(dlq: Dlq, *arguments: str) -> Told:
+    found: Told = dlq("list", *arguments)[0]["letters"]
+    return found
+
+
+def set_aside(shop: Shop, *events: str) -> None:
+    """Waits for the letters of these events."""
+    wait_until(lambda: {seen.id for seen in shop.dead_lettered()} >= set(events), 60, what="the dead letters")
+
+
+def allow_any_amount(shop: Shop) -> None:
+    """The schema is mended: what was invalid is not any more."""
+    properties: dict[str, Any] = {**SCHEMA["properties"], "amount": {}}  # type: ignore[dict-item]
+    for kind in ("OrderPlaced", "OrderChanged"):
+        (shop.folder / "schemas" / kind / "1.json").write_text(json.dumps({**SCHEMA, "properties": properties}))
+
+
+def published(shop: Shop) -> dict[str, Message]:
+    found = read_all(shop.kafka.bootstrap, [shop.topic])
+    by_id = {header(message, "id"): message for message in found}
+    assert len(by_id) == len(found), "an event was published twice"
+    return by_id
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    return {name: header(message, name) for name, _ in message.headers() or []}
+
+
+def test_nothing_yet_creates_nothing(shop: Shop, dlq: Dlq) -> None:
+    assert dlq("list") == [{"letters": [], "matching": 0}]
+    assert dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
+    assert not {shop.letters, f"{shop.letters}.marks"} & set(shop.kafka.admin().list_topics(timeout=10).topics)
+
+
+def test_listed_by_what_they_say(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.start()
+    first = shop.insert(INVALID, key="a-1")
+    second = shop.insert(INVALID, kind="OrderChanged", key="a-2")
+    third = shop.insert(VALID, kind="NobodyKnows", key="b-1")
+    last = shop.insert('{"order": "\\u0000"}', key="b-2")
+    set_aside(shop, first, second, third, last)
+    found = letters(dlq)
+    assert [each["event_id"] for each in found] == [first, second, third, last]
+    assert {each["state"] for each in found} == {"open"}
+    assert found[0]["topic"] == shop.topic
+    assert "$.amount: expected number" in found[0]["explanation"]
+    assert "Correct the service" in found[0]["remedy"]
+
+    def ids(*arguments: str) -> list[str]:
+        return [each["event_id"] for each in letters(dlq, *arguments)]
+
+    assert ids("--reason", "poison_message") == [last]
+    assert ids("--type", "Order*", "--key", "a-*") == [first, second]
+    assert ids("--key", "b-1", "--key", "b-2") == [third, last]
+    assert ids("--since", "1h") == [first, second, third, last]
+    assert ids("--until", "1h") == []
+    assert ids("--since", found[1]["when"], "--until", found[3]["when"]) == [second, third]
+    assert ids("--since", "2999-01-01T00:00:00Z") == []
+    assert ids("--limit", "2") == [third, last]
+    assert dlq("list", "--limit", "1")[0]["matching"] == 4
+    with pytest.raises(SystemExit):
+        main(["dlq", "list", str(shop.file), "--limit", "3"])
+    text = capsys.readouterr().out
+    assert "The newest 3 of 4" in text
+    assert "schema_validation_failed" in text
+    assert first not in text
+
+
+def test_shown_beside_what_the_schema_wants_today(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.start()
+    event = shop.insert('{"order": "a", "revision": 0, "amount": "much", "currency": "EUR"}', key="order-1")
+    set_aside(shop, event)
+    (letter,) = letters(dlq)
+    (shown,) = dlq("show", letter["id"])
+    assert (shown["event_id"], shown["key"], shown["payload"]["amount"]) == (event, "order-1", "much")
+    assert shown["headers"]["tailrace.aggregate"] == "order"
+    assert shown["now"]["passes"] is False
+    fields = {each["field"]: each for each in shown["now"]["fields"]}
+    assert set(fields) == {"$.amount", "$.revision"}
+    assert fields["$.amount"]["expected"] == "number"
+    assert fields["$.amount"]["found"] == fields["$.amount"]["payload"] == '"much"'
+    assert fields["$.revision"]["expected"] == "at least 1"
+    with pytest.raises(SystemExit):
+        main(["dlq", "show", str(shop.file), letter["id"].removeprefix("0-")])
+    text = capsys.readouterr().out
+    assert "Today it would still fail" in text
+    assert '  "amount": "much",\n' in text
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text("{}")
+    assert dlq("show", letter["id"])[0]["now"] == {"passes": True, "topic": shop.topic}
+
+
+def test_an_id_that_is_no_letter(shop: Shop, dlq: Dlq) -> None:
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    (error,) = dlq("show", "0-4711", code=2)
+    assert "0-4711" in error["what"]
+    assert "0-0 to" in error["why"]
+    (error,) = dlq("show", "0-1", code=2)  # the mark of the transaction that wrote the letter
+    assert "there is no dead letter 0-1" in error["what"]
+    (error,) = dlq("redrive", "nonsense", "--yes", code=2)
+    assert "nonsense" in error["what"]
+
+
+def test_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq) -> None:
+    connector = shop.start()
+    events = [shop.insert(INVALID, key=f"k-{number}") for number in range(5)]
+    set_aside(shop, *events)
+    before = {each["event_id"]: each for each in letters(dlq)}
+    again = dlq("redrive", "--all-open", "--yes", code=1)  # the schema has not changed
+    assert [each["outcome"] for each in again[:-1]] == ["failed"] * 5
+    assert "$.amount" in again[0]["explanation"]
+    assert published(shop) == {}
+    assert len(letters(dlq)) == 5
+    allow_any_amount(shop)
+    tried = dlq("redrive", "--all-open", "--dry-run")
+    assert tried[-1] == {"summary": {"would pass": 5}}
+    assert published(shop) == {}
+    done = dlq("redrive", "--all-open", "--yes", "--why", "mended")
+    assert done[-1] == {"summary": {"redriven": 5}}
+    found = published(shop)
+    assert set(found) == set(events)
+    for event, message in found.items():
+        letter = before[event]
+        assert message.value() == INVALID.encode()
+        assert message.key() == letter["key"].encode()
+        told = headers_of(message)
+        assert told["position"] == letter["position"]
+        assert (told["type"], told["tailrace.redriven"]) == ("OrderPlaced", letter["id"])
+        assert message.timestamp()[1] == int(told["timestamp"])
+        assert "created_at" in told
+        assert not [name for name in told if name.startswith(("__connect", "kafka_dlt", "tailrace.reason"))]
+    assert letters(dlq) == []
+    marks = [each["mark"] for each in letters(dlq, "--all")]
+    assert {(mark["action"], mark["why"], mark["topic"], mark["edited"]) for mark in marks} == {
+        ("redriven", "mended", shop.topic, False)
+    }
+    assert all("@" in mark["by"] for mark in marks)
+    assert dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
+    (skipped, summary) = dlq("redrive", before[events[0]]["id"], "--yes")
+    assert (skipped["outcome"], skipped["mark"]["why"], summary) == ("skipped", "mended", {"summary": {"skipped": 1}})
+    assert connector.running
+    later = shop.insert(VALID)
+    wait_until(lambda: later in published(shop), 60, what="the pipeline to go on")
+    assert '"Fenced"' not in connector.log
+
+
+def test_looks_like_the_pipelines_own_record(shop: Shop, dlq: Dlq) -> None:
+    """The same event once published by the pipeline, once redriven: they differ in one header."""
+    shop.execute("ALTER TABLE outbox ADD COLUMN tenant text DEFAULT 'eu-1', ADD COLUMN schema_version text DEFAULT '1'")
+    shop.configure(outbox={"columns": {"timestamp": "created_at", "version": "schema_version"}})
+    shop.configure(format={"cloudevents": "binary", "source": "/shop"})
+    shop.start()
+    bad = shop.insert(INVALID)
+    set_aside(shop, bad)
+    good = shop.insert(VALID)
+    wait_until(lambda: good in published(shop), 60, what="the good event")
+    allow_any_amount(shop)
+    dlq("redrive", "--all-open", "--yes")
+    found = published(shop)
+    ours, own = headers_of(found[bad]), headers_of(found[good])
+    assert set(ours) - set(own) == {"tailrace.redriven"}
+    assert list(ours)[:-1] == list(own)
+    assert ours["ce_id"] == bad
+    assert ours["tenant"] == "eu-1"
+
+
+def test_a_row_that_could_not_be_read_is_mended(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
+    shop.start()
+    event = shop.insert(VALID, kind="", key="row-1")
+    wait_until(lambda: len(shop.dead_lettered()) == 1, 60, what="the dead letter")
+    (letter,) = letters(dlq)
+    (failed, _) = dlq("redrive", letter["id"], "--yes", code=1)
+    assert "'type'" in failed["explanation"]
+    row = dlq("show", letter["id"])[0]["payload"]
+    assert row["id"] == event
+    file = tmp_path / "row.json"
+    file.write_text(json.dumps({**row, "type": "OrderPlaced"}))
+    dlq("redrive", letter["id"], "--payload", str(file), "--yes")
+    message = published(shop)[event]
+    assert (message.key(), message.value()) == (b"row-1", VALID.encode())
+    told = headers_of(message)
+    assert (told["type"], told["tailrace.edited"], told["position"]) == ("OrderPlaced", "true", letter["position"])
+    assert letters(dlq) == []
+
+
+def test_one_payload_is_edited(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shop.start()
+    event, other = shop.insert(INVALID), shop.insert(INVALID)
+    set_aside(shop, event, other)
+    first, second = letters(dlq)
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i \'s/"much"/1.10/\' "$2"\n')
+    editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("EDITOR", "true")
+    with pytest.raises(SystemExit) as caught:
+        main(["dlq", "redrive", str(shop.file), first["id"], "--edit", "--yes"])
+    assert caught.value.code == 1
+    monkeypatch.setenv("EDITOR", f"{editor} -w")
+    assert "one letter" in dlq("redrive", "--all-open", "--edit", "--yes", code=2)[0]["what"]
+    dlq("redrive", first["id"], "--edit", "--yes")
+    message = published(shop)[event]
+    assert message.value() == INVALID.replace('"much"', "1.10").encode()
+    assert headers_of(message)["tailrace.edited"] == "true"
+    (marked,) = [each for each in letters(dlq, "--all") if each["id"] == first["id"]]
+    assert marked["mark"]["edited"] is True
+    assert [each["id"] for each in letters(dlq)] == [second["id"]]
+
+
+def test_a_payload_that_was_not_kept_has_to_be_given(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
+    shop.configure(dead_letters={"payload": "hash"})
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    (letter,) = letters(dlq)
+    allow_any_amount(shop)
+    (failed, _) = dlq("redrive", letter["id"], "--yes", code=1)
+    assert "does not keep the payload" in failed["explanation"]
+    assert "--payload FILE" in failed["remedy"]
+    file = tmp_path / "payload.json"
+    stored = shop.execute("SELECT payload::text FROM outbox WHERE id = %s", event)[0][0]
+    file.write_text(stored)
+    dlq("redrive", letter["id"], "--payload", str(file), "--yes")
+    message = published(shop)[event]
+    assert message.value() == stored.encode()
+    assert "tailrace.edited" not in headers_of(message), "it is the very payload that the event had"
+
+
+def test_discarded_with_a_second_look_at_the_key(shop: Shop, dlq: Dlq) -> None:
+    shop.start()
+    events = [shop.insert(INVALID, key=key) for key in ("a", "b", "c")]
+    set_aside(shop, *events)
+    first, second, third = letters(dlq)
+    (error,) = dlq("discard", first["id"], "--key", "b", "--why", "test", "--yes", code=2)
+    assert "has the key 'a', not 'b'" in error["what"]
+    (error,) = dlq("discard", "--why", "test", "--yes", code=2)
+    assert "no letters are named" in error["what"]
+    (error,) = dlq("discard", first["id"], "--why", "test", code=2)
+    assert "--yes" in error["remedy"]
+    assert len(letters(dlq)) == 3
+    dlq("discard", first["id"], "--key", "a", "--why", "test data", "--yes")
+    assert [each["id"] for each in letters(dlq)] == [second["id"], third["id"]]
+    dlq("discard", "--key", "b", "--why", "test data", "--yes")
+    assert [each["id"] for each in letters(dlq)] == [third["id"]]
+    allow_any_amount(shop)
+    told = dlq("redrive", first["id"], third["id"], "--yes")
+    assert [each.get("outcome") for each in told] == ["skipped", "redriven", None]
+    assert set(published(shop)) == {events[2]}
+    states = {each["id"]: each["state"] for each in letters(dlq, "--all")}
+    assert states == {first["id"]: "discarded", second["id"]: "discarded", third["id"]: "redriven"}
+
+
+class Terminal(io.StringIO):
+    """A person's answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_is_asked(
+    shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    allow_any_amount(shop)
+    for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
+        monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+        with pytest.raises(SystemExit) as caught:
+            main(["dlq", "redrive", str(shop.file), "--all-open"])
+        assert caught.value.code == code
+        asked = capsys.readouterr().err
+        assert "Publish 1 dead letter (1 schema_validation_failed)?" in asked
+        assert "Newer events of the same keys may have been published since" in asked
+        assert len(letters(dlq)) == left
+    assert set(published(shop)) == {event}
+
+
+def test_while_a_person_thinks_another_is_quicker(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was open when the question was asked is not published again."""
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    allow_any_amount(shop)
+
+    class Slow(Terminal):
+        def readline(self, *arguments: Any) -> str:
+            subprocess.run(
+                [sys.executable, "-m", "tailrace", "dlq", "redrive", str(shop.file), "--all-open", "--yes"],
+                stdin=subprocess.DEVNULL,
+                check=True,
+                timeout=60,
+            )
+            return super().readline(*arguments)
+
+    monkeypatch.setattr(sys, "stdin", Slow("y\n"))
+    with pytest.raises(SystemExit) as caught:
+        main(["dlq", "redrive", str(shop.file), "--all-open"])
+    assert caught.value.code == 0
+    assert set(published(shop)) == {event}  # which also refuses an event that is there twice
+
+
+def test_more_letters_than_a_batch_holds(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "BATCH_LETTERS", 7)
+    shop.start()
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "SELECT gen_random_uuid(), 'order', n::text, 'OrderPlaced', %s FROM generate_series(1, 40) n",
+        INVALID,
+    )
+    wait_until(lambda: len(shop.dead_lettered()) == 40, 60, what="the dead letters")
+    allow_any_amount(shop)
+    assert dlq("redrive", "--type", "OrderPlaced", "--yes")[-1] == {"summary": {"redriven": 40}}
+    assert len(published(shop)) == 40
+    assert dlq("list") == [{"letters": [], "matching": 0}]
+
+
+def test_a_topic_that_is_missing_is_created_or_refused_as_the_pipeline_would(shop: Shop, dlq: Dlq) -> None:
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    (shop.folder / "topics" / "orders.yaml").unlink()
+    allow_any_amount(shop)
+    shop.configure(topics={"template": f"{shop.name}.new.{{aggregate}}", "create": False})
+    (error,) = dlq("redrive", "--all-open", "--yes", code=3)
+    assert (error["error"], f"{shop.name}.new.order" in error["what"]) == ("TopicMissing", True)
+    assert len(letters(dlq)) == 1
+    shop.configure(topics={"create": True, "partitions": 2})
+    dlq("redrive", "--all-open", "--yes")
+    (message,) = read_all(shop.kafka.bootstrap, [f"{shop.name}.new.order"])
+    assert header(message, "id") == event
+    assert len(shop.kafka.admin().list_topics(timeout=10).topics[f"{shop.name}.new.order"].partitions) == 2
+
+
+def test_a_mark_topic_that_would_forget_is_refused(shop: Shop, dlq: Dlq, make_topic: Callable[..., None]) -> None:
+    shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    make_topic(f"{shop.letters}.marks", cleanup_policy="delete")
+    (error,) = dlq("discard", "--type", "*", "--why", "test", "--yes", code=3)
+    assert "cleanup.policy=delete" in error["what"]
+    assert len(letters(dlq)) == 1
+
+
+def test_a_letter_on_a_topic_made_anew_is_not_hidden_by_an_old_mark(shop: Shop, dlq: Dlq) -> None:
+    connector = shop.start()
+    event = shop.insert(INVALID)
+    set_aside(shop, event)
+    dlq("discard", "0-0", "--why", "test", "--yes")
+    assert letters(dlq) == []
+    connector.stop()
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.letters])[shop.letters].result(20)
+    wait_until(lambda: shop.letters not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
+    shop.start()
+    later = shop.insert(INVALID)
+    set_aside(shop, later)
+    assert [(each["id"], each["event_id"]) for each in letters(dlq)] == [("0-0", later)]
+    assert letters(dlq, "--all")[0]["state"] == "open"
+
+
+def test_letters_of_another_pipeline_on_the_same_topic_are_left_alone(shop: Shop, dlq: Dlq) -> None:
+    shop.start().stop()
+    stranger = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    stranger.produce(
+        shop.letters, b"{}", b"k", headers={"tailrace.pipeline": "another", "tailrace.payload": "original"}
+    )
+    stranger.flush(10)
+    assert letters(dlq) == []
+    assert "there is no dead letter" in dlq("redrive", "0-0", "--yes", code=2)[0]["what"]
+
+
+def test_watched_with_marks(shop: Shop, dlq: Dlq) -> None:
+    shop.start()
+    early = shop.insert(INVALID)
+    set_aside(shop, early)
+    out, err = shop.folder / "watch.out", shop.folder / "watch.err"
+    with out.open("wb") as output, err.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tailrace", "dlq", "watch", str(shop.file), "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ,
+        )
+    try:
+        wait_until(lambda: "watching" in err.read_text() or process.poll() is not None, 60, what="watch")
+        event = shop.insert(INVALID, key="w")
+        set_aside(shop, event)
+        dlq("discard", "--key", "w", "--why", "seen", "--yes")
+        wait_until(lambda: len(out.read_text().splitlines()) >= 2, 60, what=f"two lines: {err.read_text()}")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.wait()
+    letter, mark = (json.loads(line) for line in out.read_text().splitlines())
+    assert (letter["letter"]["event_id"], mark["mark"]["id"]) == (event, letter["letter"]["id"])
+    assert (mark["mark"]["action"], mark["mark"]["why"]) == ("discarded", "seen")
+
+
+def test_status_counts_open_letters_by_reason(
+    shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.start()
+    events = [shop.insert(INVALID), shop.insert(INVALID), shop.insert('{"order": "\\u0000"}')]
+    set_aside(shop, *events)
+
+    def status(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["status", str(shop.file), *arguments])
+        return capsys.readouterr().out
+
+    counted = {"open": 3, "more": False, "by_reason": {"schema_validation_failed": 2, "poison_message": 1}}
+    assert json.loads(status("--json"))["dead_letters"] == counted
+    assert "3 open: 2 schema_validation_failed, 1 poison_message" in status()
+    monkeypatch.setattr("tailrace.worker.health.COUNTED_LETTERS", 2)
+    assert "more than 2 open" in status()
+    monkeypatch.setattr("tailrace.worker.health.COUNTING_SECONDS", 0.0)
+    assert "too many to count at a glance" in status()
+    monkeypatch.undo()
+    dlq("discard", "--type", "*", "--why", "test", "--yes")
+    assert "none open" in status()

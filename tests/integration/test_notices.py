@@ -1,0 +1,179 @@
+"""A webhook at its worst beside a pipeline at full speed: real threads, sockets and time.
+
+What stands in for the pipeline is a thread that sets letters aside as fast as it can; there is no Kafka here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tailrace.stack import wait_until
+from tailrace.worker.logs import Log
+from tailrace.worker.notices import MAX_PAIRS, Notices
+from tailrace.worker.webhook import WebhookOptions
+
+LETTERS = 200_000
+SLACK = 10.0  # what a loaded machine may add to a bound
+REASON = "schema_validation_failed"
+
+Behaviour = Callable[[socket.socket, threading.Event], object]
+
+
+def hang(_: socket.socket, over: threading.Event) -> None:
+    over.wait(60)
+
+
+def drip(caller: socket.socket, over: threading.Event) -> None:
+    caller.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while not over.wait(0.01):
+        caller.sendall(b"x")
+
+
+def fail(caller: socket.socket, _: threading.Event) -> None:
+    caller.sendall(b"HTTP/1.1 500 Sorry\r\n\r\n")
+
+
+def hang_up(_caller: socket.socket, _: threading.Event) -> None:
+    pass
+
+
+class Server:
+    """Takes callers, reads what they send and treats them badly."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.behaviour = behaviour
+        self._over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
+
+    def _serve(self, caller: socket.socket) -> None:
+        with caller:
+            try:
+                heard = b""
+                while b"}" not in heard:
+                    heard += caller.recv(65536)
+                self.calls.append(json.loads(re.sub(rb"(?s)^.*?\r\n\r\n", b"", heard)))
+                self.behaviour(caller, self._over)
+            except OSError:
+                pass  # the caller had enough
+
+
+@contextmanager
+def serving(behaviour: Behaviour) -> Iterator[Server]:
+    server = Server(behaviour)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def set_aside_all(notices: Notices) -> tuple[float, float]:
+    """What telling costs a busy pipeline, in its own thread: seconds that passed, and seconds of work."""
+    took: list[tuple[float, float]] = []
+
+    def pipeline() -> None:
+        began, worked = time.monotonic(), time.thread_time()
+        for number in range(LETTERS):
+            notices.set_aside(REASON, f"Type{number % 1000}")
+        took.append((time.monotonic() - began, time.thread_time() - worked))
+
+    thread = threading.Thread(target=pipeline)
+    thread.start()
+    thread.join()
+    return took[0]
+
+
+@pytest.mark.parametrize("behaviour", [hang, drip, fail, hang_up])
+def test_no_webhook_slows_a_busy_pipeline_or_its_end(behaviour: Behaviour, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tailrace")
+    with serving(behaviour) as server:
+        options = WebhookOptions(server.url, timeout=30)
+        notices = Notices("orders", Log(), options, dead_letter_topic="letters")
+        notices.set_aside(REASON, "First")
+        wait_until(lambda: server.calls, what="a call under way")
+        passed, worked = set_aside_all(notices)
+        assert passed < SLACK  # and not the 30 s that a single call may take
+        assert worked / LETTERS < 20e-6
+        began = time.monotonic()
+        notices.close(0.5)
+        assert time.monotonic() - began < 0.5 + SLACK
+    fields = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
+    # In the log the number is right whatever the webhook did, and what it was not told is said.
+    assert sum(field["letters"] for event, field in fields if event == "set aside") == LETTERS + 1
+    assert [field["letters"] for event, field in fields if event == "webhook was not told of all"] == [LETTERS + 1]
+
+
+def test_after_an_outage_the_webhook_has_the_right_total() -> None:
+    with serving(fail) as server:
+        options = WebhookOptions(server.url, interval=1)
+        notices = Notices("orders", Log(), options, dead_letter_topic="letters")
+        set_aside_all(notices)
+        wait_until(lambda: server.calls, what="a call that failed")
+        failed = len(server.calls)
+
+        def recover(caller: socket.socket, _: threading.Event) -> None:
+            caller.sendall(b"HTTP/1.1 204 Fine\r\n\r\n")
+
+        server.behaviour = recover
+        wait_until(lambda: len(server.calls) > failed, 60, what="another try")
+        notices.close(60)
+        told = server.calls[-(MAX_PAIRS + 1) :]
+        assert len({call["type"] for call in told}) == MAX_PAIRS + 1
+        assert sum(call["count"] for call in told) == LETTERS
+
+
+def test_a_process_whose_webhook_hangs_leaves_at_once() -> None:
+    program = """
+import sys
+from tailrace.worker.logs import Log, configure
+from tailrace.worker.notices import Notices
+from tailrace.worker.webhook import WebhookOptions
+
+configure(as_json=True)
+notices = Notices("orders", Log(), WebhookOptions(sys.argv[1], timeout=600), dead_letter_topic="letters")
+notices.set_aside("poison_message", "OrderPlaced")
+input()
+notices.close(0.1)
+"""
+    with serving(hang) as server:
+        command = [sys.executable, "-c", program, server.url]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                wait_until(lambda: server.calls, 60, what="a call under way")
+                began = time.monotonic()
+                _, errors = process.communicate("\n", timeout=60)
+            finally:
+                process.kill()
+        assert time.monotonic() - began < SLACK
+        assert process.returncode == 0
+    logged = [json.loads(line) for line in errors.splitlines()]
+    assert [line["event"] for line in logged] == ["set aside", "webhook was not told of all"]
