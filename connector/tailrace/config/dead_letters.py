@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
-from tailrace.config.kafka_settings import revealed
+from tailrace.config.kafka_settings import revealed, wrong
 from tailrace.config.section import Section
 from tailrace.config.values import Seconds, WebhookHeaders, WebhookUrl, Whole
 from tailrace.errors import Reason
 
 Policy = Literal["dead_letter", "park", "halt"]
-ReasonName = Literal[
-    "max_retries_exceeded",
-    "poison_message",
-    "schema_validation_failed",
-    "processing_timeout",
-    "permanent_failure",
-]
+
+
+def reason_name(name: str) -> str:
+    if name not in {reason.value for reason in Reason}:
+        raise wrong(
+            f"a reason, one of {', '.join(reason.value for reason in Reason)}",
+            "correct the name, such as `poison_message: halt`",
+        )
+    return name
+
+
+ReasonName = Annotated[str, AfterValidator(reason_name)]
 
 
 class Webhook(Section):
@@ -64,6 +69,17 @@ class DeadLetters(Section):
     webhook: Webhook | None = Field(
         default=None, description="settings such as `url: https://…`", examples=["{url: 'https://hooks.example.org'}"]
     )
+
+    @model_validator(mode="after")
+    def _kept_while_parked(self) -> Self:
+        if self.park_hours > self.retention_days * 24:
+            raise wrong(
+                f"at most what retention_days allows, {self.retention_days * 24} hours",
+                "raise retention_days, or lower park_hours: the letter in front of a key must outlast its parking",
+                "dead_letters",
+                "park_hours",
+            )
+        return self
 
 
 def reasons_with(policy: Policy, on_invalid: Policy, letters: DeadLetters) -> frozenset[Reason]:
