@@ -44,7 +44,16 @@ class Steps:
 
     def through(self, event: OutboxEvent) -> Record:
         to = self.line.route(event)
+        self.require_taken(event.place)
         return self.line.record(event, to, self.line.check(event, to.topic))
+
+    def require_taken(self, place: str) -> None:
+        """Rejected for an event that its topic is known to refuse."""
+        why = self.line.refused.get(place)
+        if why is not None:
+            raise Rejected(
+                Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it; then redrive."
+            )
 
     def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
         row = Row((), (), event.place, event.committed_ms)

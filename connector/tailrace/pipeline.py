@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import LayoutMismatch, Reason, Rejected, Unavailable
+from tailrace.errors import LayoutMismatch, Rejected, Unavailable
 from tailrace.event import Chunk, OutboxEvent, Record, Row
 from tailrace.line import Line, Steps
 from tailrace.position import Position
@@ -227,13 +227,14 @@ class Pipeline:
             event = to = None
             try:
                 event = read(row)
-                if parked and parking is not None and (event.aggregate, event.key) in parked:
+                # One that is refused may be so by the topic of those that wait: it is set aside.
+                if parked and parking and (event.aggregate, event.key) in parked and row.place not in refused:
                     add(parking.wait(event))
                     batch.beside += 1
                     continue
                 to = route(event)
-                if refused and row.place in refused:
-                    raise Rejected(Reason.PERMANENT_FAILURE, refused[row.place])
+                if refused:
+                    self._steps.require_taken(row.place)
                 made = record(event, to, check(event, to[0]))
             except Rejected as rejected:
                 self._set_aside(row, event, to and to.topic, rejected, batch)

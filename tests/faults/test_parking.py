@@ -188,6 +188,30 @@ def test_the_next_bad_event_behind_becomes_the_one_in_front(parking: Shop) -> No
     parked(parking, 0)
 
 
+def test_one_that_its_topic_refuses_on_its_way_out_becomes_the_one_in_front(parking: Shop) -> None:
+    """It could wait, on a topic that takes more; where it is to go it does not fit."""
+    connector = parking.start()
+    parking.insert(BAD, key="a")
+    parked(parking)
+    first = parking.insert(good(1), key="a")
+    large = parking.insert(good(2), key="a")
+    last = parking.insert(good(3), key="a")
+    size = (
+        "INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, aggregateid, type, payload, repeat('x', 2000000) "
+    )
+    parking.execute(size + "FROM outbox WHERE id = %s", large)
+    after = parking.insert(good(4), key="a")
+    ask(parking, letters(parking)[0], "discard")
+    arrived(parking, first, large, last)
+    wait_until(lambda: len(letters(parking)) == 2, 60, what="the letter of the one that is refused")
+    assert b"larger than the topic takes" in (dict(letters(parking)[1].headers() or [])["tailrace.explanation"] or b"")
+    assert ids(parking, "a") == [first, large, last]
+    ask(parking, in_front(parking)[0], "discard")
+    arrived(parking, after)
+    assert ids(parking, "a") == [first, large, last, after]
+    assert connector.running
+
+
 def test_what_is_asked_while_nobody_runs_is_done_at_the_next_start(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")

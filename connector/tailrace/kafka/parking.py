@@ -108,9 +108,12 @@ class Parking:
         return waiting_record(self._options, event)
 
     def park(self, event: OutboxEvent, letter: Record) -> list[Record]:
-        """Parks the event's key behind its letter; from now on `keys` holds it. Just the letter, if it has no key."""
+        """Parks the event's key behind its letter; from now on `keys` holds it.
+
+        Just the letter, if it has no key, or cannot even wait behind the one that is in front.
+        """
         entity = entity_of(event)
-        if entity is None:
+        if entity is None or entity in self.keys:
             return [letter]
         if len(self.keys) >= self._bounds.keys:
             raise ParkingFull(

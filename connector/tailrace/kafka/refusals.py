@@ -50,17 +50,18 @@ def guilty(
     `letters` is the dead-letter topic, whose records are not looked at.
     """
     for record in records:
-        if record in suspects and record.topic != letters:
+        place = _place(record)
+        if place is not None and record in suspects and record.topic != letters:
             code = _probe(producer, record, transactional=transactional)
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
-                return {_place(record): why}
+                return {place: why}
     return {}
 
 
-def _place(record: Record) -> str:
-    """Its place in the log, which every record of an event carries."""
-    return next(str(value) for name, value in record.headers if name == "position")
+def _place(record: Record) -> str | None:
+    """Its place in the log, which every record of an event carries, and no other."""
+    return next((str(value) for name, value in record.headers if name == "position"), None)
 
 
 def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | None:

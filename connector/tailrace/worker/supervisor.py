@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 
 from tailrace import retry
-from tailrace.errors import Action, Fenced, KafkaUnavailable, RecordsRefused, TailraceError, Unavailable
+from tailrace.errors import Action, Fenced, KafkaUnavailable, RecordsRefused, TailraceError, TopicRefused, Unavailable
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.status import announce
 from tailrace.pipeline import Pipeline
@@ -61,6 +61,10 @@ class Supervisor:
             try:
                 self._attempt()
             except RecordsRefused as refused:
+                if refused.places.keys() <= self._assembly.refused.keys():
+                    error = TopicRefused(refused.what, why="; ".join(refused.places.values()))
+                    self._fail(error)
+                    raise error from None
                 # At once: there is nothing to wait for.
                 self._log.warning("refused", what=refused.what, events=len(refused.places))
                 self._assembly.refused.update(refused.places)
