@@ -1,89 +1,18 @@
-"""The policy `park`: a key whose event was set aside waits, in order, whatever happens; every other key flows on."""
+"""The policy `park`: a key whose event was set aside waits, in order; every other key flows on."""
 
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
 
+from fix_parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, parked
 from fix_shop import Shop
-from tailrace import killpoint
 from tailrace.cli import main
-from tailrace.config.load import load_pipeline
-from tailrace.kafka import park_requests
-from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.letters import LetterId
-from tailrace.kafka.parked import Board, Request, waiting_topic
-from tailrace.proof.oracle import Outcome
 from tailrace.proof.reader import header, read_all
-from tailrace.proof.workload import Mix
-from tailrace.stack import StackError, wait_until
-from tailrace.worker.assembly import kafka_options
-
-BAD = json.dumps({"order": "x"})
-
-
-def good(revision: int) -> str:
-    return json.dumps({"order": "o", "revision": revision, "amount": 1.5, "currency": "EUR"})
-
-
-@pytest.fixture
-def parking(shop: Shop) -> Shop:
-    shop.configure(on_invalid="park")
-    return shop
-
-
-def options(shop: Shop) -> KafkaOptions:
-    return kafka_options(load_pipeline(shop.file))
-
-
-def board(shop: Shop) -> Board:
-    return park_requests.board(options(shop))
-
-
-def letters(shop: Shop) -> list[Message]:
-    return read_all(shop.kafka.bootstrap, [shop.letters])
-
-
-def name_of(message: Message) -> LetterId:
-    return LetterId(int(message.partition() or 0), int(message.offset() or 0))
-
-
-def in_front(shop: Shop) -> list[Message]:
-    """The letters that others wait behind, those dealt with left out."""
-    places = {state.place for state in board(shop).keys.values()}
-    return [message for message in letters(shop) if header(message, "tailrace.position") in places]
-
-
-def ask(shop: Shop, message: Message, action: str, payload: str | None = None) -> None:
-    request = Request(
-        name_of(message),
-        "discard" if action == "discard" else "redrive",
-        "somebody",
-        "a test",
-        None if payload is None else payload.encode(),
-    )
-    park_requests.ask(options(shop), request)
-
-
-def ids(shop: Shop, key: str) -> list[str]:
-    """What readers have seen of a key, in order."""
-    return [seen.id for seen in shop.published() if seen.key == key]
-
-
-def arrived(shop: Shop, *events: str) -> None:
-    try:
-        wait_until(lambda: set(events) <= {seen.id for seen in shop.published()}, 60)
-    except StackError:
-        pytest.fail(f"not all events arrived; {board(shop).answers}, {shop.connectors[-1].log}")
-
-
-def parked(shop: Shop, count: int = 1) -> None:
-    wait_until(lambda: len(board(shop).keys) == count, 60, what=f"{count} parked keys, not {board(shop).keys}")
+from tailrace.stack import wait_until
 
 
 def test_later_events_of_a_key_wait_and_all_other_keys_flow_on(parking: Shop) -> None:
@@ -225,32 +154,6 @@ def test_what_is_asked_while_nobody_runs_is_done_at_the_next_start(parking: Shop
     assert ids(parking, "a") == [behind, newer]
 
 
-@pytest.mark.parametrize("point", [killpoint.RELEASING, killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT])
-def test_killed_while_those_behind_are_released(parking: Shop, point: str) -> None:
-    """Many small transactions: whichever of them it dies in or after, each event comes once, in order."""
-    parking.configure(limits={"batch_records": 10})
-    parking.start()
-    parking.insert(BAD, key="a")
-    parked(parking)
-    parking.execute(
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
-        f"SELECT gen_random_uuid(), 'order', 'a', 'OrderPlaced', '{good(1)}' FROM generate_series(1, 100)"
-    )
-    rows = parking.execute(
-        "SELECT id, pg_current_wal_insert_lsn() - '0/0' FROM outbox WHERE payload::text LIKE '%EUR%' ORDER BY ctid"
-    )
-    expected, end = [str(row[0]) for row in rows], int(rows[0][1])
-    wait_until(lambda: parking.positions()[-1].lsn >= end, 60, what="all of them to wait")
-    parking.connectors[-1].kill()
-    ask(parking, letters(parking)[0], "discard")
-    killed = parking.start(kill=f"{point}:4", wait=False)
-    assert killed.ended() == -9
-    newer = parking.insert(good(2), key="a")
-    parking.start()
-    arrived(parking, newer)
-    assert ids(parking, "a") == [*expected, newer]
-
-
 def test_what_was_parked_is_not_overtaken_when_the_policy_changes(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")
@@ -266,41 +169,6 @@ def test_what_was_parked_is_not_overtaken_when_the_policy_changes(parking: Shop)
     arrived(parking, behind)
 
 
-def peak_mb(shop: Shop) -> float:
-    status = Path(f"/proc/{shop.connectors[-1].process.pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-
-
-def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
-    """20,000 events of 2 kB behind one letter: neither their waiting nor their going takes all 40 MB at once."""
-    rows = (
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
-        "SELECT gen_random_uuid(), 'order', '{key}', 'OrderPlaced', jsonb_build_object("
-        "'order', repeat('x', 2000), 'revision', number, 'amount', 1, 'currency', 'EUR') "
-        "FROM generate_series(1, {count}) AS number"
-    )
-    parking.configure(limits={"batch_records": 500})
-    parking.start()
-    parking.execute(rows.format(key="b", count=2000))
-    wait_until(lambda: len(ids(parking, "b")) == 2000, 60, what="a few thousand events of another key")
-    parking.insert(BAD, key="a")
-    parked(parking)
-    before = peak_mb(parking)
-    parking.execute(rows.format(key="a", count=20_000))
-    other = parking.insert(good(1), key="b")
-    arrived(parking, other)
-    assert ids(parking, "a") == []
-    ask(parking, letters(parking)[0], "discard")
-    wait_until(lambda: not board(parking).keys, 120, what="all to go")
-    revisions = [
-        json.loads(message.value() or b"")["revision"]
-        for message in read_all(parking.kafka.bootstrap, [parking.topic])
-        if message.key() == b"a"
-    ]
-    assert revisions == list(range(1, 20_001))
-    assert peak_mb(parking) < before + 40
-
-
 def test_too_many_parked_keys_stop_the_pipeline(parking: Shop) -> None:
     parking.configure(dead_letters={"park_keys": 2})
     connector = parking.start()
@@ -312,63 +180,3 @@ def test_too_many_parked_keys_stop_the_pipeline(parking: Shop) -> None:
     connector.failed("ParkingFull")
     assert parking.positions()[-1].lsn == position.lsn
     assert "bound" in connector.log
-
-
-def waiting(shop: Shop) -> dict[str, list[str]]:
-    """What waits behind each parked key, in order."""
-    states = {key.decode(): state for (_, key), state in board(shop).keys.items()}
-    found: dict[str, list[str]] = {key: [] for key in states}
-    for message in read_all(shop.kafka.bootstrap, [waiting_topic(options(shop))]):
-        key = header(message, "tailrace.key")
-        if key in states and int(message.offset() or 0) >= states[key].released:
-            found[key].append(header(message, "id"))
-    return found
-
-
-def adds_up(shop: Shop) -> None:
-    """Per key: what is published, waits or was set aside is what was committed, and nothing overtook what waits."""
-    seen, waits = shop.published(), waiting(shop)
-    aside = {header(message, "id") for message in letters(shop)}
-    for key in {entry.key for writer in shop.writers for entry in writer.ledger}:
-        entries = [entry for writer in shop.writers for entry in writer.ledger if entry.key == key]
-        committed = [entry.id for entry in entries if entry.outcome is Outcome.COMMITTED]
-        published = [each.id for each in seen if each.key == key]
-        behind = waits.get(key, [])
-        assert [each for each in committed if each not in aside] == published + behind, key
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking: Shop, seed: int) -> None:
-    """Bad events, kills and discards at random; at the end all fronts are discarded, and everything adds up."""
-    chance = random.Random(seed)
-    parking.configure(limits={"batch_records": 20})
-    parking.start()
-    writer = parking.writer(seed=seed, mix=Mix(invalid=0.05, events_per_transaction=5))
-    writer.start(rate=40)
-    for _ in range(4):
-        seen = len(parking.positions())
-        wait_until(lambda seen=seen: len(parking.positions()) > seen + chance.randrange(3, 15), 60, what="progress")
-        if chance.random() < 0.7:
-            parking.connectors[-1].kill()
-        for message in in_front(parking):
-            if chance.random() < 0.5:
-                ask(parking, message, "discard")
-        if not parking.connectors[-1].running:
-            parking.start()
-    writer.stop()
-    end = int(parking.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
-    wait_until(lambda: parking.positions()[-1].lsn >= end, 60, what="everything to be published or to wait")
-    wait_until(lambda: not board(parking).requests, 60, what="all requests to be carried out")
-    adds_up(parking)
-
-    def none_parked() -> bool:
-        asked = board(parking).requests
-        for message in in_front(parking):
-            if name_of(message) not in asked:
-                ask(parking, message, "discard")
-        return not board(parking).keys and not parking.verdict().missing
-
-    wait_until(none_parked, 120, what="all keys to be released")
-    verdict = parking.verdict()
-    assert verdict.ok, verdict
-    assert verdict.dead_lettered > 0
