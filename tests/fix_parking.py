@@ -35,7 +35,7 @@ def options(shop: Shop) -> KafkaOptions:
 
 
 def board(shop: Shop) -> Board:
-    return park_requests.board(options(shop))
+    return park_requests.board(options(shop), final=True)
 
 
 def letters(shop: Shop) -> list[Message]:
@@ -56,6 +56,7 @@ def ask(shop: Shop, message: Message, action: str, payload: str | None = None) -
     request = Request(
         name_of(message),
         "discard" if action == "discard" else "redrive",
+        header(message, "tailrace.position"),
         "somebody",
         "a test",
         None if payload is None else payload.encode(),

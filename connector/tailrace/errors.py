@@ -26,6 +26,7 @@
     │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
     │   ├── OffsetRecordCorrupt     the stored position cannot be read
     │   ├── ParkingFull             too many keys are parked, or one for too long
+    │   ├── ParkingUnfit            a topic of parked keys is not as it must be, or lost what waited
     │   ├── TopicMissing            an output topic does not exist and may not be created
     │   └── TopicRefused            a topic refuses our records (rights, size, policy)
     ├── SchemaError                 a registered schema is itself not usable    user    HALT
@@ -186,6 +187,10 @@ class OffsetRecordCorrupt(PublishError):
 
 
 class ParkingFull(PublishError):
+    pass
+
+
+class ParkingUnfit(PublishError):
     pass
 
 

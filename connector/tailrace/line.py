@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,9 +27,14 @@ class Line:
     halt_on: frozenset[Reason]
     batch_records: int
     batch_bytes: int
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic is known to refuse for good: why, by their place in the log."""
     park_on: frozenset[Reason] = frozenset()
+
+
+def redriven_place(place: str) -> str:
+    """What the redrive of an event is called, so that its refusal is not taken for that of the event itself."""
+    return f"{place} redriven"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,18 @@ class Steps:
     @property
     def park_on(self) -> frozenset[Reason]:
         return self.line.park_on
+
+    @property
+    def batch_bytes(self) -> int:
+        return self.line.batch_bytes
+
+    def again(self, event: OutboxEvent) -> Record:
+        """The record of an event that was mended: only a refusal of this very redrive counts, and once."""
+        why = self.line.refused.pop(redriven_place(event.place), None)
+        if why is not None:
+            raise Rejected(Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it.")
+        to = self.line.route(event)
+        return self.line.record(event, to, self.line.check(event, to.topic))
 
     def through(self, event: OutboxEvent) -> Record:
         to = self.line.route(event)
@@ -66,7 +83,7 @@ class Steps:
             raise Halted(
                 f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.reason.value}",
                 why="The policy for it is `halt`. Nothing of the batch that contains it was published.",
-                remedy="Look the row up by its id. "
-                + (rejected.remedy or "Mend the schema or the row's producer, or set on_invalid: dead_letter."),
+                remedy=f"{rejected.remedy or 'Mend the schema or the service.'} To get past this event: set "
+                f"dead_letters.reasons: {{{rejected.reason.value}: dead_letter}}, start again, and see `tailrace dlq`.",
             )
         return self.line.dead_letter(row, event, topic, rejected)

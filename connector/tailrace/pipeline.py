@@ -146,6 +146,8 @@ class Pipeline:
         urgent = False
         if self._parking is not None and self._parking.due():
             batch = self._release(self._parking, batch)
+            if self._stopping():
+                return batch  # cut short, `keys` may lag behind what is committed: nothing more is read
         room = self._line.batch_records - len(batch.records)
         if room > 0 and batch.size < self._line.batch_bytes:
             # What is at hand is not kept waiting for more while the publisher has nothing to do.
@@ -190,10 +192,12 @@ class Pipeline:
 
     def _release(self, parking: Parking, batch: Batch) -> Batch:
         """Between two batches, so that what waited goes out before any newer event of its key."""
-        self._await_publisher()
+        if not self._await_publisher():
+            return batch
         if batch.records:
             batch = self._hand_over(batch)
-            self._await_publisher()
+            if not self._await_publisher():
+                return batch
         for records in parking.release(self._steps, self._line.batch_records):
             # The position of the last batch once more: nothing was read meanwhile.
             part = Batch(self._handed)
@@ -201,14 +205,18 @@ class Pipeline:
                 part.add(record)
             part.beside = len(records)
             self._publisher.submit(part)
-            self._await_publisher()
-            if self._stopping():
+            if not self._await_publisher() or self._stopping():
                 break
+            self._source.keep_alive()
         return batch
 
-    def _await_publisher(self) -> None:
+    def _await_publisher(self) -> bool:
+        """Waits until it is idle; False if the pipeline is to stop meanwhile."""
         while not self._publisher.wait(WAIT_SECONDS):
+            if self._stopping():
+                return False
             self._source.keep_alive()
+        return True
 
     def _may_store_idle(self, position: Position, *, urgent: bool) -> bool:
         stored = self._publisher.stored

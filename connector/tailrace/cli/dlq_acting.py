@@ -94,7 +94,7 @@ def redrive(
     Newer events of the same key may have been published since: consumers then see the redriven one after them. Not so
     for a parked key: there the pipeline publishes the letter, and then all that waited behind it.
 
-    Exit codes: 0 all published, 1 some still fail, 4 another redrive began meanwhile.
+    Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is away, 4 another redrive began meanwhile.
 
     \b
     Examples:
@@ -188,7 +188,8 @@ def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[Lett
     (letter,) = choice.letters(box, {}, Marked())
     if payload is not None:
         try:
-            value: bytes | None = payload.read_bytes()
+            # Whatever wrote the file most likely ended its last line.
+            value: bytes | None = payload.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
         except OSError as error:
             raise ConfigError(f"{payload} cannot be read: {error.strerror}", remedy="Name a file.") from None
     elif letter.kind == "omitted":

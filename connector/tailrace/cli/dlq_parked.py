@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 """A pipeline that runs looks for requests twice a second, and a release takes a few at most."""
 LOOK_SECONDS = 0.5
+STILL = (
+    "A pipeline reads schemas and rules when it starts: restart it if they were mended, then redrive again. Until then "
+    "the letter stays in front of its key."
+)
 
 
 class Fronts:
@@ -25,7 +29,7 @@ class Fronts:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._places = {state.place for state in park_requests.board(options).keys.values()}
+        self._places = {state.place for state in park_requests.board(options, final=True).keys.values()}
         self._asked: list[Letter] = []
 
     def __contains__(self, letter: Letter) -> bool:
@@ -39,6 +43,7 @@ class Fronts:
             Request(
                 letter.id,
                 "discard" if mark.action == "discarded" else "redrive",
+                letter.position,
                 mark.by,
                 mark.why,
                 None if posting.letter is letter else posting.letter.value,
@@ -51,11 +56,13 @@ class Fronts:
         deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
         waiting = list(self._asked)
         while waiting and time.monotonic() < deadline:
-            board = park_requests.board(self._options)
+            board = park_requests.board(self._options, final=True)
             for letter in [each for each in waiting if each.id not in board.requests]:
                 waiting.remove(letter)
                 if letter.id in board.answers:
-                    outcome.failed(letter, letter.reason, board.answers[letter.id], "It stays in front of its key.")
+                    outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
+                elif (letter.said.get("tailrace.aggregate", ""), letter.key) in board.keys:
+                    outcome.tell(letter, "released", "; one that waited behind it is in front of the key now")
                 else:
                     outcome.tell(letter, "released", ", and all that waited behind it")
             if waiting:

@@ -61,11 +61,11 @@ kafka:
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{file:/run/secrets/kafka:password}}
 
-on_invalid: dead_letter     # or halt: stop at the first event that breaks its schema
+on_invalid: dead_letter     # or park: later events of its key wait behind it; or halt: stop at the first one
 """
 
 _TOPIC = """\
-# Where these events go. Rules are tried in the order of their file names; `*` stands for any text.
+# Where these events go. Two rules that can match the same event need a `priority`; `*` stands for any text.
 topic: shop.{name}
 match: {{aggregate: order}}
 partitions: 3

@@ -16,12 +16,12 @@ from tailrace.cli.output import emit_json, say, table
 from tailrace.config.contracts import Registry
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, SchemaError
 from tailrace.schemas.compatibility.conflicts import Conflict
-from tailrace.schemas.compatibility.modes import read_modes
+from tailrace.schemas.compatibility.modes import Modes, read_modes
 from tailrace.schemas.compatibility.review import Finding, review
 from tailrace.schemas.contracts import Contract
-from tailrace.schemas.folder import SchemaFile, compile_files, read_folder
+from tailrace.schemas.folder import COMPATIBILITY, SchemaFile, compile_files, read_folder
 from tailrace.schemas.lines import line_of
 from tailrace.schemas.registry.registering import Entry, compare, stated
 from tailrace.schemas.registry.registering import register as register_all
@@ -102,7 +102,7 @@ def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool 
     target = _target(file, folder)
     files = target.files()
     compile_files(files)
-    findings = review(files, read_modes(target.folder))
+    findings = review(files, _modes(target, files))
     bad = [finding for finding in findings if finding.conflicts]
     if as_json:
         emit_json({"ok": not bad, "schemas": len(findings), "conflicts": [_conflict_json(found) for found in bad]})
@@ -216,6 +216,18 @@ def describe_streams(
     from tailrace.worker.description import describe
 
     sys.stdout.write(json.dumps(describe(load_pipeline(file), version), indent=2, ensure_ascii=False) + "\n")
+
+
+def _modes(target: Target, files: list[SchemaFile]) -> Modes:
+    """A mode for a subject that does not exist is most likely for one that is spelt otherwise."""
+    modes = read_modes(target.folder)
+    unknown = sorted(modes.subjects.keys() - {file.subject for file in files})
+    if unknown:
+        raise SchemaError(
+            f"{target.folder}/{COMPATIBILITY}: there is no subject {', '.join(unknown)}",
+            remedy="Correct the name, or remove it.",
+        )
+    return modes
 
 
 def _target(file: Path | None, folder: Path | None) -> Target:

@@ -207,6 +207,13 @@ class Pipeline(Section):
                 "kafka",
                 "dead_letter_topic",
             )
+        if self.kafka.delivery == "at_least_once" and "park" in (self.on_invalid, *self.dead_letters.reasons.values()):
+            raise wrong(
+                "exactly_once, because what is parked and what is published must change together",
+                "set kafka.delivery: exactly_once, or another policy than `park`",
+                "kafka",
+                "delivery",
+            )
         self.format.require_registry(has_registry=self.schemas is not None and self.schemas.registry is not None)
         checked_settings(
             self.kafka.settings,

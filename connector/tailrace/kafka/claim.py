@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaException, Producer
 
-from tailrace.errors import KafkaUnavailable
+from tailrace.errors import KafkaUnavailable, TailraceError
 from tailrace.kafka.client import KafkaOptions, admin_config
 from tailrace.kafka.offsets import read_keys
 
@@ -46,8 +46,11 @@ class Claim:
 
     def release(self) -> None:
         """Leaves the pipeline to whoever still tries to run it; of no consequence if Kafka does not hear it."""
-        if self.made:
-            self._write(None, RELEASE_TIMEOUT)
+        try:
+            if self.made and not self.lost():
+                self._write(None, RELEASE_TIMEOUT)
+        except TailraceError:
+            pass
 
     def _write(self, value: bytes | None, timeout: float) -> bool:
         failed: list[object] = []

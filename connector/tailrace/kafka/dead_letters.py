@@ -55,7 +55,7 @@ def dead_letter(
         kind, original = ("null", b"") if event.payload is None else ("original", event.payload)
         key = event.key
         carried = plain_record(event, Route(letter_topic)).headers
-    explanation = _cut(_explanation(rejected))
+    explanation = _cut(_explanation(rejected, details=keep_payload))
     ours: Headers = [
         ("tailrace.reason", rejected.reason.value),
         ("tailrace.explanation", explanation),
@@ -110,8 +110,10 @@ def what_for(letter: Record) -> tuple[str, str]:
     return said["tailrace.reason"], said.get("type", "unknown")
 
 
-def _explanation(rejected: Rejected) -> str:
-    return f"{rejected.explanation} Remedy: {rejected.remedy}" if rejected.remedy else rejected.explanation
+def _explanation(rejected: Rejected, *, details: bool) -> str:
+    """Without `details` only what is wrong, not with which value: behind the first colon the payload may be quoted."""
+    told = rejected.explanation if details else rejected.explanation.partition(": ")[0]
+    return f"{told} Remedy: {rejected.remedy}" if rejected.remedy else told
 
 
 def _cut(text: str) -> bytes:

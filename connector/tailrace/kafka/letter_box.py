@@ -136,9 +136,9 @@ class LetterBox:
         spans = self._spans(topic, uncommitted=final)
         return {number: Span(max(span.start, start), span.end) for number, span in spans.items() if span.end > start}
 
-    def end_of(self, topic: str) -> int:
+    def end_of(self, topic: str, *, final: bool = False) -> int:
         """Of a topic with one partition; 0 if there is nothing."""
-        return max((span.end for span in self._spans(topic).values()), default=0)
+        return max((span.end for span in self._spans(topic, uncommitted=final).values()), default=0)
 
     def scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
         """Every committed record of a topic within `spans`."""

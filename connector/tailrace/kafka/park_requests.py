@@ -10,7 +10,7 @@ import time
 from confluent_kafka import KafkaException, Producer
 
 from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate
+from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
 from tailrace.kafka.letter_box import LetterBox
 from tailrace.kafka.parked import Board, Request, request_record, state_topic
 
@@ -22,7 +22,8 @@ def ask(options: KafkaOptions, request: Request) -> None:
     record = request_record(options, request, time.time_ns() // 1_000_000)
     failed: list[object] = []
     try:
-        producer = Producer({**admin_config(options), "message.timeout.ms": int(SEND_TIMEOUT * 1000)})
+        bounds = {"message.timeout.ms": int(SEND_TIMEOUT * 1000), "message.max.bytes": MAX_MESSAGE_BYTES}
+        producer = Producer({**admin_config(options), **bounds})
         producer.produce(
             record.topic,
             record.value,
@@ -40,11 +41,11 @@ def ask(options: KafkaOptions, request: Request) -> None:
         )
 
 
-def board(options: KafkaOptions) -> Board:
-    """What is parked, asked for and answered now."""
+def board(options: KafkaOptions, *, final: bool = False) -> Board:
+    """What is parked, asked for and answered now. `final`: also what an open transaction still hides."""
     box = LetterBox(options)
     topic = state_topic(options)
     found = Board()
-    for message in box.scan(topic, box.spans_of(topic)):
+    for message in box.scan(topic, box.spans_of(topic, final=final)):
         found.read(message.key(), message.value())
     return found

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tailrace.errors import ConfigError, OffsetRecordCorrupt
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.letters import Letter, LetterId
-from tailrace.wire.records import plain_record
+from tailrace.kafka.letters import LetterId
+from tailrace.wire.records import OUR_HEADERS, plain_record
 
 Entity = tuple[str, bytes]
 """Whose order is kept: an aggregate and a key."""
@@ -53,12 +53,14 @@ class Request:
 
     letter: LetterId
     action: Literal["redrive", "discard"]
+    position: str
+    """Of the letter's event: should the topic be made anew, the letter's id may be another's."""
     by: str
     why: str
     payload: bytes | None = None
 
     def to_json(self) -> dict[str, Any]:
-        told = {"action": self.action, "by": self.by, "why": self.why}
+        told = {"action": self.action, "position": self.position, "by": self.by, "why": self.why}
         return told if self.payload is None else {**told, "payload": base64.b64encode(self.payload).decode()}
 
 
@@ -86,10 +88,26 @@ def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
     )
 
 
-def waiting_event(letter: Letter) -> OutboxEvent:
-    """The event that waited: such a record reads like a letter, but for its key."""
-    key = next(value for name, value in letter.headers if name == KEY_HEADER)
-    return replace(letter, key=key if isinstance(key, bytes) else str(key).encode()).event()
+def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
+    """The event that waited. Ours come first and in a fixed order: whatever the table's columns are called."""
+    at = next(index for index, (name, _) in enumerate(headers) if name == "id")
+    ours = {name: _text(given) for name, given in headers[: at + len(OUR_HEADERS)] if name != KEY_HEADER}
+    key = dict(headers[:at])[KEY_HEADER] or b""
+    return OutboxEvent(
+        id=ours["id"],
+        type=ours["type"],
+        aggregate=ours["tailrace.aggregate"],
+        key=key if isinstance(key, bytes) else key.encode(),
+        payload=None if ours["tailrace.payload"] == "null" else value,
+        version=ours.get("tailrace.version"),
+        place=ours["tailrace.position"],
+        committed_ms=int(ours["timestamp"]),
+        extra=headers[at + len(OUR_HEADERS) :],
+    )
+
+
+def _text(value: str | bytes | None) -> str:
+    return value if isinstance(value, str) else (value or b"").decode()
 
 
 def is_of(entity: Entity, key: bytes | None) -> bool:
@@ -161,7 +179,7 @@ def _request(letter: LetterId, told: dict[str, Any]) -> Request:
     payload = told.get("payload")
     action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
     given = None if payload is None else base64.b64decode(payload)
-    return Request(letter, action, str(told.get("by", "")), str(told.get("why", "")), given)
+    return Request(letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given)
 
 
 def _keep(known: dict[Any, Any], name: object, value: object) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tailrace import killpoint
-from tailrace.errors import ConfigError, ParkingFull, Reason, Rejected
+from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Reason, Rejected
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka import marks
 from tailrace.kafka.client import KafkaOptions, consumer_config
@@ -39,7 +39,7 @@ from tailrace.kafka.parked import (
     waiting_record,
     waiting_topic,
 )
-from tailrace.kafka.topics import create_topic, partition_counts
+from tailrace.kafka.topics import create_topic, partition_counts, topic_config
 from tailrace.routing.specs import TopicSpec
 
 POLL_SECONDS = 0.5
@@ -63,8 +63,15 @@ class Steps(Protocol):
     def park_on(self) -> frozenset[Reason]:
         """The reasons for which a key is parked."""
 
+    @property
+    def batch_bytes(self) -> int:
+        """What a transaction holds at most, unless a single event is larger."""
+
     def through(self, event: OutboxEvent) -> Record:
         """Its record; Rejected if it cannot be published."""
+
+    def again(self, event: OutboxEvent) -> Record:
+        """The same for an event that is redriven, and may have been mended."""
 
     def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
         """Its dead letter; Halted if the policy is to stop."""
@@ -95,6 +102,13 @@ class Parking:
         spans = self._box.spans_of(topic, final=True)
         for message in self._box.scan(topic, spans):
             self._board.read(message.key(), message.value())
+        end = self._box.end_of(waiting_topic(self._options), final=True)
+        if any(state.released > end for state in self.keys.values()):
+            raise ParkingUnfit(
+                f"{waiting_topic(self._options)} ends at {end}, before what is known to have been there",
+                why="It was deleted and made anew, and what waited there is gone.",
+                remedy="Restore it from a backup; or replay the keys' events from the outbox table.",
+            )
         self._tail = Consumer(consumer_config(self._options, f"tailrace-parking-{self._options.pipeline}"))
         self._tail.assign([TopicPartition(topic, 0, spans[0].end if spans else 0)])
 
@@ -129,15 +143,17 @@ class Parking:
     def due(self) -> bool:
         """Whether there is something to release. Looks for requests now and then; ParkingFull if one is too old."""
         if not self.keys:
-            return False
+            return bool(self._board.requests)  # left over: they are to be answered, too
         now = time.monotonic()
         if now - self._polled >= POLL_SECONDS and self._tail is not None:
             self._polled = now
             for message in self._tail.consume(num_messages=1000, timeout=0):
                 if message.error() is None:
                     self._board.read_request(message.key(), message.value())
-            self._check_age()
-        return bool(self._board.requests) or any(state.releasing for state in self.keys.values())
+        due = bool(self._board.requests) or any(state.releasing for state in self.keys.values())
+        if not due:
+            self._check_age()  # what was asked for comes first: it may be the remedy
+        return due
 
     def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
         """What is to be published, transaction by transaction; whoever asks for the next has committed the last."""
@@ -152,8 +168,12 @@ class Parking:
     def _answer(self, request: Request, steps: Steps, limit: int) -> Iterator[list[Record]]:
         now = time.time_ns() // 1_000_000
         try:
+            entity = self._in_front(request)
             letter = self._box.fetch(request.letter)
-            entity = self._in_front_of(letter)
+            if letter.position != request.position:
+                raise ConfigError(
+                    f"letter {letter.id} is not the one that was meant", remedy="See `tailrace dlq list`."
+                )
             records = [] if request.action == "discard" else [self._redriven(letter, request, steps)]
         except (ConfigError, Rejected) as refusal:
             failure = refusal.explanation if isinstance(refusal, Rejected) else refusal.what
@@ -165,7 +185,7 @@ class Parking:
             by=request.by,
             why=request.why,
             topic=records[0].topic if records else "",
-            edited=request.payload is not None,
+            edited=_edited(letter, request),
             position=letter.position,
         )
         records += [marks.record(self._options, letter, done), *answered(self._options, request, None, now)]
@@ -175,13 +195,15 @@ class Parking:
         self, entity: Entity, state: Parked, steps: Steps, limit: int, records: list[Record]
     ) -> Iterator[list[Record]]:
         """Everything that waits behind the front, until one of it must be parked again."""
+        size = 0
         for offset, event in self._waiting(entity, state.released):
-            if len(records) >= limit:
+            if len(records) >= limit or size >= steps.batch_bytes:
                 state = replace(state, released=offset, releasing=True)
                 yield [*records, self._state(entity, state)]
                 self.keys[entity] = state
                 killpoint.reached(killpoint.RELEASING)
-                records = []
+                records, size = [], 0
+            size += len(event.payload or b"") + len(event.key or b"")
             try:
                 records.append(steps.through(event))
             except Rejected as rejected:
@@ -204,25 +226,26 @@ class Parking:
 
     def _waiting(self, entity: Entity, start: int) -> Iterator[tuple[int, OutboxEvent]]:
         topic = waiting_topic(self._options)
-        for message in self._box.scan(topic, self._box.spans_of(topic, start=start)):
+        # To the very end: Kafka may answer a commit before readers of committed records see what it holds.
+        for message in self._box.scan(topic, self._box.spans_of(topic, start=start, final=True)):
             letter = letter_in(message)
             if letter is not None and is_of(entity, letter.key):
-                yield letter.id.offset, waiting_event(letter)
+                yield letter.id.offset, waiting_event(letter.headers, letter.value)
 
     def _redriven(self, letter: Letter, request: Request, steps: Steps) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
-        record = steps.through(whole.event())
+        record = steps.again(whole.event())
         headers = [*record.headers, ("tailrace.redriven", str(letter.id))]
-        if request.payload is not None:
+        if _edited(letter, request):
             headers.append(("tailrace.edited", "true"))
         return record._replace(headers=headers)
 
-    def _in_front_of(self, letter: Letter) -> Entity:
+    def _in_front(self, request: Request) -> Entity:
         # By place, and not by the letter's key, which may have been too large for it.
         for entity, state in self.keys.items():
-            if state.place == letter.position and not state.releasing:
+            if state.place == request.position and not state.releasing:
                 return entity
-        raise ConfigError(f"nothing waits behind letter {letter.id} any more", remedy="See `tailrace dlq list`.")
+        raise ConfigError(f"nothing waits behind letter {request.letter} any more", remedy="See `tailrace dlq list`.")
 
     def _state(self, entity: Entity, state: Parked | None) -> Record:
         return state_record(self._options, entity, state, time.time_ns() // 1_000_000)
@@ -246,14 +269,28 @@ class Parking:
     def _ensure(self, admin: AdminClient) -> None:
         marks.ensure(self._options, admin)
         there = partition_counts(admin)
-        copies = self._options.internal_replication
-        forever = {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": str(WAITING_BYTES)}
+        copies, room = self._options.internal_replication, {"max.message.bytes": str(WAITING_BYTES)}
         for spec in (
-            TopicSpec(state_topic(self._options), 1, copies, {"cleanup.policy": "compact"}),
-            TopicSpec(waiting_topic(self._options), 1, copies, forever),
+            TopicSpec(state_topic(self._options), 1, copies, {"cleanup.policy": "compact", **room}),
+            TopicSpec(waiting_topic(self._options), 1, copies, {"retention.ms": "-1", "retention.bytes": "-1", **room}),
         ):
             if spec.topic not in there:
                 create_topic(admin, spec)
+                continue
+            found = topic_config(admin, spec.topic)
+            unfit = [f"{name}={found.get(name)}" for name, value in spec.config.items() if found.get(name) != value]
+            if unfit or there[spec.topic] != 1:
+                raise ParkingUnfit(
+                    f"the topic {spec.topic} is not fit: {', '.join([f'{there[spec.topic]} partitions', *unfit])}",
+                    why="Events that wait would be deleted, or lose their order.",
+                    remedy="It needs one partition and "
+                    + ", ".join(f"{name}={value}" for name, value in spec.config.items())
+                    + ". Delete it if nothing is parked: Tailrace creates it as it should be.",
+                )
+
+
+def _edited(letter: Letter, request: Request) -> bool:
+    return request.payload is not None and not letter.is_original(request.payload)
 
 
 def _in_front(letter: Record) -> Record:

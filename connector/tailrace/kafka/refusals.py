@@ -55,7 +55,8 @@ def guilty(
             code = _probe(producer, record, transactional=transactional)
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
-                return {place: why}
+                redriven = any(name == "tailrace.redriven" for name, _ in record.headers)
+                return {place: why, f"{place} redriven": why} if redriven else {place: why}
     return {}
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
+from tailrace.errors import ConfigError
 from tailrace.event import OutboxEvent, Route
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
@@ -88,6 +89,12 @@ class Assembly:
         parks = reasons_with("park", self.settings.on_invalid, letters)
         if not parks and state_topic(self.kafka) not in partition_counts(admin):
             return None
+        if not self.kafka.exactly_once:
+            raise ConfigError(
+                f"kafka.delivery is at_least_once, and keys may be parked on {state_topic(self.kafka)}",
+                why="What is parked and what is published must change together.",
+                remedy="Set kafka.delivery: exactly_once until all of them are released, then delete that topic.",
+            )
         return Parking(self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn)
 
     def notices(self, log: Log) -> Notices:
@@ -170,7 +177,9 @@ def own_topics(kafka: KafkaOptions) -> frozenset[str]:
 def dead_letter_spec(settings: Settings, kafka: KafkaOptions) -> TopicSpec:
     """What the dead-letter topic is like, unless a spec of the user's own describes it."""
     kept = settings.dead_letters.retention_days * DAY_MS
-    config = {"retention.ms": str(kept), "max.message.bytes": str(2 * DEAD_LETTER_BYTES)}
+    # Kept from when it was written, not from the commit, which may be long ago; that stands in a header.
+    stamp = {"message.timestamp.type": "LogAppendTime"}
+    config = {"retention.ms": str(kept), "max.message.bytes": str(2 * DEAD_LETTER_BYTES), **stamp}
     return TopicSpec(kafka.dead_letter_topic, 1, kafka.internal_replication, config)
 
 

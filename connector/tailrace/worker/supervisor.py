@@ -118,7 +118,7 @@ class Supervisor:
         """Fenced by an instance that has no claim, such as an older one that was trying again: it ends, we go on."""
         try:
             return isinstance(error, Fenced) and not self._claim.lost()
-        except KafkaUnavailable:
+        except TailraceError:
             return True  # then the next attempt asks
 
     def _started(self, position: Position) -> None:

@@ -96,6 +96,7 @@ def test_another_kind_of_schema_is_a_change_too(tmp_path: Path, capsys: pytest.C
         ("\nsubjects: {Order: 3}", "compatibility.yaml:2: subjects.Order must be one of"),
         ("strict: maybe", "compatibility.yaml:1: strict must be true or false"),
         ("[1]", "the file must be settings"),
+        ("subjects: {Oder: FULL}", "there is no subject Oder"),
         ("{", "compatibility.yaml:1 is not YAML"),
     ],
 )

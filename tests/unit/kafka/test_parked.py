@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tailrace.errors import OffsetRecordCorrupt
 from tailrace.event import OutboxEvent
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.letters import Letter, LetterId
+from tailrace.kafka.letters import LetterId
 from tailrace.kafka.parked import (
     Board,
     Parked,
@@ -35,10 +35,16 @@ def event(**changed: object) -> OutboxEvent:
 def test_an_event_that_waited_is_the_event_it_was(
     aggregate: str, key: bytes, payload: bytes | None, version: str | None, extra: bytes
 ) -> None:
-    waits = event(aggregate=aggregate, key=key, payload=payload, version=version, extra=[("traceparent", extra)])
+    waits = event(
+        aggregate=aggregate,
+        key=key,
+        payload=payload,
+        version=version,
+        extra=[("traceparent", extra), ("tailrace.payload", b"x")],
+    )
     record = waiting_record(OPTIONS, waits)
     headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
-    back = waiting_event(Letter(LetterId(0, 7), record.timestamp, record.key, record.value or b"", headers))
+    back = waiting_event(headers, record.value or b"")
     assert back == waits
     entity = entity_of(waits)
     assert entity is not None
@@ -66,7 +72,7 @@ def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, rele
 @pytest.mark.parametrize("payload", [None, b"", b"\xff{}"])
 def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
     board = Board()
-    request = Request(LetterId(0, 3), "redrive", "me", "why", payload)
+    request = Request(LetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
     record = request_record(OPTIONS, request, 1)
     board.read(record.key, record.value)
     assert board.requests == {LetterId(0, 3): request}
