@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -201,8 +202,8 @@ def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None
     with (
         PostgresServer("16", source=Source.LOCAL, settings=settings) as postgres,
         KafkaBroker(source=Source.LOCAL) as kafka,
+        closing(open_shop(postgres, kafka, tmp_path)) as shop,
     ):
-        shop = open_shop(postgres, kafka, tmp_path)
         shop.configure(limits={"batch_records": 5})
         connector = shop.start()
         writer = shop.writer()
@@ -225,4 +226,3 @@ def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None
         assert verdict.ok, verdict
         assert session()[0] == pid
         assert starts(connector) == 1
-        shop.close()

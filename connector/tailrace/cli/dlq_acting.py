@@ -295,4 +295,4 @@ def whoami() -> str:
 
 
 def _require(assembly: Assembly) -> Callable[[list[str]], None]:
-    return assembly.keeper().require
+    return assembly.keeper(assembly.admin()).require

@@ -21,6 +21,8 @@ from tailrace.kafka.topics import create_topic, topic_config
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
 
+Admin = AdminClient
+"""For rooms that hand one on without talking to it."""
 READ_TIMEOUT = 90.0
 """Longer than a transaction's timeout: a hanging transaction of another pipeline may hold the topic's end back."""
 STATUS_SUFFIX = "/status"

@@ -14,6 +14,7 @@ from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
 from tailrace.kafka.marks import marks_topic
+from tailrace.kafka.offsets import Admin
 from tailrace.kafka.parked import state_topic, waiting_topic
 from tailrace.kafka.parking import Bounds, Parking
 from tailrace.kafka.partition_watch import PartitionWatch
@@ -82,10 +83,13 @@ class Assembly:
             refused=self.refused,
         )
 
-    def parking(self) -> Parking | None:
+    def admin(self) -> Admin:
+        """One for an attempt: each has threads and buffers of its own."""
+        return offsets.admin_client(self.kafka)
+
+    def parking(self, admin: Admin) -> Parking | None:
         """Where something may be parked, or was under earlier settings: what waits must not be overtaken."""
         letters = self.settings.dead_letters
-        admin = offsets.admin_client(self.kafka)
         parks = reasons_with("park", self.settings.on_invalid, letters)
         if not parks and state_topic(self.kafka) not in partition_counts(admin):
             return None
@@ -103,16 +107,16 @@ class Assembly:
         options = WebhookOptions(hook.url, hook.header_values(), hook.timeout, hook.interval) if hook else None
         return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
 
-    def keeper(self) -> TopicKeeper:
+    def keeper(self, admin: Admin) -> TopicKeeper:
         """Creates topics as they are declared, or refuses."""
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
-        return TopicKeeper(offsets.admin_client(self.kafka), self.specs, default, self.partitions, create=topics.create)
+        return TopicKeeper(admin, self.specs, default, self.partitions, create=topics.create)
 
-    def publisher(self, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
+    def publisher(self, admin: Admin, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
         """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
-        offsets.ensure(self.kafka, offsets.admin_client(self.kafka))
-        keeper = self.keeper()
+        offsets.ensure(self.kafka, admin)
+        keeper = self.keeper(admin)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
         return Publisher(self.kafka, keeper, wake=wake, tell=tell)
 

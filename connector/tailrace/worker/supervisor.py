@@ -82,7 +82,8 @@ class Supervisor:
 
     def _attempt(self) -> None:
         line = self._assembly.line()
-        publisher = self._assembly.publisher(self._wake, self._notices.set_aside)
+        admin = self._assembly.admin()
+        publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
         if self._claim.made:
             self._step_aside()
         else:
@@ -94,7 +95,7 @@ class Supervisor:
             line,
             wake=self._wake,
             stopping=self._stopped.is_set,
-            parking=self._assembly.parking(),
+            parking=self._assembly.parking(admin),
         )
         try:
             pipeline.run(started=self._started)
