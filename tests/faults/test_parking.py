@@ -141,6 +141,23 @@ def test_one_that_its_topic_refuses_on_its_way_out_becomes_the_one_in_front(park
     assert connector.running
 
 
+def test_a_letter_that_its_topic_refused_goes_out_once_it_is_mended(parking: Shop) -> None:
+    """What is remembered of the refusal is of the event as it was, not of what is sent in its place."""
+    spec = parking.folder / "topics" / "orders.yaml"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "config": {"max.message.bytes": 2000}}))
+    connector = parking.start()
+    large = parking.insert(json.dumps({**json.loads(good(1)), "order": "x" * 3000}), key="a")
+    behind = parking.insert(good(2), key="a")
+    parked(parking)
+    ask(parking, letters(parking)[0], "redrive", json.dumps({**json.loads(good(1)), "order": "y" * 3000}))
+    answers = wait_until(lambda: board(parking).answers, 60, what="the answer")
+    assert "larger than the topic takes" in next(iter(answers.values()))
+    ask(parking, letters(parking)[0], "redrive", good(1))
+    arrived(parking, large, behind)
+    assert ids(parking, "a") == [large, behind]
+    assert connector.running
+
+
 def test_what_is_asked_while_nobody_runs_is_done_at_the_next_start(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")

@@ -1,0 +1,80 @@
+"""The bounds on what may be parked: a warning before, and a named error at the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ParkingFull
+from tailrace.event import OutboxEvent, Record
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.parked import FIRST, Parked
+from tailrace.kafka.parking import HOUR_MS, Bounds, Parking
+
+LETTER = Record("letters", b"{}", b"k", [], 0)
+nobody: Any = None
+
+
+class Offline(Parking):
+    """Asks no broker where the waiting topic ends."""
+
+    def _end(self) -> int:
+        return 7
+
+
+def event(key: bytes | None) -> OutboxEvent:
+    return OutboxEvent("e", "T", "order", key, b"{}", None, "0/1:0", 0, [])
+
+
+def parking(warnings: list[str], **bounds: float) -> Parking:
+    return Offline(KafkaOptions("localhost:1", "shop"), nobody, Bounds(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+
+
+def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> None:
+    subject = parking([])
+    letter, state = subject.park(event(b"a"), LETTER)
+    assert (FIRST, "first") in letter.headers
+    assert state.topic == "shop.parking"
+    assert subject.keys[("order", b"a")] == Parked(subject.keys[("order", b"a")].since_ms, "0/1:0", 7)
+
+
+def test_an_event_without_a_key_or_of_a_parked_key_parks_nothing() -> None:
+    subject = parking([])
+    assert subject.park(event(None), LETTER) == [LETTER]
+    subject.park(event(b"a"), LETTER)
+    before = dict(subject.keys)
+    assert subject.park(event(b"a"), LETTER) == [LETTER]
+    assert subject.keys == before
+
+
+def test_there_is_one_warning_before_there_are_too_many_keys() -> None:
+    warnings: list[str] = []
+    subject = parking(warnings, keys=5)
+    for number in range(5):
+        subject.park(event(str(number).encode()), LETTER)
+    assert ["park_keys" in warning for warning in warnings] == [True]
+    with pytest.raises(ParkingFull, match="5 keys are parked"):
+        subject.park(event(b"one more"), LETTER)
+
+
+@pytest.mark.parametrize(("hours", "warned", "full"), [(7.9, 0, False), (8.1, 1, False), (10.1, 0, True)])
+def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, warned: int, full: bool) -> None:
+    warnings: list[str] = []
+    subject = parking(warnings, age_hours=10)
+    since = time.time_ns() // 1_000_000 - int(hours * HOUR_MS)
+    subject.keys[("order", b"a")] = Parked(since, "0/1:0")
+    if full:
+        with pytest.raises(ParkingFull, match="10 hours"):
+            subject.due()
+    else:
+        assert not subject.due()
+        assert not subject.due()
+    assert len(warnings) == warned
+
+
+def test_what_is_being_released_comes_before_its_age() -> None:
+    subject = parking([], age_hours=1)
+    subject.keys[("order", b"a")] = Parked(0, "0/1:0", releasing=True)
+    assert subject.due()
