@@ -78,6 +78,7 @@ def test_the_commands_leave_a_letter_in_front_to_the_pipeline(
     file, mended = str(parking.file), tmp_path / "mended.json"
     mended.write_text(good(7))
     assert run(capsys, "status", file)[1][0]["parked"]["keys"] == 1
+    assert [letter["parked"] for letter in run(capsys, "dlq", "list", file)[1][0]["letters"]] == [True]
     code, told = run(capsys, "dlq", "redrive", file, "0-0", "--yes")
     assert (code, told[0]["outcome"]) == (1, "failed")
     assert ids(parking, "a") == []

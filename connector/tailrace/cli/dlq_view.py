@@ -14,6 +14,7 @@ from tailrace.errors import Rejected, TailraceError
 from tailrace.kafka.dead_letters import FOREIGN
 from tailrace.kafka.letters import Letter
 from tailrace.kafka.marks import Mark
+from tailrace.kafka.parked import FIRST
 from tailrace.kafka.redrive import Line, pass_again
 
 CUT = 60
@@ -26,6 +27,11 @@ _broken = re.compile(rf"({_PATH}): expected (.*?), got (.*?)(?=; \$|; and more|$
 _steps = re.compile(r"\.(\w+)|\[(\d+)\]|\[('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]").findall
 
 
+def in_front(letter: Letter, mark: Mark | None) -> bool:
+    """Whether later events of its key wait behind it."""
+    return mark is None and FIRST in letter.said
+
+
 def row(letter: Letter, mark: Mark | None, *, with_state: bool) -> dict[str, object]:
     """A line of the table."""
     state: dict[str, object] = {"state": mark.action if mark else "open"} if with_state else {}
@@ -35,7 +41,7 @@ def row(letter: Letter, mark: Mark | None, *, with_state: bool) -> dict[str, obj
         "when": local_time(letter.committed_ms),
         "reason": letter.reason,
         "type": _plain(letter.type),
-        "key": _plain(letter.key_text),
+        "key": f"{_plain(letter.key_text)} (parked)" if in_front(letter, mark) else _plain(letter.key_text),
         "explanation": cut(printable(_in_short(letter.explanation)), CUT),
         "topic": _plain(letter.topic),
     }
@@ -48,6 +54,7 @@ def as_json(letter: Letter, mark: Mark | None) -> dict[str, Any]:
         "state": mark.action if mark else "open",
         "when": utc(letter.committed_ms),
         "reason": letter.reason,
+        "parked": in_front(letter, mark),
         "explanation": letter.explanation,
         "remedy": letter.remedy,
         "event_id": letter.event_id,
