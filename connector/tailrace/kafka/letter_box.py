@@ -131,9 +131,9 @@ class LetterBox:
                 counted.by_reason[letter.reason] += letter not in marked
         return counted
 
-    def spans_of(self, topic: str, *, start: int = 0, final: bool = False) -> Spans:
-        """What another topic of ours holds now, from offset `start` on."""
-        spans = self._spans(topic, uncommitted=final)
+    def spans_of(self, topic: str, *, start: int = 0, final: bool = False, known: bool = False) -> Spans:
+        """What another topic of ours holds now, from offset `start` on. `known`: that it is not there is no answer."""
+        spans = self._spans(topic, uncommitted=final, known=known)
         return {number: Span(max(span.start, start), span.end) for number, span in spans.items() if span.end > start}
 
     def end_of(self, topic: str, *, final: bool = False) -> int:
@@ -152,7 +152,9 @@ class LetterBox:
                 if letter is not None:
                     yield letter, None if value is None else Mark.parse(value)
 
-    def _spans(self, topic: str, since_ms: int | None = None, *, uncommitted: bool = False) -> Spans:
+    def _spans(
+        self, topic: str, since_ms: int | None = None, *, uncommitted: bool = False, known: bool = False
+    ) -> Spans:
         """To a reader of committed records a topic ends where the first open transaction begins."""
         consumer = self._consumer({"isolation.level": "read_uncommitted"} if uncommitted else {})
         try:
@@ -160,6 +162,12 @@ class LetterBox:
             if found is None or found.error is not None:
                 if found is not None and found.error.code() not in _MISSING:
                     raise translate(found.error, f"asking for {topic}", topic)
+                if known:
+                    raise KafkaUnavailable(
+                        f"a broker does not know {topic}, which is there",
+                        why="It has just come up, or the topic has just been created.",
+                        remedy="Tailrace tries again by itself.",
+                    )
                 return {}
             spans: Spans = {}
             for number in found.partitions:

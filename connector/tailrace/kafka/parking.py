@@ -99,7 +99,7 @@ class Parking:
         """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
         self._ensure(self._admin)
         topic = state_topic(self._options)
-        spans = self._box.spans_of(topic, final=True)
+        spans = self._box.spans_of(topic, final=True, known=True)
         for message in self._box.scan(topic, spans):
             self._board.read(message.key(), message.value())
         end = self._box.end_of(waiting_topic(self._options), final=True)
@@ -227,7 +227,7 @@ class Parking:
     def _waiting(self, entity: Entity, start: int) -> Iterator[tuple[int, OutboxEvent]]:
         topic = waiting_topic(self._options)
         # To the very end: Kafka may answer a commit before readers of committed records see what it holds.
-        for message in self._box.scan(topic, self._box.spans_of(topic, start=start, final=True)):
+        for message in self._box.scan(topic, self._box.spans_of(topic, start=start, final=True, known=True)):
             letter = letter_in(message)
             if letter is not None and is_of(entity, letter.key):
                 yield letter.id.offset, waiting_event(letter.headers, letter.value)
