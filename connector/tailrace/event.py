@@ -79,3 +79,8 @@ class Chunk(NamedTuple):
     more: bool
     size: int = 0
     urgent: bool = False
+
+
+def redriven_place(place: str) -> str:
+    """What the redrive of an event is called, so that its refusal is not taken for that of the event itself."""
+    return f"{place} redriven"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tailrace.errors import Halted, Reason, Rejected
-from tailrace.event import OutboxEvent, Record, Route, Row
+from tailrace.event import OutboxEvent, Record, Route, Row, redriven_place
 from tailrace.schemas.checking import Checked
 
 
@@ -30,11 +30,6 @@ class Line:
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic is known to refuse for good: why, by their place in the log."""
     park_on: frozenset[Reason] = frozenset()
-
-
-def redriven_place(place: str) -> str:
-    """What the redrive of an event is called, so that its refusal is not taken for that of the event itself."""
-    return f"{place} redriven"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tailrace.event import Record
+from tailrace.event import Record, redriven_place
 from tailrace.kafka.client import error_of
 
 CONCERN_A_RECORD = {
@@ -56,7 +56,7 @@ def guilty(
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
                 redriven = any(name == "tailrace.redriven" for name, _ in record.headers)
-                return {place: why, f"{place} redriven": why} if redriven else {place: why}
+                return {place: why, redriven_place(place): why} if redriven else {place: why}
     return {}
 
 
