@@ -31,7 +31,7 @@ VARIABLE = "TAILRACE_STACK_KAFKA"
 VERSION = kafka_local.KAFKA
 START_TIMEOUT = 60.0  # recovery of logs after kill -9 reads every open segment
 PORT_ATTEMPTS = 5
-ASK_TIMEOUT = 0.5
+ASK_TIMEOUT = 2.0
 CREATE_TIMEOUT = 30.0
 
 
@@ -218,14 +218,8 @@ class KafkaBroker:
             try:
                 self._await_answer()
             except StackError:
-                if attempt == PORT_ATTEMPTS:
-                    raise
-                if self.running:
-                    # Alive and mute: seen once on a machine that had no time for it. A second one is not.
-                    if attempt > 1:
-                        raise
-                    self.kill()
-                elif all(can_bind(port) for port in (ports.client, ports.internal, ports.controller)):
+                free = all(can_bind(port) for port in (ports.client, ports.internal, ports.controller))
+                if attempt == PORT_ATTEMPTS or self.running or free:
                     raise
             else:
                 return
@@ -272,7 +266,7 @@ class KafkaBroker:
         last = ""
         # Both doors of a local broker: it opens them one by one, and may fail over the second.
         doors = {self.direct_bootstrap, f"{HOST}:{self.port}"} if self.local else {self.direct_bootstrap}
-        waiting = [quiet_admin(door) for door in sorted(doors)]
+        waiting = sorted(doors)
 
         def answers() -> bool:
             nonlocal last
@@ -282,7 +276,8 @@ class KafkaBroker:
                     remedy="the log says which property or file it stumbled over",
                 )
             try:
-                metadata = waiting[0].list_topics(timeout=ASK_TIMEOUT)
+                # A new client each time: one that was told of a proxy in front would go there from then on.
+                metadata = quiet_admin(waiting[0]).list_topics(timeout=ASK_TIMEOUT)
             except KafkaException as exc:
                 last = exc.args[0].str()
                 return False
