@@ -1,5 +1,5 @@
-"""Fixtures for real servers: one Postgres of each version, one Kafka and one schema registry for the whole run, started
-when first asked for.
+"""Fixtures for real servers: one Postgres of each version, one Kafka, one MongoDB and one schema registry for the whole
+run, started when first asked for.
 
 Tests that share them must not stop, kill or pause them: those that do start a server of their own, with
 `source=Source.LOCAL`. `database` is a fresh database of the shared Postgres for each test.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tailrace.stack import KafkaBroker, PostgresServer, Registry, Source, wait_until
+from tailrace.stack import KafkaBroker, MongoServer, MongoSet, PostgresServer, Registry, Source, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +35,20 @@ def kafka() -> Iterator[KafkaBroker]:
     """Kafka, or whichever broker TAILRACE_STACK_KAFKA names."""
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def mongo() -> Iterator[MongoServer]:
+    """MongoDB, or whichever TAILRACE_STACK_MONGO names. Databases are shared: make names of your own."""
+    with MongoServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mongo_set() -> Iterator[MongoSet]:
+    """Three members for the tests of one file, which may kill and pause them but must leave them running."""
+    with MongoSet() as members:
+        yield members
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ class TestServer:
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
 
     def test_an_address_where_nobody_answers_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tailrace.stack.registry.ADDRESS_TIMEOUT", 0.2)
+        monkeypatch.setattr("tailrace.stack.server.ADDRESS_TIMEOUT", 0.2)
         monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")
         with pytest.raises(StackError, match="answer from the schema registry") as failed:
             Registry().start()

@@ -48,8 +48,8 @@ pytest_plugins = ["fix_stack"]
 OWNER = """
 import json, os, signal, sys
 from tailrace.stack import Source, Stack
-with Stack(source=Source.LOCAL) as stack:
-    servers = [stack.postgres, stack.kafka]
+with Stack(source=Source.LOCAL, mongo=True) as stack:
+    servers = stack.servers
     with stack.postgres.connect() as connection:
         told = {
             "uid": os.geteuid(),
@@ -334,7 +334,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
         told = json.loads(owner.stdout.readline())
         assert not nothing_left(told)
         owner.send_signal(signal.SIGKILL)
-        wait_until(lambda: nothing_left(told), what="the end of both servers")
+        wait_until(lambda: nothing_left(told), what="the end of all servers")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole run is a plain user's already")
@@ -417,6 +417,9 @@ def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> N
         other = tailrace("stack", "up", "--postgres", "18", home=tmp_path)
         assert (other.returncode, other.stdout) == (3, "")
         assert "tailrace stack down" in other.stderr
+        more = tailrace("stack", "up", "--mongo", home=tmp_path)
+        assert (more.returncode, more.stdout) == (3, "")
+        assert "without MongoDB" in more.stderr
         # Half of it dies: status says so, and up makes a whole one again.
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
         os.kill(state[0]["guardian"], signal.SIGKILL)

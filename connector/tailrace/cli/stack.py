@@ -1,6 +1,6 @@
-"""`tailrace stack`: Postgres and Kafka on this machine, up until they are told to go down.
+"""`tailrace stack`: Postgres, Kafka and MongoDB on this machine, up until they are told to go down.
 
-For trying things out by hand: servers that outlive the command, and the two variables that point everything
+For trying things out by hand: servers that outlive the command, and the variables that point everything
 else (the demo, the tests, a pipeline of one's own) at them. Results go to stdout, progress to stderr, so that
 `eval "$(tailrace stack up --export)"` works.
 """
@@ -18,7 +18,7 @@ from tailrace.stack import KafkaBroker, Registry, detached
 from tailrace.stack.cache import quiet
 
 app = typer.Typer(
-    help="Start and stop Postgres and Kafka on this machine.",
+    help="Start and stop Postgres, Kafka and MongoDB on this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -39,10 +39,11 @@ class Version(StrEnum):
 @app.command()
 def up(
     postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
+    mongo: bool = typer.Option(False, "--mongo", help="Also a MongoDB (a replica set of one)."),
     export: bool = typer.Option(False, "--export", help="Print only the export lines, for `eval`."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Start both servers and leave them running; does nothing when they are up already.
+    """Start the servers and leave them running; does nothing when they are up already.
 
     The first time fetches Kafka (43 MB) into the cache.
 
@@ -50,9 +51,10 @@ def up(
     Examples:
       tailrace stack up
       tailrace stack up --postgres 18
+      tailrace stack up --mongo
       eval "$(tailrace stack up --export)"
     """
-    running, fresh = detached.up(postgres.value, quiet if as_json else _progress)
+    running, fresh = detached.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
     if as_json:
         emit_json({"started": fresh, "servers": _told(running)})
         return
@@ -65,7 +67,7 @@ def up(
 
 @app.command()
 def status(as_json: bool = AS_JSON) -> int:
-    """Ask both servers whether they answer; exit code 0 when they do, 1 when not.
+    """Ask the servers whether they answer; exit code 0 when they do, 1 when not.
 
     \b
     Examples:
@@ -87,7 +89,7 @@ def status(as_json: bool = AS_JSON) -> int:
 
 @app.command()
 def down(as_json: bool = AS_JSON) -> None:
-    """Stop both servers and remove their data; does nothing when they are down already.
+    """Stop the servers and remove their data; does nothing when they are down already.
 
     \b
     Example:

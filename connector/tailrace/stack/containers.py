@@ -1,4 +1,4 @@
-"""Postgres and Kafka in Docker, through testcontainers, where an engine answers.
+"""Postgres, Kafka and MongoDB in Docker, through testcontainers, where an engine answers.
 
 Official images, with the same settings as our own servers. testcontainers' reaper ends the containers when
 our process dies. Readiness is not taken from log texts: the caller speaks the protocol, as for every other
@@ -7,7 +7,7 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ from tailrace.stack.errors import StackError
 from tailrace.stack.ports import free_port
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
+MONGO_IMAGE = "mongo:7.0"
 CLIENT_PORT = 9092
+MONGO_PORT = 27017
 
 
 @dataclass
@@ -62,6 +64,14 @@ def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> R
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     _start(container)
     return Running(container, host, port)
+
+
+def start_mongo(options: Sequence[str]) -> Running:
+    container = _container(MONGO_IMAGE)
+    container.with_exposed_ports(MONGO_PORT)
+    container.with_command(["mongod", "--bind_ip_all", *options])
+    _start(container)
+    return Running(container, container.get_container_host_ip(), int(container.get_exposed_port(MONGO_PORT)))
 
 
 def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types of its own

@@ -22,14 +22,14 @@ from pathlib import Path
 import psycopg
 from confluent_kafka import KafkaException
 
-from tailrace.stack import kafka, postgres
-from tailrace.stack.both import Stack
+from tailrace.stack import kafka, mongo, postgres
 from tailrace.stack.cache import Progress, quiet
 from tailrace.stack.errors import StackError
 from tailrace.stack.kafka import quiet_admin
 from tailrace.stack.places import private_file, state_dir
 from tailrace.stack.process import GUARDIAN, LocalProcess
 from tailrace.stack.source import Source
+from tailrace.stack.together import Stack
 from tailrace.stack.waiting import wait_until
 
 STOP_TIMEOUT = 40.0  # a little more than the guardian allows its server
@@ -68,6 +68,8 @@ class Entry:
             except psycopg.OperationalError:
                 return False
             return True
+        if self.variable == mongo.VARIABLE:
+            return mongo.answers(self.address, ASK_TIMEOUT)
         admin = quiet_admin(self.address)
         try:
             return bool(admin.list_topics(timeout=ASK_TIMEOUT).brokers)
@@ -89,8 +91,8 @@ def entries() -> list[Entry]:
         ) from exc
 
 
-def up(version: str, progress: Progress = quiet) -> tuple[list[Entry], bool]:
-    """Start both servers and leave them running; what runs, and whether this call started it."""
+def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) -> tuple[list[Entry], bool]:
+    """Start the servers and leave them running; what runs, and whether this call started it."""
     with _locked():
         known = entries()
         if known and all(entry.answers for entry in known):
@@ -100,20 +102,25 @@ def up(version: str, progress: Progress = quiet) -> tuple[list[Entry], bool]:
                     f"a stack with Postgres {running} is up already",
                     remedy=f"`tailrace stack down` first, or ask for --postgres {running}",
                 )
+            if with_mongo and mongo.VARIABLE not in {entry.variable for entry in known}:
+                raise StackError("a stack without MongoDB is up already", remedy="`tailrace stack down` first")
             return known, False
         if known:
             progress("clearing away a stack that no longer answers")
             _down(known)
-        stack = Stack(version, source=Source.LOCAL, progress=progress)
+        stack = Stack(version, mongo=with_mongo, source=Source.LOCAL, progress=progress)
         stack.start()
         try:
             started = [
                 _entry("Postgres", version, stack.postgres.dsn(), postgres.VARIABLE, stack.postgres.process),
                 _entry("Kafka", kafka.VERSION, stack.kafka.bootstrap, kafka.VARIABLE, stack.kafka.process),
             ]
+            if stack.mongo is not None:
+                server = stack.mongo
+                started.append(_entry("MongoDB", server.version, server.uri, mongo.VARIABLE, server.process))
             _write(started)
-            stack.postgres.let_go()
-            stack.kafka.let_go()
+            for one in stack.servers:
+                one.let_go()
         except BaseException:
             stack.close()
             raise

@@ -1,22 +1,25 @@
-"""`Stack`: Postgres and Kafka together, started at the same time.
+"""`Stack`: Postgres and Kafka together, and MongoDB where it is wished for, started at the same time.
 
-Either both are up when the context is entered, or neither is left behind.
+Either all are up when the context is entered, or none is left behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Self
 
 from tailrace.stack.cache import Progress, quiet
 from tailrace.stack.kafka import KafkaBroker
+from tailrace.stack.mongo import MongoServer
 from tailrace.stack.postgres import PostgresServer
+from tailrace.stack.server import Server
 from tailrace.stack.source import Source
 
 
 class Stack:
-    """A Postgres and a Kafka for one run."""
+    """A Postgres and a Kafka for one run, and a MongoDB."""
 
     def __init__(
         self,
@@ -25,6 +28,7 @@ class Stack:
         settings: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         advertised_port: int | None = None,
+        mongo: bool = False,
         source: Source = Source.AUTO,
         progress: Progress = quiet,
     ) -> None:
@@ -32,6 +36,7 @@ class Stack:
         self.kafka = KafkaBroker(
             properties=properties, advertised_port=advertised_port, source=source, progress=progress
         )
+        self.mongo = MongoServer(source=source, progress=progress) if mongo else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -40,20 +45,23 @@ class Stack:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def servers(self) -> list[Server]:
+        """All of them."""
+        return [self.postgres, self.kafka, *([self.mongo] if self.mongo else [])]
+
     def start(self) -> None:
-        """Start both, each in its own thread; if one fails the other is ended too."""
+        """Start all, each in its own thread; if one fails the others are ended too."""
         try:
-            with ThreadPoolExecutor(2) as pool:
-                starting = [pool.submit(self.kafka.start), pool.submit(self.postgres.start)]
-                for one in starting:
-                    one.result()
+            with ThreadPoolExecutor(len(self.servers)) as pool:
+                for started in [pool.submit(server.start) for server in self.servers]:
+                    started.result()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End both and remove all they wrote."""
-        try:
-            self.postgres.close()
-        finally:
-            self.kafka.close()
+        """End all and remove what they wrote, even if one of them resists."""
+        with ExitStack() as ending:
+            for server in self.servers:
+                ending.callback(server.close)
