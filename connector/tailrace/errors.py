@@ -3,7 +3,7 @@
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
     ├── Unavailable                 a server is away; it may come back          peer    RETRY
-    │   ├── SourceUnavailable       Postgres cannot be reached or hung up
+    │   ├── SourceUnavailable       the database cannot be reached or hung up
     │   ├── SlotBusy                another session reads the slot
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
@@ -15,12 +15,17 @@
     │   ├── SlotLost                the server removed WAL the slot still needed
     │   ├── SlotAhead               the slot was moved beyond the stored position
     │   ├── SlotUnclaimed           a slot, but no stored position
-    │   ├── WrongLog                another cluster, timeline, database, slot or table
+    │   ├── WrongLog                another cluster, timeline, database, slot, table or collection
     │   ├── PositionAhead           the stored position is beyond the server's log
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
+    │   ├── HistoryLost             MongoDB's log no longer reaches back to the stored position
+    │   ├── StreamChanged           what MongoDB is asked to watch is not what the position was made with
+    │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed
+    │   ├── EventTooLarge           a change that MongoDB cannot send
+    │   ├── PositionForgotten       a pipeline that has run before, but no stored position
     │   ├── LayoutMismatch          the outbox table lacks a column the layout needs
     │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE where policy forbids it
-    │   └── ProtocolError           bytes that are not pgoutput                 ours
+    │   └── ProtocolError           what came is not what the server promises  ours
     ├── PublishError                Kafka refuses for good                      user    HALT
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
     │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
@@ -155,6 +160,26 @@ class PositionAhead(SourceError):
 
 
 class PublicationBroken(SourceError):
+    pass
+
+
+class HistoryLost(SourceError):
+    pass
+
+
+class StreamChanged(SourceError):
+    pass
+
+
+class CollectionGone(SourceError):
+    pass
+
+
+class EventTooLarge(SourceError):
+    pass
+
+
+class PositionForgotten(SourceError):
     pass
 
 

@@ -21,6 +21,10 @@ class Column(NamedTuple):
 
 
 Columns = tuple[Column, ...]
+TEXT = 25
+"""The type number of a column that is a text, whatever the database."""
+UNREADABLE: Columns = (Column("document", 0), Column("why", 0))
+"""Of a row that stands for a document which cannot be told in columns: the document, and the reason."""
 
 
 class Row(NamedTuple):

@@ -1,115 +1,57 @@
 """A place in a log: what is stored in Kafka with each batch, and where reading resumes.
 
-A position is the end of the last complete transaction. Inside a very large transaction it also says how many of
-its rows are already published (a `Cut`), and while the first rows are read from the table itself it says how far
-that reading came (a `TableRead`). It is tagged with the log it belongs to: a position of another log is refused,
-never compared.
+Each kind of log has its own: `LsnPosition` for Postgres, `TokenPosition` for MongoDB. The rest of the house stores it,
+compares how far two of one log are, and shows it; nothing else. A position is tagged with the log it belongs to: one of
+another log is refused, never compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from tailrace.lsn import format_lsn, parse_lsn
+from tailrace import lsn_position, token_position
+from tailrace.errors import WrongLog
+from tailrace.lsn_position import LsnPosition
+from tailrace.token_position import TokenPosition
 
 FORMAT = 1
 """Version of the stored form; a newer one is refused rather than half understood."""
 
-
-@dataclass(frozen=True, slots=True)
-class LogIdentity:
-    """Which log a position belongs to, and through what it was read.
-
-    `publication` is a fingerprint of the publication's catalogue rows: dropping and creating it anew, or taking
-    the table out and putting it back, changes the fingerprint, because rows may have been passed over meanwhile.
-    """
-
-    system_id: str
-    timeline: int
-    database: str
-    slot: str
-    table: str
-    publication: str
+Progress = tuple[int, int | str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A transaction published only in part: the LSN of its commit record, and how many rows are out."""
-
-    commit_lsn: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableRead:
-    """Progress of reading the rows that were in the table before the slot began.
-
-    `snapshot` is the text of `pg_current_snapshot()` under the slot's exported snapshot: with it a later session
-    can still tell the rows before it from the rows after it. `after` is the sort key of the last published row, `rows`
-    how many are published.
-    """
-
-    snapshot: str
-    after: list[str | None] | None = None
-    rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the pipeline stands. `at_ms` is the source's clock there, for lag in seconds."""
-
-    log: LogIdentity
-    lsn: int
-    at_ms: int
-    cut: Cut | None = None
-    table_read: TableRead | None = None
-    creating: bool = False
-    """The slot is about to be created: nothing has been published from it, so it may be created anew."""
-
-    def __str__(self) -> str:
-        if self.creating:
-            return "creating the slot"
-        if self.table_read:
-            return f"{format_lsn(self.lsn)} (reading the table)"
-        if self.cut:
-            return f"{format_lsn(self.lsn)}+{self.cut.rows} rows of {format_lsn(self.cut.commit_lsn)}"
-        return format_lsn(self.lsn)
+class Position(Protocol):
+    """Where a pipeline stands. Its text is for people."""
 
     @property
-    def progress(self) -> tuple[int, int, int]:
-        """Sorts positions of one log by how far they are; the table comes before the stream."""
-        stage = 0 if self.creating else 1 if self.table_read else 2
-        return (stage, self.lsn, self.cut.rows if self.cut else 0)
+    def at_ms(self) -> int:
+        """The source's clock there, for lag in seconds."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The stored form: LSNs as Postgres writes them, so that a person can read the offsets topic."""
-        stored: dict[str, Any] = {
-            "format": FORMAT,
-            "source": "postgres",
-            "lsn": format_lsn(self.lsn),
-            "at_ms": self.at_ms,
-            "log": asdict(self.log),
-        }
-        if self.cut:
-            stored["cut"] = {"commit_lsn": format_lsn(self.cut.commit_lsn), "rows": self.cut.rows}
-        if self.table_read:
-            stored["table_read"] = asdict(self.table_read)
-        if self.creating:
-            stored["creating"] = True
-        return stored
+    @property
+    def progress(self) -> Progress:
+        """Sorts positions of one log by how far they are; what was there before comes before the stream."""
 
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Position:
-        """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
-        if stored["format"] != FORMAT or stored["source"] != "postgres":
-            raise ValueError(f"format {stored['format']} of source {stored['source']!r} is not known here")
-        cut, table_read = stored.get("cut"), stored.get("table_read")
-        return cls(
-            log=LogIdentity(**stored["log"]),
-            lsn=parse_lsn(stored["lsn"]),
-            at_ms=int(stored["at_ms"]),
-            cut=Cut(parse_lsn(cut["commit_lsn"]), int(cut["rows"])) if cut else None,
-            table_read=TableRead(**table_read) if table_read else None,
-            creating=bool(stored.get("creating", False)),
-        )
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def to_stored(position: Position) -> dict[str, Any]:
+    """The stored form, so written that a person can read the offsets topic."""
+    return {"format": FORMAT, **position.to_json()}
+
+
+def from_stored(stored: dict[str, Any]) -> Position:
+    """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
+    if stored["format"] == FORMAT and stored["source"] == lsn_position.SOURCE:
+        return LsnPosition.from_json(stored)
+    if stored["format"] == FORMAT and stored["source"] == token_position.SOURCE:
+        return TokenPosition.from_json(stored)
+    raise ValueError(f"format {stored['format']} of source {stored['source']!r} is not known here")
+
+
+def other_kind(stored: Position, database: str) -> WrongLog:
+    """The refusal of a position that is of another kind of log."""
+    return WrongLog(
+        f"the stored position {stored} is not one of {database}",
+        why="A pipeline of this name has read another kind of database.",
+        remedy="Give this pipeline a name of its own: a name stands for one log.",
+    )

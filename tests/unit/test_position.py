@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.errors import Action, WrongLog
 from tailrace.lsn import MAX_LSN
-from tailrace.position import Cut, LogIdentity, Position, TableRead
+from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
+from tailrace.position import Position, from_stored, other_kind, to_stored
+from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
 
 LSNS = st.integers(0, MAX_LSN)
 ROWS = st.integers(0, 2**63)
@@ -20,7 +23,7 @@ TEXT = st.text(max_size=20)
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
 
 positions = st.builds(
-    Position,
+    LsnPosition,
     st.builds(LogIdentity, TEXT, st.integers(1, 2**32), TEXT, TEXT, TEXT, TEXT),
     LSNS,
     st.integers(0, 2**50),
@@ -31,12 +34,12 @@ positions = st.builds(
 
 
 @given(positions)
-def test_there_and_back(position: Position) -> None:
-    assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
+def test_there_and_back(position: LsnPosition) -> None:
+    assert from_stored(json.loads(json.dumps(to_stored(position)))) == position
 
 
 def test_the_stored_form_is_readable() -> None:
-    stored = Position(LOG, 0x16_B374_D848, 5, Cut(0x16_B374_E000, 3)).to_json()
+    stored = to_stored(LsnPosition(LOG, 0x16_B374_D848, 5, Cut(0x16_B374_E000, 3)))
     assert stored["lsn"] == "16/B374D848"
     assert stored["cut"] == {"commit_lsn": "16/B374E000", "rows": 3}
     assert "table_read" not in stored
@@ -58,40 +61,71 @@ def test_the_stored_form_is_readable() -> None:
     ],
 )
 def test_what_is_not_a_position_is_refused(change: dict[str, Any]) -> None:
-    stored = Position(LOG, 5, 6).to_json() | change
+    stored = to_stored(LsnPosition(LOG, 5, 6)) | change
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Position.from_json(stored)
+        from_stored(stored)
 
 
 @pytest.mark.parametrize("field", ["format", "source", "lsn", "at_ms", "log"])
 def test_an_incomplete_one_is_refused(field: str) -> None:
-    stored = Position(LOG, 5, 6).to_json()
+    stored = to_stored(LsnPosition(LOG, 5, 6))
     del stored[field]
     with pytest.raises(KeyError):
-        Position.from_json(stored)
+        from_stored(stored)
 
 
 def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
     life = [
-        Position(LOG, 0, 9, creating=True),
-        Position(LOG, 50, 9, table_read=TableRead("1:1:")),
-        Position(LOG, 50, 9),
-        Position(LOG, 50, 9, Cut(70, 1)),
-        Position(LOG, 50, 9, Cut(70, 2)),
-        Position(LOG, 78, 9),
+        LsnPosition(LOG, 0, 9, creating=True),
+        LsnPosition(LOG, 50, 9, table_read=TableRead("1:1:")),
+        LsnPosition(LOG, 50, 9),
+        LsnPosition(LOG, 50, 9, Cut(70, 1)),
+        LsnPosition(LOG, 50, 9, Cut(70, 2)),
+        LsnPosition(LOG, 78, 9),
     ]
     for before, after in itertools.pairwise(life):
         assert before.progress < after.progress
 
 
+LSN = LsnPosition(LOG, 5, 6)
+TOKEN = TokenPosition(StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f"), {"_data": "82"}, ClusterTime(5, 0), 6)
+
+
+@pytest.mark.parametrize(("position", "source"), [(LSN, "postgres"), (TOKEN, "mongo")])
+def test_each_kind_of_log_is_read_as_its_own(position: Position, source: str) -> None:
+    stored = json.loads(json.dumps(to_stored(position)))
+    assert (stored["format"], stored["source"]) == (1, source)
+    assert from_stored(stored) == position
+
+
+@pytest.mark.parametrize(("position", "other"), [(LSN, "mongo"), (TOKEN, "postgres")])
+def test_one_that_is_tagged_as_the_other_kind_is_none(position: Position, other: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        from_stored(to_stored(position) | {"source": other})
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"source": "mysql"}, {"source": None}])
+def test_what_a_newer_release_stored_is_refused_by_name(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not known here"):
+        from_stored(to_stored(TOKEN) | change)
+
+
+def test_a_position_of_another_kind_of_database_stops_the_pipeline() -> None:
+    refusal = other_kind(LSN, "MongoDB")
+    assert type(refusal) is WrongLog
+    assert refusal.action is Action.HALT
+    assert refusal.what == "the stored position 0/5 is not one of MongoDB"
+    assert refusal.remedy
+
+
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        (Position(LOG, 255, 9), "0/FF"),
-        (Position(LOG, 255, 9, Cut(256, 3)), "0/FF+3 rows of 0/100"),
-        (Position(LOG, 255, 9, table_read=TableRead("1:1:")), "0/FF (reading the table)"),
-        (Position(LOG, 0, 9, creating=True), "creating the slot"),
+        (LsnPosition(LOG, 255, 9), "0/FF"),
+        (LsnPosition(LOG, 255, 9, Cut(256, 3)), "0/FF+3 rows of 0/100"),
+        (LsnPosition(LOG, 255, 9, table_read=TableRead("1:1:")), "0/FF (reading the table)"),
+        (LsnPosition(LOG, 0, 9, creating=True), "creating the slot"),
     ],
 )
-def test_what_a_person_reads(position: Position, text: str) -> None:
+def test_what_a_person_reads(position: LsnPosition, text: str) -> None:
     assert str(position) == text

@@ -26,7 +26,9 @@ from tailrace.config.secrets import Secret, fit_connection
 from tailrace.config.section import Section
 
 PREFIX = "TAILRACE_"
-_LISTS = (("source", "order_by"), ("outbox", "columns"), ("kafka", "settings"))
+ADDRESSES = (("source", "postgres"), ("source", "mongo"))
+"""A referenced password becomes a piece of these, in the form that its place asks for."""
+_LISTS = (("source", "order_by"), ("source", "collection"), ("outbox", "columns"), ("kafka", "settings"))
 """Settings that are not single values: their variables are read as YAML (`[created_at, id]`)."""
 
 
@@ -109,7 +111,7 @@ def _resolved(value: object, place: Place, environ: Mapping[str, str], folder: P
         return value
     may_be_secret = any(place[: len(secret)] == secret for secret in SECRET_PLACES)
     try:
-        if place == ("source", "postgres"):
+        if place in ADDRESSES:
             return Secret(value, resolve(value, environ, folder, fit_connection))
         plain = resolve(value, environ, folder)
     except UnresolvedError as error:

@@ -14,6 +14,7 @@ from tailrace.config.contracts import Format, Schemas
 from tailrace.config.dead_letters import DeadLetters, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
 from tailrace.config.section import Section
+from tailrace.config.sources import Collections, MongoAddress, require_one_database
 from tailrace.config.values import (
     Bootstrap,
     Column,
@@ -30,6 +31,7 @@ from tailrace.config.values import (
 
 SECRET_PLACES = (
     ("source", "postgres"),
+    ("source", "mongo"),
     ("kafka", "settings"),
     ("schemas", "registry", "settings"),
     ("dead_letters", "webhook", "headers"),
@@ -41,11 +43,26 @@ DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
 
 
 class Source(Section):
-    postgres: Connection = Field(
+    """One database: `postgres` with `table`, or `mongo` with `collection`."""
+
+    postgres: Connection | None = Field(
+        default=None,
         description="a Postgres connection: a postgresql:// address or host=… dbname=…",
         examples=["postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop"],
     )
-    table: Table = Field(description="the outbox table as schema.table", examples=["public.outbox"])
+    mongo: MongoAddress | None = Field(
+        default=None,
+        description="a MongoDB address: mongodb://… or mongodb+srv://…",
+        examples=["mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0"],
+    )
+    table: Table | None = Field(
+        default=None, description="the outbox table as schema.table", examples=["public.outbox"]
+    )
+    collection: Collections = Field(
+        default=(),
+        description="the outbox collection as database.collection, or a list of several of one database",
+        examples=["shop.outbox"],
+    )
     slot: str = Field(
         default="",
         pattern=r"^[a-z0-9_]{1,63}$",
@@ -70,6 +87,16 @@ class Source(Section):
         default=30, ge=1, le=3600, description="seconds, from 1 to 3600", examples=["30"], allow_inf_nan=False
     )
 
+    @model_validator(mode="after")
+    def _one_database(self) -> Self:
+        require_one_database(
+            self.model_fields_set,
+            has_postgres=self.postgres is not None,
+            has_mongo=self.mongo is not None,
+            has_outbox=bool(self.table or self.collection),
+        )
+        return self
+
 
 class ColumnOverrides(Section):
     """Where the table's columns are named differently from the layout."""
@@ -90,7 +117,9 @@ class ColumnOverrides(Section):
 
 
 class Outbox(Section):
-    layout: Literal["debezium"] = Field(default="debezium", description="debezium", examples=["debezium"])
+    layout: Literal["debezium", "document"] = Field(
+        default="debezium", description="debezium or document", examples=["debezium"]
+    )
     columns: ColumnOverrides = Field(
         default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
     )
@@ -100,7 +129,7 @@ class Topics(Section):
     folder: Folder | None = Field(default=None, description="a folder of routing rules", examples=["topics"])
     template: Template | None = Field(
         default=None,
-        description="a topic name in which {aggregate} and {type} may stand",
+        description="a topic name in which {aggregate}, {type} and {stream} may stand",
         examples=[DEFAULT_TEMPLATE],
     )
     create: bool = Field(default=True, description="true or false", examples=["true"])
@@ -148,7 +177,7 @@ class Limits(Section):
 
 
 class Pipeline(Section):
-    """One outbox table to Kafka. `name` is the transactional id and the key on the offsets topic."""
+    """One outbox to Kafka. `name` is the transactional id and the key on the offsets topic."""
 
     pipeline: str = Field(
         pattern=r"^[a-z0-9_-]{1,48}$",
@@ -156,7 +185,7 @@ class Pipeline(Section):
         examples=["orders"],
     )
     source: Source = Field(
-        description="the database: at least `postgres` and `table`",
+        description="the database: at least `postgres` and `table`, or `mongo` and `collection`",
         examples=["{postgres: 'postgresql://tailrace@localhost/shop', table: public.outbox}"],
     )
     outbox: Outbox = Field(
@@ -192,11 +221,11 @@ class Pipeline(Section):
         slot = f"tailrace_{self.pipeline.replace('-', '_')}"
         columns = self.outbox.columns
         order = tuple(column for column in (columns.timestamp, columns.id or "id") if column)
-        source = {
-            "slot": self.source.slot or slot,
-            "publication": self.source.publication or slot,
-            "order_by": self.source.order_by or order,
+        source: dict[str, object] = {
+            "order_by": self.source.order_by or (order if self.source.mongo is None else ("_id",))
         }
+        if self.source.mongo is None:
+            source |= {"slot": self.source.slot or slot, "publication": self.source.publication or slot}
         letters = self.kafka.dead_letter_topic or f"{self.pipeline}.dead-letters"
         self.__dict__["source"] = self.source.model_copy(update=source)
         self.__dict__["kafka"] = self.kafka.model_copy(update={"dead_letter_topic": letters})

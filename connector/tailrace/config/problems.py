@@ -131,13 +131,13 @@ def _given(place: Place, written: dict[str, Any]) -> str:
     if not place:
         return "does not fit together: "
     value: object = written
-    for name in place:
+    for depth, name in enumerate(place, 1):
         if isinstance(value, dict) and name in value:
             value = value[name]
         elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return "is wrong: "
+            return "is missing: " if depth == len(place) else "is wrong: "
     field = field_at(place)
     is_section = field is not None and section_of(field) is not None
     if value is None:

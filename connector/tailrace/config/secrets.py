@@ -31,7 +31,7 @@ REFERENCE = re.compile(r"\$\{[^}]*\}")
 # The password is taken up to the last `@`: one that should have been percent-encoded is hidden as well.
 _PIECE = r"(?:\$\{[^}]*\}|[^:/?#@\s])*"
 _URL_PASSWORD = re.compile(rf"(?P<before>://{_PIECE}:)(?P<value>\S*)(?=@)")
-_KEY = r"(?:ssl)?password"
+_KEY = r"(?:(?:ssl|tlsCertificateKeyFile)?password|authMechanismProperties)"
 _QUERY_PASSWORD = re.compile(rf"(?P<before>[?&]{_KEY}=)(?P<value>[^&\s]*)", re.IGNORECASE)
 _KEYWORD_PASSWORD = re.compile(
     rf"(?P<before>(?:^|(?<=\s)){_KEY}\s*=\s*)"

@@ -58,11 +58,11 @@ def topic(name: str) -> str:
 
 
 def template(text: str) -> str:
-    unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"aggregate", "type"})
-    bare = re.sub(r"\{(aggregate|type)\}", "x", text)
+    unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"aggregate", "type", "stream"})
+    bare = re.sub(r"\{(aggregate|type|stream)\}", "x", text)
     if unknown or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", bare):
         raise wrong(
-            "a topic name in which {aggregate} and {type} may stand",
+            "a topic name in which {aggregate}, {type} and {stream} may stand",
             "write it like `template: outbox.event.{aggregate}`",
         )
     return text

@@ -18,7 +18,7 @@ from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicU
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
 from tailrace.kafka.topics import create_topic, topic_config
-from tailrace.position import Position
+from tailrace.position import Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
 
 Admin = AdminClient
@@ -70,7 +70,7 @@ def record(options: KafkaOptions, position: Position) -> Record:
     return Record(
         topic=options.offsets_topic,
         key=options.pipeline.encode(),
-        value=json.dumps(position.to_json()).encode(),
+        value=json.dumps(to_stored(position)).encode(),
         headers=[],
         timestamp=time.time_ns() // 1_000_000,
     )
@@ -84,7 +84,7 @@ def read(options: KafkaOptions) -> Position | None:
 
 def parse(options: KafkaOptions, value: bytes) -> Position:
     try:
-        return Position.from_json(json.loads(value))
+        return from_stored(json.loads(value))
     except (ValueError, KeyError, TypeError) as error:
         raise OffsetRecordCorrupt(
             f"the record under key {options.pipeline!r} on {options.offsets_topic} is not a position: {error!r}",

@@ -1,24 +1,26 @@
-"""Row -> OutboxEvent: which column of the outbox table plays which part.
+"""Row -> OutboxEvent: which column of the outbox plays which part; for a document, which field.
 
 A ColumnMap names the columns. A Layout compiles it against the columns the log announces and keeps that plan
 for as long as it is handed the same `columns` object; a table may be altered in mid-stream, and the next row
-then simply brings a new object. Payload and key bytes pass through untouched, bytea excepted: its text form
-is decoded. A table that lacks a mapped column is the table's fault and stops the pipeline (LayoutMismatch); a
-row that cannot be read is that row's fault alone (Rejected).
+then simply brings a new object. Documents differ from one to the next, so the last few plans are kept.
+Payload and key bytes pass through untouched, bytea excepted: its text form is decoded. A table that lacks a mapped
+column is the table's fault and stops the pipeline (LayoutMismatch); a row that cannot be read is that row's fault alone
+(Rejected).
 """
 
 from __future__ import annotations
 
 import binascii
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
-from tailrace.event import Columns, Headers, OutboxEvent, Row
+from tailrace.event import UNREADABLE, Columns, Headers, OutboxEvent, Row
 
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", 25: "text", 114: "json", 1043: "varchar", 3802: "jsonb"}
@@ -53,6 +55,48 @@ class ColumnMap:
 
 
 DEBEZIUM = ColumnMap(id="id", type="type", aggregate="aggregatetype", key="aggregateid", payload="payload")
+DOCUMENT = ColumnMap(
+    id="event_id",
+    type="event_type",
+    aggregate="entity_type",
+    key="partition_key",
+    payload="payload",
+    timestamp="created_at",
+    stream="topic",
+)
+"""An outbox whose documents name their own topic and key, with the bookkeeping of a publisher that polls."""
+POLLING = frozenset(
+    {
+        "_id", "status", "retry_count", "max_retries", "last_error", "last_error_at", "processing_started_at",
+        "published_at", "locked_by", "locked_until",
+    }
+)  # fmt: skip
+"""What a publisher that polls writes beside an event: no news for those who consume it."""
+PLANS = 64
+"""How many sets of columns are remembered; the documents of one service have a handful."""
+
+
+def layout_map(layout: str, database: str) -> ColumnMap:
+    """The map of a named layout. MongoDB gives every document an `_id`, and Debezium's own layout takes that one."""
+    if layout == "document":
+        return DOCUMENT
+    return replace(DEBEZIUM, id="_id") if database == "mongo" else DEBEZIUM
+
+
+def bookkeeping(layout: str) -> frozenset[str]:
+    """Fields of the layout that are no part of the event."""
+    return POLLING if layout == "document" else frozenset()
+
+
+class _Plan(NamedTuple):
+    """Where things stand in a row of certain columns."""
+
+    pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
+    aggregate_at: int | None
+    version_at: int | None
+    version: Callable[[bytes], str | None]
+    extra: list[tuple[str, int]]
+    binary: set[str]
 
 
 class Layout:
@@ -63,40 +107,59 @@ class Layout:
         self._map = column_map
         self._setting = setting
         self._columns: Columns | None = None
+        self._plan: _Plan
+        self._plans: dict[Columns, _Plan] = {}
         self._names: dict[bytes, str] = {}
-        self._version: Callable[[bytes], str | None] = bytes.decode
 
     def read(self, row: Row) -> OutboxEvent:
         """The event that `row` means. Raises Rejected for this row, LayoutMismatch for its table."""
         columns, values, place, committed_ms = row
         if columns is not self._columns:
-            self._compile(columns)
-        raw_id, raw_type, key, payload = self._pick(values)
+            self._turn_to(row)
+        pick, aggregate_at, version_at, version_of, further, binary = self._plan
+        raw_id, raw_type, key, payload = pick(values)
         names = self._names
         try:
             # A missing name and a NULL both land in `_name`, off the usual path.
             type_name = names.get(raw_type) or self._name(raw_type, "type")
             aggregate = ""
-            if self._aggregate_at is not None:
-                raw = values[self._aggregate_at]
+            if aggregate_at is not None:
+                raw = values[aggregate_at]
                 if raw is not None:
                     aggregate = names.get(raw) or self._name(raw, "aggregate")
             version = None
-            if self._version_at is not None:
-                raw = values[self._version_at]
-                version = None if raw is None else self._version(raw)
+            if version_at is not None:
+                raw = values[version_at]
+                version = None if raw is None else version_of(raw)
             event_id = raw_id.decode()
         except (UnicodeDecodeError, AttributeError):
             raise self._unreadable(row) from None
-        extra: Headers = [(name, value) for name, at in self._extra if (value := values[at]) is not None]
-        if self._binary:
-            key, payload, extra = self._decode_binary(key, payload, extra)
+        extra: Headers = [(name, value) for name, at in further if (value := values[at]) is not None]
+        if binary:
+            key, payload, extra = self._decode_binary(key, payload, extra, binary)
         return _new_event(
             OutboxEvent, (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra)
         )
 
-    def _compile(self, columns: Columns) -> None:
-        """Looks every mapped column up once; rows are then read by index. Changes nothing if it raises."""
+    def _turn_to(self, row: Row) -> None:
+        """Makes the plan for the row's columns, or takes it up again. Changes nothing if it raises."""
+        columns = row.columns
+        if columns == UNREADABLE:
+            raise Rejected(
+                Reason.POISON_MESSAGE,
+                (row.values[1] or b"").decode(errors="replace"),
+                remedy="Have the service insert a corrected document, then discard this letter.",
+            )
+        plan = self._plans.get(columns)
+        if plan is None:
+            plan = self._compile(columns)
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            self._plans[columns] = plan
+        self._plan, self._columns = plan, columns
+
+    def _compile(self, columns: Columns) -> _Plan:
+        """Looks every mapped column up once; rows are then read by index."""
         at = {column.name: index for index, column in enumerate(columns)}
         for part, name in self._map.parts():
             if name not in at:
@@ -109,18 +172,18 @@ class Layout:
                 why=f"A payload is published byte for byte: {', '.join(PAYLOAD_TYPES.values())} can be.",
                 remedy=f"Change the column's type, or name another column in {self._setting}.payload.",
             )
-        self._pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
-        self._pick = itemgetter(at[mapped.id], at[mapped.type], at[mapped.key], at[mapped.payload])
-        self._aggregate_at = at[mapped.aggregate] if mapped.aggregate else None
         version_column, inside, path = (mapped.version or "").partition(INSIDE)
-        self._version_at = at[version_column] if version_column else None
-        self._version = partial(_version_inside, path=path.split("/")) if inside else bytes.decode
         # No header of ours repeats what version, timestamp, subject and stream say: they travel as extra headers, too.
         consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.key, mapped.payload}
-        self._extra = [(name, index) for name, index in at.items() if name not in consumed]
         names = {mapped.id, mapped.type, mapped.aggregate}
-        self._binary = {column.name for column in columns if column.type_oid == BYTEA} - names
-        self._columns = columns
+        return _Plan(
+            pick=itemgetter(at[mapped.id], at[mapped.type], at[mapped.key], at[mapped.payload]),
+            aggregate_at=at[mapped.aggregate] if mapped.aggregate else None,
+            version_at=at[version_column] if version_column else None,
+            version=partial(_version_inside, path=path.split("/")) if inside else bytes.decode,
+            extra=[(name, index) for name, index in at.items() if name not in consumed],
+            binary={column.name for column in columns if column.type_oid == BYTEA} - names,
+        )
 
     def _missing(self, part: str, name: str, columns: Columns) -> LayoutMismatch:
         present = ", ".join(column.name for column in columns) or "none"
@@ -144,10 +207,10 @@ class Layout:
         return name
 
     def _decode_binary(
-        self, key: bytes | None, payload: bytes | None, extra: Headers
+        self, key: bytes | None, payload: bytes | None, extra: Headers, binary: set[str]
     ) -> tuple[bytes | None, bytes | None, Headers]:
         """The same with every bytea column turned from its text form into its bytes."""
-        binary, mapped = self._binary, self._map
+        mapped = self._map
         if mapped.key in binary:
             key = _from_hex(key, mapped.key)
         if mapped.payload in binary:

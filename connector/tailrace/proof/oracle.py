@@ -15,6 +15,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tailrace.position import Progress
+
 
 class Outcome(Enum):
     COMMITTED = "committed"
@@ -127,6 +129,6 @@ def _disordered(committed: dict[str, Entry], published: Sequence[Sighting]) -> l
     return wrong
 
 
-def backward(positions: Sequence[tuple[int, int, int]]) -> list[str]:
+def backward(positions: Sequence[Progress]) -> list[str]:
     """Stored positions, in the order they were stored, that are behind an earlier one (I6)."""
     return [f"{after} after {before}" for before, after in pairwise(positions) if after < before]

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.position import Position
+from tailrace.position import Position, from_stored
 from tailrace.proof.oracle import Sighting
 
 READ_TIMEOUT = 60.0
@@ -106,7 +106,7 @@ def stored_positions(bootstrap: str, pipeline: str, offsets_topic: str = "tailra
     """Every position still on the offsets topic for `pipeline`, in the order it was stored."""
     messages = read_all(bootstrap, [offsets_topic])
     return [
-        Position.from_json(json.loads(message.value() or b""))
+        from_stored(json.loads(message.value() or b""))
         for message in messages
         if message.key() == pipeline.encode() and message.value()
     ]

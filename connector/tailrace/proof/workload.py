@@ -1,23 +1,12 @@
-"""A service as its users write it: business rows and outbox rows in one transaction, with a ledger of outcomes.
-
-Each writer owns its keys, so the order in which it commits is the order per key that consumers must see. Some
-transactions roll back, some payloads break their schema, some events are written inside savepoints; all of it from a
-seed. The ledger is kept in memory before and after each commit, as the oracle needs it.
-"""
+"""The orders-service, on Postgres: an order and its outbox row in one transaction, some of them inside savepoints."""
 
 from __future__ import annotations
 
 import json
-import random
-import threading
-import time
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import psycopg
 
-from tailrace.proof.oracle import Entry, Outcome
+from tailrace.proof.writer import Event, Mix, Writer
 
 SHOP_DDL = """
 CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, amount numeric NOT NULL, revision int NOT NULL);
@@ -37,118 +26,50 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Shares of what a workload does, each between 0 and 1."""
+class OrdersWriter(Writer):
+    """Writes orders; the tables are those of `SHOP_DDL`."""
 
-    rollback: float = 0.1
-    invalid: float = 0.02
-    savepoint: float = 0.1
-    events_per_transaction: int = 3
-    """At most; each transaction writes 1 to this many."""
-
-
-class Writer:
-    """Commits transactions one after another on its own connection; call `transaction` or run it as a thread."""
+    ENTITY = "order"
 
     def __init__(self, dsn: str, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
-        self.ledger: list[Entry] = []
+        super().__init__(seed=seed, keys=keys, mix=mix)
         self._dsn = dsn
-        self._random = random.Random(seed)  # noqa: S311 - a workload, not a secret
-        self._mix = mix or Mix()
-        self._keys = [f"order-{seed}-{number}" for number in range(keys)]
-        self._seq = dict.fromkeys(self._keys, 0)
         self._connection: psycopg.Connection | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.error: BaseException | None = None
 
-    def transaction(self, events: int | None = None, *, rollback: bool | None = None) -> list[Entry]:
-        """One transaction; its events, with their outcome, are in the ledger and returned."""
-        count = events if events is not None else self._random.randint(1, self._mix.events_per_transaction)
-        rolled_back = self._random.random() < self._mix.rollback if rollback is None else rollback
-        entries: list[Entry] = []
-        outcome = Outcome.ROLLED_BACK
-        try:
-            connection = self._connected()
-            for _ in range(count):
-                entries.append(self._event(connection, entries))
-            if rolled_back:
-                connection.rollback()
-            else:
-                # From here until the answer the outcome is not ours to know.
-                outcome = Outcome.UNKNOWN
-                connection.commit()
-                outcome = Outcome.COMMITTED
-        except psycopg.OperationalError:
-            self._disconnect()
-        finally:
-            entries = [entry._replace(outcome=outcome) for entry in entries]
-            if outcome is not Outcome.ROLLED_BACK:
-                for entry in entries:
-                    self._seq[entry.key] = entry.seq
-            self.ledger += entries
-        return entries
+    def _begin(self) -> None:
+        self._connected()
 
-    def start(self, *, rate: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Writes about `rate` transactions a second in a thread, until `stop` or `until`."""
-
-        def run() -> None:
-            due = time.monotonic()
-            try:
-                while not self._stop.is_set() and not until():
-                    self.transaction()
-                    due += 1 / rate
-                    self._stop.wait(max(0.0, due - time.monotonic()))
-            except BaseException as error:  # noqa: BLE001 - shown by whoever joins
-                self.error = error
-            finally:
-                self._disconnect()
-
-        self._thread = threading.Thread(target=run, name="writer", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread and raises what went wrong in it."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._disconnect()
-        if self.error is not None:
-            raise self.error
-
-    def _event(self, connection: psycopg.Connection, before: list[Entry]) -> Entry:
-        key = self._random.choice(self._keys)
-        seq = max([self._seq[key], *(entry.seq for entry in before if entry.key == key)]) + 1
-        valid = self._random.random() >= self._mix.invalid
-        event_id = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+    def _write(self, event: Event) -> None:
+        connection = self._connected()
         amount = self._random.randint(1, 99_999) / 100
-        payload = {"order": key, "revision": seq, "amount": amount if valid else "a lot", "currency": "EUR"}
+        payload = {
+            "order": event.key, "revision": event.seq, "amount": amount if event.valid else "a lot", "currency": "EUR",
+        }  # fmt: skip
         traceparent = f"00-{self._random.getrandbits(128):032x}-{self._random.getrandbits(64):016x}-01"
-        if self._random.random() < self._mix.savepoint:
-            # Rows of a subtransaction carry another transaction id than their parent's.
+        # Rows of a subtransaction carry another transaction id than their parent's.
+        inside = self._random.random() < self._mix.savepoint
+        if inside:
             connection.execute("SAVEPOINT part")
-            self._write(connection, event_id, key, seq, payload, traceparent)
-            connection.execute("RELEASE part")
-        else:
-            self._write(connection, event_id, key, seq, payload, traceparent)
-        return Entry(event_id, key, seq, valid, Outcome.UNKNOWN)
-
-    def _write(
-        self,
-        connection: psycopg.Connection,
-        event_id: str,
-        key: str,
-        seq: int,
-        payload: object,
-        traceparent: str,
-    ) -> None:
         connection.execute(
             "INSERT INTO orders VALUES (%s, 0, %s) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision",
-            (key, seq),
+            (event.key, event.seq),
         )
-        kind = "OrderPlaced" if seq == 1 else "OrderChanged"
-        connection.execute(_INSERT, (event_id, key, kind, json.dumps(payload), traceparent))
+        kind = "OrderPlaced" if event.seq == 1 else "OrderChanged"
+        connection.execute(_INSERT, (event.id, event.key, kind, json.dumps(payload), traceparent))
+        if inside:
+            connection.execute("RELEASE part")
+
+    def _commit(self) -> None:
+        self._connected().commit()
+
+    def _roll_back(self) -> None:
+        self._connected().rollback()
+
+    def _is_away(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.OperationalError)
+
+    def _give_up(self) -> None:
+        self._disconnect()
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None:

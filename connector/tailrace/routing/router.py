@@ -67,6 +67,8 @@ class Router:
         self._all = [self._compiled(spec, rule) for spec, rule in in_order(list(specs))]
         self._rules = [compiled for compiled in self._all if self._view.sees(compiled.rule)]
         looked_at = {self._view.column(variable) for compiled in self._rules for _, variable, _ in compiled.conditions}
+        if self._template is not None and "stream" in self._template.fields:
+            looked_at.add(self._view.require_stream(self._template.text))
         self._columns = frozenset(looked_at - {None})
         self._known: dict[tuple[object, ...], Route] = {}
         self.route: Callable[[OutboxEvent], Route] = self._by_columns if self._columns else self._by_name
@@ -122,7 +124,7 @@ class Router:
                 f"no rule matches: {_described(event)}",
                 remedy="Add a topic spec whose `match` covers it, or set a topic template.",
             )
-        return self._template.topic(event.aggregate, event.type)
+        return self._template.topic(event.aggregate, event.type, self._view.stream_of(event))
 
     def _compiled(self, spec: TopicSpec, rule: Rule) -> _Compiled:
         conditions = [

@@ -7,7 +7,7 @@ import string
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.routing.names import topic_flaw
 
-TEMPLATE_FIELDS = ("aggregate", "type")
+TEMPLATE_FIELDS = ("aggregate", "type", "stream")
 
 
 class Template:
@@ -15,11 +15,11 @@ class Template:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._fields = _template_fields(text)
+        self.fields = _template_fields(text)
 
-    def topic(self, aggregate: str, type_name: str) -> str:
-        values = {"aggregate": aggregate, "type": type_name}
-        empty = [name for name in self._fields if not values[name]]
+    def topic(self, aggregate: str, type_name: str, stream: str = "") -> str:
+        values = {"aggregate": aggregate, "type": type_name, "stream": stream}
+        empty = [name for name in self.fields if not values[name]]
         if empty:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
@@ -59,6 +59,6 @@ def _template_fields(template: str) -> tuple[str, ...]:
         if name not in TEMPLATE_FIELDS or spec or conversion:
             raise wrong(f"has an unknown field {{{name}}}" if name not in TEMPLATE_FIELDS else "formats a field")
         fields.append(name)
-    if flaw := topic_flaw(template.format(aggregate="a", type="t")):
+    if flaw := topic_flaw(template.format(aggregate="a", type="t", stream="s")):
         raise wrong(f"cannot give a topic's name: {flaw}")
     return tuple(dict.fromkeys(fields))

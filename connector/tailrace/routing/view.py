@@ -64,6 +64,19 @@ class View:
                 return value if isinstance(value, str) else value.decode(errors="backslashreplace")
         return None
 
+    def stream_of(self, event: OutboxEvent) -> str:
+        """The stream that the event names itself; empty if it names none."""
+        return "" if self.stream is None else self.value(self._column(self.stream), event) or ""
+
+    def require_stream(self, template: str) -> str | None:
+        """The column in which the stream stands, for a template that uses it."""
+        if self.stream is None:
+            raise ConfigError(
+                f"the template {template!r} needs the column in which the stream stands, and none is named",
+                remedy="Set outbox.columns.stream, or use {aggregate} or {type}.",
+            )
+        return self.column(self._column(self.stream))
+
     def require_readable(self, spec: TopicSpec, rule: Rule) -> None:
         """Refuses a rule that looks where this pipeline's events have nothing to see: it could never match."""
         for condition in rule.conditions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
@@ -20,12 +21,15 @@ from tailrace.kafka.parking import Bounds, Parking
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, partition_counts
+from tailrace.kafka.traces import require_remembered
 from tailrace.line import Line
-from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
+from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
+from tailrace.pipeline import Source
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
+from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 from tailrace.worker.contracts import PipelineContracts
@@ -34,6 +38,8 @@ from tailrace.worker.notices import Notices
 from tailrace.worker.webhook import WebhookOptions
 
 DAY_MS = 24 * 3600 * 1000
+REQUIRED = ("id", "type", "aggregate", "key", "payload")
+"""Parts that a document must have, if only as null; a table has all its columns in every row."""
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
 """Originals up to this size are kept whole in their letter; larger ones by hash and length."""
 
@@ -44,7 +50,7 @@ class Assembly:
 
     settings: Settings
     kafka: KafkaOptions
-    postgres: PostgresOptions
+    database: PostgresOptions | MongoOptions
     specs: dict[str, TopicSpec]
     contracts: PipelineContracts
     route: Callable[[OutboxEvent], Route]
@@ -53,12 +59,16 @@ class Assembly:
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
 
-    def source(self, wake: Wake) -> PostgresSource:
-        return PostgresSource(self.postgres, wake=wake)
+    def source(self, wake: Wake) -> Source:
+        if isinstance(self.database, MongoOptions):
+            from tailrace.sources.mongo.source import MongoSource
+
+            return MongoSource(self.database, wake=wake)
+        return PostgresSource(self.database, wake=wake)
 
     def adopted(self) -> Assembly:
         """The same without --adopt, which holds for one start."""
-        return replace(self, postgres=replace(self.postgres, adopt=False))
+        return replace(self, database=replace(self.database, adopt=False))
 
     def line(self) -> Line:
         """What happens to each event; the schema registry, if there is one, is asked the first time."""
@@ -86,6 +96,11 @@ class Assembly:
     def admin(self) -> Admin:
         """One for an attempt: each has threads and buffers of its own."""
         return offsets.admin_client(self.kafka)
+
+    def require_remembered(self, admin: Admin) -> None:
+        """To be asked at a first start: MongoDB itself does not know that we were there before."""
+        if isinstance(self.database, MongoOptions) and not self.database.adopt:
+            require_remembered(self.kafka, admin)
 
     def parking(self, admin: Admin) -> Parking | None:
         """Where something may be parked, or was under earlier settings: what waits must not be overtaken."""
@@ -132,7 +147,7 @@ def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], N
     return Assembly(
         settings,
         kafka,
-        postgres_options(settings, columns, adopt=adopt),
+        source_options(settings, columns, adopt=adopt),
         {spec.topic: spec for spec in (dead_letter_spec(settings, kafka), *reversed(specs))},
         PipelineContracts(settings, warn=warn),
         router.route,
@@ -154,8 +169,12 @@ def kafka_options(settings: Settings) -> KafkaOptions:
     )
 
 
-def postgres_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> PostgresOptions:
+def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> PostgresOptions | MongoOptions:
     source = settings.source
+    if source.mongo is not None:
+        return mongo_options(settings, columns, adopt=adopt)
+    if source.postgres is None or source.table is None:
+        raise ConfigError("source names no database", remedy="Set source.postgres and source.table, or source.mongo.")
     return PostgresOptions(
         conninfo=source.postgres.reveal(),
         table=source.table,
@@ -170,6 +189,38 @@ def postgres_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fa
         link_timeout=source.link_timeout,
         adopt=adopt,
     )
+
+
+def mongo_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
+    if find_spec("pymongo") is None:
+        raise ConfigError(
+            "source.mongo needs MongoDB's driver, which is not installed", remedy="pip install 'tailrace[mongo]'"
+        )
+    source = settings.source
+    mapped = dict(columns.parts())
+    required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))
+    names = [name.partition(".") for name in source.collection]
+    return MongoOptions(
+        uri=source.mongo.reveal() if source.mongo else "",
+        app_name=app_name(settings.pipeline),
+        database=names[0][0],
+        collections=tuple(name for _, _, name in names),
+        required=required,
+        optional=tuple(dict.fromkeys(field for field in mapped.values() if field not in required)),
+        ignored=bookkeeping(settings.outbox.layout) - frozenset(mapped.values()),
+        payload=columns.payload,
+        timestamp=columns.timestamp,
+        create=source.create,
+        beginning=source.start == "beginning",
+        order_by=source.order_by,
+        link_timeout=source.link_timeout,
+        adopt=adopt,
+    )
+
+
+def app_name(pipeline: str) -> str:
+    """What MongoDB calls our sessions: `tailrace status` looks for it."""
+    return f"tailrace {pipeline}"
 
 
 def own_topics(kafka: KafkaOptions) -> frozenset[str]:
@@ -195,4 +246,5 @@ def routing_view(pipeline: str, columns: ColumnMap) -> View:
 
 
 def column_map(settings: Settings) -> ColumnMap:
-    return replace(DEBEZIUM, **settings.outbox.columns.given())
+    kind = "mongo" if settings.source.mongo is not None else "postgres"
+    return replace(layout_map(settings.outbox.layout, kind), **settings.outbox.columns.given())

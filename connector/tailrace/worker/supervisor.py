@@ -83,6 +83,8 @@ class Supervisor:
     def _attempt(self) -> None:
         line = self._assembly.line()
         admin = self._assembly.admin()
+        if not self._claim.made:
+            self._assembly.require_remembered(admin)
         publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
         if self._claim.made:
             self._step_aside()
@@ -130,7 +132,9 @@ class Supervisor:
 
     def _pause(self, error: TailraceError, attempt: int) -> None:
         seconds = retry.delay(attempt, **self._chance)
-        self._log.warning("waiting", error=error.code, what=error.what, retry_in=round(seconds, 1), attempt=attempt)
+        self._log.warning(
+            "waiting", error=error.code, what=error.what, why=error.why, retry_in=round(seconds, 1), attempt=attempt
+        )
         self._announce("RETRYING", error)
         # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
         # all but off while events flow, and an outage has many attempts: each must give back what it took.

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
-from tailrace.event import Column, Columns, OutboxEvent, Row
+from tailrace.event import UNREADABLE, Column, Columns, OutboxEvent, Row
 from tailrace.outbox import layouts
-from tailrace.outbox.layouts import DEBEZIUM, ColumnMap, Layout
+from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, ColumnMap, Layout, bookkeeping, layout_map
+from tailrace.sources.mongo.documents import Documents
 
 UUID, TEXT, JSON, JSONB, BYTEA, INT4 = 2950, 25, 114, 3802, 17, 23
 PLAIN: Columns = tuple(
@@ -203,3 +204,106 @@ def test_any_row_is_read_or_rejected(values: tuple[bytes | None, ...]) -> None:
 
 def _is_text(value: bytes | None) -> bool:
     return value is not None and value.decode(errors="ignore").encode() == value
+
+
+class TestDocuments:
+    """Rows as a MongoDB source makes them, with the fields that the pipeline's assembly would ask for."""
+
+    BODY = {  # noqa: RUF012 - never changed
+        "_id": "65",
+        "event_id": "e-1",
+        "event_type": "OrderPlaced",
+        "entity_type": "order",
+        "partition_key": "o-7",
+        "payload": {"a": 1},
+        "topic": "shop.orders",
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+
+    @staticmethod
+    def reader() -> Documents:
+        parts = dict(DOCUMENT.parts())
+        required = tuple(parts.pop(part) for part in ("id", "type", "aggregate", "key", "payload"))
+        return Documents(required, tuple(parts.values()), "payload", bookkeeping("document") - set(parts.values()))
+
+    def test_a_document_of_a_service_that_polled_so_far(self) -> None:
+        polled = {
+            **self.BODY,
+            "status": "PENDING",
+            "retry_count": 0,
+            "max_retries": 5,
+            "last_error": "x",
+            "last_error_at": "x",
+            "processing_started_at": "x",
+            "published_at": "x",
+            "locked_by": "x",
+            "locked_until": "x",
+            "tenant": "eu",
+        }
+        event = Layout(DOCUMENT).read(self.reader().row(polled, "60.1:1", 5))
+        assert event[:8] == ("e-1", "OrderPlaced", "order", b"o-7", b'{"a":1}', None, "60.1:1", 5)
+        assert dict(event.extra) == {
+            "created_at": b"2026-01-01T00:00:00Z",
+            "topic": b"shop.orders",
+            "tenant": b"eu",
+        }, "its bookkeeping is no news for consumers"
+
+    @pytest.mark.parametrize("missing", ["topic", "created_at"])
+    def test_what_is_optional_may_be_missing_in_one_document_and_there_in_the_next(self, missing: str) -> None:
+        layout, reader = Layout(DOCUMENT), self.reader()
+        without = {name: value for name, value in self.BODY.items() if name != missing}
+        names = [dict(layout.read(reader.row(each, "p", 1)).extra) for each in (self.BODY, without, self.BODY)]
+        assert [missing in extra for extra in names] == [True, False, True]
+
+    @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.text(max_size=3)), max_size=12))
+    def test_documents_of_changing_shape_keep_their_values_apart(self, shapes: list[dict[str, str]]) -> None:
+        layout, reader = Layout(DOCUMENT), self.reader()
+        for number, further in enumerate(shapes):
+            event = layout.read(reader.row({**further, **self.BODY, "event_id": str(number)}, "p", 1))
+            assert (event.id, event.key, event.payload) == (str(number), b"o-7", b'{"a":1}')
+            carried = {name: (value or b"") for name, value in event.extra if name in further}
+            assert carried == {name: value.encode() for name, value in further.items()}
+
+    def test_the_memory_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layouts, "PLANS", 10)
+        layout, reader = Layout(DOCUMENT), self.reader()
+        for number in [*range(100), *range(100)]:
+            event = layout.read(reader.row({**self.BODY, f"field{number}": "x"}, "p", 1))
+            assert event.extra[-1] == (f"field{number}", b"x")
+            assert len(layout._plans) <= 10
+
+    def test_one_that_cannot_be_read_is_rejected_and_the_next_is_read(self) -> None:
+        layout, reader = Layout(DOCUMENT), self.reader()
+        bad = reader.row({**self.BODY, "payload": {"a": float("nan")}}, "p", 1)
+        assert bad.columns is UNREADABLE
+        for _ in range(2):
+            assert layout.read(reader.row(self.BODY, "p", 1)).id == "e-1"
+            with pytest.raises(Rejected) as caught:
+                layout.read(bad)
+            assert caught.value.reason is Reason.POISON_MESSAGE
+            assert "nan" in caught.value.explanation
+            assert caught.value.remedy
+
+    def test_a_dead_letters_columns_say_unreadable_too(self) -> None:
+        """They come back from the letter's headers as another object that is equal."""
+        columns = tuple(Column(column.name, column.type_oid) for column in UNREADABLE)
+        with pytest.raises(Rejected, match="no form"):
+            Layout(DOCUMENT).read(Row(columns, (b"{}", b"no form"), "p", 1))
+
+    def test_one_without_a_required_field_is_its_own_fault_not_the_collections(self) -> None:
+        document = {name: value for name, value in self.BODY.items() if name != "event_type"}
+        with pytest.raises(Rejected, match="no field 'event_type'"):
+            Layout(DOCUMENT).read(self.reader().row(document, "p", 1))
+
+
+def test_the_named_layouts() -> None:
+    assert layout_map("debezium", "postgres") == DEBEZIUM
+    assert layout_map("debezium", "mongo") == replace(DEBEZIUM, id="_id")
+    assert layout_map("document", "mongo") == layout_map("document", "postgres") == DOCUMENT
+
+
+def test_only_the_document_layout_has_bookkeeping() -> None:
+    assert bookkeeping("debezium") == frozenset()
+    kept = bookkeeping("document")
+    assert {"_id", "status", "retry_count", "published_at"} <= kept
+    assert not kept & {column for _, column in DOCUMENT.parts()}, "no part of the event is thrown away"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import Reason, Rejected
+from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.routing import router
 from tailrace.routing.parsing import parse_spec
@@ -70,6 +70,35 @@ def test_a_subject_is_aggregate_and_type_unless_it_has_a_column() -> None:
     assert topic_of(specs, event("Placed", "order", subj=b"cart.placed")) == "miss"
     assert topic_of(specs, event("Placed", "order")) == "miss", "NULL"
     assert topic_of(specs, event("order.Placed", ""), View("orders", subject="kind", parts={"kind": "type"})) == "hit"
+
+
+def test_the_template_may_take_the_topic_from_the_row() -> None:
+    """The answer is remembered by what was looked at: two events that differ in nothing but the stream."""
+    route = Router([rule("pay", {"type": "Payment*"})], "{stream}", view=MAPPED).route
+    assert [route(event(dest=dest)).topic for dest in (b"a", b"b", b"a")] == ["a", "b", "a"]
+    assert route(event("PaymentMade", dest=b"a")).topic == "pay"
+    for dest in ({}, {"dest": b""}, {"dest": b"no topic"}, {"dest": b"\xff"}):
+        with pytest.raises(Rejected) as refused:
+            route(event(**dest))
+        assert refused.value.reason is Reason.PERMANENT_FAILURE
+
+
+def test_the_stream_may_be_the_events_own_type() -> None:
+    view = View("orders", stream="kind", parts={"kind": "type"})
+    assert Router([], "{stream}", view=view).route(event("OrderPlaced")).topic == "OrderPlaced"
+
+
+def test_no_stream_that_a_row_names_leads_to_a_topic_of_our_own() -> None:
+    route = Router([], "{stream}", view=MAPPED, reserved=frozenset({"offsets"})).route
+    with pytest.raises(Rejected, match="Tailrace's own"):
+        route(event(dest=b"offsets"))
+
+
+def test_a_template_with_a_stream_needs_a_column_for_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Router([], "{stream}", view=View("orders"))
+    assert "outbox.columns.stream" in caught.value.remedy
+    Router([], "{aggregate}", view=View("orders"))
 
 
 def test_streams_and_columns_are_read_from_the_row() -> None:

@@ -27,6 +27,20 @@ def test_a_template_may_use_both_fields_or_none() -> None:
     assert Template("all").topic("", "OrderPlaced") == "all"
 
 
+def test_a_template_may_be_the_stream_that_the_event_names() -> None:
+    assert Template("{stream}").topic("order", "OrderPlaced", "shop.orders") == "shop.orders"
+    assert Template("eu.{stream}.{type}").fields == ("stream", "type")
+    assert Template("all").fields == ()
+
+
+@pytest.mark.parametrize("stream", ["", "a b", "a/b", "..", "__consumer_offsets", "x" * 250])
+def test_a_stream_that_is_no_topics_name_rejects_the_event(stream: str) -> None:
+    with pytest.raises(Rejected) as caught:
+        Template("{stream}").topic("order", "OrderPlaced", stream)
+    assert caught.value.reason is Reason.PERMANENT_FAILURE
+    assert len(caught.value.explanation) < 500
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -37,6 +51,8 @@ def test_a_template_may_use_both_fields_or_none() -> None:
         "{0}",
         "{aggregate.x}",
         "{aggregate[0]}",
+        "{stream!r}",
+        "{streams}",
         "{type!r}",
         "{type:>99}",
         "{",

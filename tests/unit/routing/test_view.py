@@ -53,6 +53,17 @@ def test_what_a_condition_looks_at_depends_on_the_pipeline() -> None:
     assert mapped.parts["aggregateid"] == "key"
 
 
+def test_the_stream_of_an_event() -> None:
+    event = Layout(MAP).read(row(b"e", b"Moved", b"item", b"k", b"{}", b"s", b"stock", None))
+    assert routing_view("orders", MAP).stream_of(event) == "stock"
+    assert View().stream_of(event) == ""
+    nameless = event._replace(extra=[])
+    assert routing_view("orders", MAP).stream_of(nameless) == ""
+    assert routing_view("orders", MAP).require_stream("{stream}") == "dest"
+    assert routing_view("orders", replace(MAP, stream="type")).stream_of(event) == "Moved"
+    assert routing_view("orders", replace(MAP, stream="type")).require_stream("{stream}") is None
+
+
 def test_a_rule_for_other_pipelines_is_not_seen() -> None:
     assert View("orders").sees(Rule())
     assert View("orders").sees(Rule(pipelines=("billing", "orders")))

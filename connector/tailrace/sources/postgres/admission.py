@@ -20,7 +20,7 @@ from tailrace.errors import (
     WrongLog,
 )
 from tailrace.lsn import format_lsn
-from tailrace.position import LogIdentity, Position
+from tailrace.lsn_position import LogIdentity, LsnPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,12 @@ class Step(Enum):
 @dataclass(frozen=True, slots=True)
 class Admission:
     step: Step
-    position: Position | None = None
+    position: LsnPosition | None = None
 
 
-def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, server_lsn: int, adopt: bool) -> Admission:
+def admit(
+    stored: LsnPosition | None, found: LogIdentity, slot: Slot | None, *, server_lsn: int, adopt: bool
+) -> Admission:
     """Decides how to start, or raises the named error that says why not."""
     if slot is not None and slot.active_pid is not None and (stored is not None or adopt):
         raise SlotBusy(
@@ -110,7 +112,7 @@ def admit(stored: Position | None, found: LogIdentity, slot: Slot | None, *, ser
     return Admission(Step.STREAM, stored)
 
 
-def _adopt(stored: Position | None, found: LogIdentity, slot: Slot, server_lsn: int) -> Admission:
+def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_lsn: int) -> Admission:
     _usable(slot, found)
     if (
         stored is not None
@@ -121,7 +123,7 @@ def _adopt(stored: Position | None, found: LogIdentity, slot: Slot, server_lsn: 
         # server's log is not: the server would pass over everything up to it.
         return Admission(Step.STREAM, replace(stored, log=found))
     at_ms = stored.at_ms if stored is not None else 0
-    return Admission(Step.STREAM, Position(found, slot.confirmed_lsn, at_ms))
+    return Admission(Step.STREAM, LsnPosition(found, slot.confirmed_lsn, at_ms))
 
 
 def _unclaimed(slot: Slot) -> SlotUnclaimed:
@@ -134,13 +136,13 @@ def _unclaimed(slot: Slot) -> SlotUnclaimed:
     )
 
 
-def same_server(stored: Position, server: Server) -> None:
+def same_server(stored: LsnPosition, server: Server) -> None:
     """Refuses another server before anything else of it is looked at: its catalogue would only mislead."""
     log = stored.log
     _same_log(stored, replace(log, system_id=server.system_id, timeline=server.timeline, database=server.database))
 
 
-def _same_log(stored: Position, found: LogIdentity) -> None:
+def _same_log(stored: LsnPosition, found: LogIdentity) -> None:
     for field in fields(LogIdentity):
         before, now = getattr(stored.log, field.name), getattr(found, field.name)
         if before == now:

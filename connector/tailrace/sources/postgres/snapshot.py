@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
 from tailrace.lsn import format_lsn
-from tailrace.position import Position, TableRead
+from tailrace.lsn_position import LsnPosition, TableRead
 from tailrace.sources.postgres.link import Link
 from tailrace.sqlname import quote, split_table
 
@@ -64,7 +64,7 @@ class TableReader:
         *,
         order_by: list[str],
         timestamp: str | None,
-        start: Position,
+        start: LsnPosition,
         exported: str | None,
     ) -> None:
         """`exported` names the slot's snapshot in its first session; later ones leave it out and filter."""
@@ -87,7 +87,7 @@ class TableReader:
         self._row_bytes = 0
         self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None)
 
-    def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], Position | None]:
+    def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], LsnPosition | None]:
         """The next rows and the position behind them; position None when the table is exhausted.
 
         How large rows are is known only once they are here, so `limit_bytes` is kept by the largest row so far.
@@ -111,9 +111,9 @@ class TableReader:
             rows.append(Row(self._columns, values, place, int(committed_ms or self._now_ms)))
         return rows, self._at(list(fetched[-1][2 : 2 + self._keys]))
 
-    def _at(self, after: list[str | None]) -> Position:
+    def _at(self, after: list[str | None]) -> LsnPosition:
         log, lsn = self._start.log, self._start.lsn
-        return Position(log, lsn, self._start.at_ms, table_read=TableRead(self.snapshot, after, self._rows))
+        return LsnPosition(log, lsn, self._start.at_ms, table_read=TableRead(self.snapshot, after, self._rows))
 
     def _declare(self, table: str, order_by: list[str], timestamp: str | None, after: list[str | None] | None) -> None:
         schema, name = split_table(table)

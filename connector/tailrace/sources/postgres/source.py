@@ -16,7 +16,8 @@ from tailrace import killpoint
 from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
-from tailrace.position import LogIdentity, Position, TableRead
+from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Step, admit, same_server
 from tailrace.sources.postgres.link import Link
@@ -80,6 +81,8 @@ class PostgresSource:
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
+        if stored is not None and not isinstance(stored, LsnPosition):
+            raise other_kind(stored, "Postgres")
         options = self._options
         self._control = self._connect(replication=False)
         self._stream = self._connect(replication=True)
@@ -171,7 +174,7 @@ class PostgresSource:
 
     def confirm(self, position: Position) -> None:
         """Tells the server that `position` is stored; it may let go of the log behind it."""
-        if self._table is None and position.lsn > self._confirmed:
+        if self._table is None and isinstance(position, LsnPosition) and position.lsn > self._confirmed:
             self._confirmed = position.lsn
             self._send_status()
 
@@ -194,7 +197,7 @@ class PostgresSource:
         self._links.append(link)
         return link
 
-    def _require_creatable(self, stored: Position | None, position: Position | None) -> None:
+    def _require_creatable(self, stored: LsnPosition | None, position: LsnPosition | None) -> None:
         """Refuses a first start that would not do what the settings say."""
         options = self._options
         if stored is None and position is not None and options.beginning:
@@ -220,12 +223,12 @@ class PostgresSource:
             "with --adopt.",
         )
 
-    def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[Position, str]:
+    def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[LsnPosition, str]:
         options = self._options
         now = time.time_ns() // 1_000_000
         # The intention is stored first. Killed between the next lines, a later start knows that a slot of this name
         # is ours and unused, and creates it anew; without it an unknown slot would have to be refused.
-        store(Position(found, 0, now, creating=True))
+        store(LsnPosition(found, 0, now, creating=True))
         killpoint.reached(killpoint.SLOT_INTENDED)
         if again:
             catalogue.drop_slot(self._control, options.slot)
@@ -233,9 +236,9 @@ class PostgresSource:
             self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
         killpoint.reached(killpoint.SLOT_CREATED)
-        return Position(found, lsn, now, table_read=TableRead("") if options.beginning else None), exported
+        return LsnPosition(found, lsn, now, table_read=TableRead("") if options.beginning else None), exported
 
-    def _open_table(self, start: Position, exported: str | None) -> Position:
+    def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
         self._table = TableReader(
             self._connect(replication=False),
@@ -263,7 +266,7 @@ class PostgresSource:
         self._urgent = True
         return Chunk([], self._transactions.position, more=False, urgent=True)
 
-    def _begin(self, start: Position) -> None:
+    def _begin(self, start: LsnPosition) -> None:
         schema, table = split_table(self._options.table)
         self._transactions = Transactions(
             start,

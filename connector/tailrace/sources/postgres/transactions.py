@@ -13,7 +13,7 @@ from dataclasses import replace
 from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.event import Column, Columns, Row
 from tailrace.lsn import format_lsn
-from tailrace.position import Cut, Position
+from tailrace.lsn_position import Cut, LsnPosition
 from tailrace.sources.postgres.pgoutput import (
     Begin,
     Commit,
@@ -34,7 +34,9 @@ _new_row = tuple.__new__
 class Transactions:
     """Follows the stream from `start`; `feed` one message after another, take `rows` and `position` in between."""
 
-    def __init__(self, start: Position, *, schema: str, table: str, halt_on_change: bool, relation_id: int = 0) -> None:
+    def __init__(
+        self, start: LsnPosition, *, schema: str, table: str, halt_on_change: bool, relation_id: int = 0
+    ) -> None:
         """The outbox is known by its name and by `relation_id`, which stays when the table is renamed."""
         self.rows: list[Row] = []
         self.relations_changed = False
@@ -62,7 +64,7 @@ class Transactions:
         return self._commit_lsn != 0
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LsnPosition:
         """Where reading would resume if all rows taken so far were published."""
         cut = self._skip
         if self._commit_lsn and self._seen > self._to_skip:

@@ -18,17 +18,19 @@ from tailrace.errors import (
     TailraceError,
     WrongLog,
 )
-from tailrace.position import Cut, LogIdentity, Position, TableRead
+from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres.admission import Admission, Slot, Step, admit
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 NEW_PUBLICATION = replace(LOG, publication="4.9/5/3")
 SLOT = Slot("tailrace_shop", "pgoutput", "shop", None, 100, "reserved", None, 0, None)
-AT = Position(LOG, 100, 5)
+AT = LsnPosition(LOG, 100, 5)
 END = 1000
 
 
-def judged(stored: Position | None, slot: Slot | None, *, found: LogIdentity = LOG, adopt: bool = False) -> Admission:
+def judged(
+    stored: LsnPosition | None, slot: Slot | None, *, found: LogIdentity = LOG, adopt: bool = False
+) -> Admission:
     return admit(stored, found, slot, server_lsn=END, adopt=adopt)
 
 
@@ -36,8 +38,8 @@ def judged(stored: Position | None, slot: Slot | None, *, found: LogIdentity = L
     ("stored", "slot", "step"),
     [
         (None, None, Step.CREATE),
-        (Position(LOG, 0, 5, creating=True), None, Step.CREATE),
-        (Position(LOG, 0, 5, creating=True), SLOT, Step.RECREATE),
+        (LsnPosition(LOG, 0, 5, creating=True), None, Step.CREATE),
+        (LsnPosition(LOG, 0, 5, creating=True), SLOT, Step.RECREATE),
         (AT, SLOT, Step.STREAM),
         (replace(AT, lsn=END), SLOT, Step.STREAM),
         (replace(AT, cut=Cut(120, 3)), SLOT, Step.STREAM),
@@ -46,7 +48,7 @@ def judged(stored: Position | None, slot: Slot | None, *, found: LogIdentity = L
         (AT, replace(SLOT, wal_status="unreserved"), Step.STREAM),
     ],
 )
-def test_what_may_start(stored: Position | None, slot: Slot | None, step: Step) -> None:
+def test_what_may_start(stored: LsnPosition | None, slot: Slot | None, step: Step) -> None:
     admission = judged(stored, slot)
     assert admission == Admission(step, stored if step is Step.STREAM else None)
 
@@ -57,7 +59,7 @@ def test_what_may_start(stored: Position | None, slot: Slot | None, step: Step) 
         (None, SLOT, LOG, SlotUnclaimed),
         (AT, None, LOG, SlotMissing),
         (AT, replace(SLOT, active_pid=9), LOG, SlotBusy),
-        (Position(LOG, 0, 5, creating=True), replace(SLOT, active_pid=9), LOG, SlotBusy),
+        (LsnPosition(LOG, 0, 5, creating=True), replace(SLOT, active_pid=9), LOG, SlotBusy),
         (AT, replace(SLOT, confirmed_lsn=101), LOG, SlotAhead),
         (replace(AT, cut=Cut(120, 3)), replace(SLOT, confirmed_lsn=101), LOG, SlotAhead),
         (AT, replace(SLOT, wal_status="lost"), LOG, SlotLost),
@@ -72,11 +74,11 @@ def test_what_may_start(stored: Position | None, slot: Slot | None, step: Step) 
         (AT, SLOT, replace(LOG, table="public.other"), WrongLog),
         (AT, SLOT, NEW_PUBLICATION, PublicationBroken),
         (AT, None, NEW_PUBLICATION, PublicationBroken),
-        (Position(LOG, 0, 5, creating=True), SLOT, replace(LOG, system_id="8"), WrongLog),
+        (LsnPosition(LOG, 0, 5, creating=True), SLOT, replace(LOG, system_id="8"), WrongLog),
     ],
 )
 def test_what_may_not(
-    stored: Position | None, slot: Slot | None, found: LogIdentity, error: type[TailraceError]
+    stored: LsnPosition | None, slot: Slot | None, found: LogIdentity, error: type[TailraceError]
 ) -> None:
     with pytest.raises(error) as caught:
         judged(stored, slot, found=found)
@@ -94,17 +96,17 @@ def test_an_unknown_slot_that_is_in_use_is_not_waited_for() -> None:
 @pytest.mark.parametrize("slot", [None, SLOT])
 def test_an_intention_survives_a_new_publication(slot: Slot | None) -> None:
     """Nothing was read through the old one, so there is nothing that it could have passed over."""
-    assert judged(Position(LOG, 0, 5, creating=True), slot, found=NEW_PUBLICATION).position is None
+    assert judged(LsnPosition(LOG, 0, 5, creating=True), slot, found=NEW_PUBLICATION).position is None
 
 
 def test_an_intention_of_another_server_with_no_slot_here_is_a_first_start() -> None:
-    stored = Position(LOG, 0, 5, creating=True)
+    stored = LsnPosition(LOG, 0, 5, creating=True)
     assert judged(stored, None, found=replace(LOG, system_id="8")).step is Step.CREATE
 
 
 class TestAdopt:
     def test_no_position(self) -> None:
-        assert judged(None, SLOT, adopt=True) == Admission(Step.STREAM, Position(LOG, 100, 0))
+        assert judged(None, SLOT, adopt=True) == Admission(Step.STREAM, LsnPosition(LOG, 100, 0))
 
     def test_no_slot_and_no_position_is_a_first_start(self) -> None:
         assert judged(None, None, adopt=True).step is Step.CREATE
@@ -114,7 +116,7 @@ class TestAdopt:
             judged(AT, None, adopt=True)
 
     def test_an_intention_is_carried_out(self) -> None:
-        assert judged(Position(LOG, 0, 5, creating=True), SLOT, adopt=True).step is Step.RECREATE
+        assert judged(LsnPosition(LOG, 0, 5, creating=True), SLOT, adopt=True).step is Step.RECREATE
 
     @pytest.mark.parametrize("cut", [None, Cut(150, 3)])
     def test_a_new_publication_keeps_the_position(self, cut: Cut | None) -> None:
@@ -124,17 +126,17 @@ class TestAdopt:
 
     def test_a_slot_ahead_is_taken_where_it_stands(self) -> None:
         admission = judged(replace(AT, cut=Cut(120, 3)), replace(SLOT, confirmed_lsn=500), adopt=True)
-        assert admission == Admission(Step.STREAM, Position(LOG, 500, 5))
+        assert admission == Admission(Step.STREAM, LsnPosition(LOG, 500, 5))
 
     def test_another_log_is_taken_from_its_slot(self) -> None:
         promoted = replace(LOG, timeline=2)
         admission = judged(replace(AT, lsn=500), SLOT, found=promoted, adopt=True)
-        assert admission == Admission(Step.STREAM, Position(promoted, 100, 5))
+        assert admission == Admission(Step.STREAM, LsnPosition(promoted, 100, 5))
 
     def test_a_position_beyond_the_log_is_not_kept(self) -> None:
         """The server would pass over everything up to it, silently."""
         admission = judged(replace(AT, lsn=END + 1), SLOT, adopt=True)
-        assert admission == Admission(Step.STREAM, Position(LOG, 100, 5))
+        assert admission == Admission(Step.STREAM, LsnPosition(LOG, 100, 5))
 
     @pytest.mark.parametrize(
         ("slot", "error"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.lsn import format_lsn
-from tailrace.position import Cut, LogIdentity, Position
+from tailrace.lsn_position import Cut, LogIdentity, LsnPosition
 from tailrace.sources.postgres.transactions import Transactions
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
@@ -54,8 +54,8 @@ def message() -> bytes:
     return b"M" + struct.pack(">BQ", 0, 5) + b"p\0" + struct.pack(">I", 1) + b"x"
 
 
-def following(start: Position | None = None, *, halt: bool = False, relation_id: int = 0) -> Transactions:
-    position = start or Position(LOG, 100, 5)
+def following(start: LsnPosition | None = None, *, halt: bool = False, relation_id: int = 0) -> Transactions:
+    position = start or LsnPosition(LOG, 100, 5)
     return Transactions(position, schema="public", table="outbox", halt_on_change=halt, relation_id=relation_id)
 
 
@@ -75,7 +75,7 @@ def test_a_transaction_moves_the_position_to_its_end_lsn() -> None:
     feed(transactions, commit(200, 248, at=3 * MICROS))
     assert ids(transactions) == ["a", "b"]
     assert not transactions.open
-    assert transactions.position == Position(LOG, 248, 946_684_803_000)
+    assert transactions.position == LsnPosition(LOG, 248, 946_684_803_000)
     assert [row.place for row in transactions.rows] == ["0/C8:1", "0/C8:2"]
     assert {row.committed_ms for row in transactions.rows} == {946_684_801_000}
 
@@ -83,19 +83,19 @@ def test_a_transaction_moves_the_position_to_its_end_lsn() -> None:
 def test_inside_a_transaction_the_position_is_the_end_before_it_and_a_cut() -> None:
     transactions = following()
     feed(transactions, begin(200), relation())
-    assert transactions.position == Position(LOG, 100, 5)
+    assert transactions.position == LsnPosition(LOG, 100, 5)
     feed(transactions, insert("a"), insert("b"))
-    assert transactions.position == Position(LOG, 100, 5, Cut(200, 2))
+    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 2))
 
 
 def test_rows_already_published_are_skipped_by_ordinal() -> None:
-    start = Position(LOG, 100, 5, Cut(200, 2))
+    start = LsnPosition(LOG, 100, 5, Cut(200, 2))
     transactions = following(start)
     feed(transactions, begin(200), relation(), insert("a"))
     assert transactions.position == start, "half skipped is still where it was"
     feed(transactions, insert("b"), insert("c"))
     assert ids(transactions) == ["c"]
-    assert transactions.position == Position(LOG, 100, 5, Cut(200, 3))
+    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 3))
     feed(transactions, commit(200), begin(300), insert("d"), commit(300))
     assert ids(transactions) == ["c", "d"]
     assert transactions.position.cut is None
@@ -103,7 +103,7 @@ def test_rows_already_published_are_skipped_by_ordinal() -> None:
 
 
 def test_a_transaction_that_was_published_whole_but_for_its_commit() -> None:
-    transactions = following(Position(LOG, 100, 5, Cut(200, 2)))
+    transactions = following(LsnPosition(LOG, 100, 5, Cut(200, 2)))
     feed(transactions, begin(200), relation(), insert("a"), insert("b"), commit(200))
     assert ids(transactions) == []
     assert transactions.position.cut is None
@@ -111,7 +111,7 @@ def test_a_transaction_that_was_published_whole_but_for_its_commit() -> None:
 
 
 def test_rows_of_other_tables_are_neither_taken_nor_counted() -> None:
-    transactions = following(Position(LOG, 100, 5, Cut(200, 1)))
+    transactions = following(LsnPosition(LOG, 100, 5, Cut(200, 1)))
     feed(transactions, begin(200), relation(OTHER, "orders"), insert("x", OTHER), relation(), insert("a"))
     feed(transactions, insert("y", OTHER), insert("b"))
     assert ids(transactions) == ["b"]
@@ -132,10 +132,10 @@ def test_logical_messages_are_no_events() -> None:
 def test_a_keepalive_moves_an_idle_position_and_never_backwards() -> None:
     transactions = following()
     assert transactions.idle(150, 9)
-    assert transactions.position == Position(LOG, 150, 9)
+    assert transactions.position == LsnPosition(LOG, 150, 9)
     assert not transactions.idle(150, 10)
     assert not transactions.idle(149, 10)
-    assert transactions.position == Position(LOG, 150, 9)
+    assert transactions.position == LsnPosition(LOG, 150, 9)
 
 
 def test_a_keepalive_inside_a_transaction_is_ignored() -> None:
@@ -146,7 +146,7 @@ def test_a_keepalive_inside_a_transaction_is_ignored() -> None:
 
 
 def test_a_keepalive_before_the_rest_of_a_cut_transaction_is_ignored() -> None:
-    start = Position(LOG, 100, 5, Cut(200, 2))
+    start = LsnPosition(LOG, 100, 5, Cut(200, 2))
     transactions = following(start)
     assert not transactions.idle(150, 9)
     assert transactions.position == start
@@ -174,7 +174,7 @@ def test_a_keepalive_behind_rows_that_wait_is_ignored() -> None:
     ids=["begin in begin", "commit of another", "commit of none", "the cut one is missing", "the cut one shrank"],
 )
 def test_disorder_is_refused(start: Cut | None, messages: list[bytes]) -> None:
-    transactions = following(Position(LOG, 100, 5, start))
+    transactions = following(LsnPosition(LOG, 100, 5, start))
     with pytest.raises(ProtocolError):
         feed(transactions, *messages)
 
@@ -269,7 +269,7 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
         log.append((lsn, transaction))
         lsn += COMMIT_SIZE + transaction.gap
     expected = [f"{format_lsn(at)}:{n + 1}" for at, written in log for n in range(len(written.rows))]
-    stored = Position(LOG, 150, 0)
+    stored = LsnPosition(LOG, 150, 0)
     published: list[str] = []
     transactions, stream = following(stored), served(log, stored.lsn)
     # Whatever the script of reads, the last ones take all that is left.
@@ -288,6 +288,6 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
         published += [row.place for row in transactions.rows]
         assert ids(transactions) == [row.place for row in transactions.rows]
         assert transactions.position.progress >= stored.progress
-        stored = Position.from_json(transactions.position.to_json())
+        stored = LsnPosition.from_json(transactions.position.to_json())
     assert published == expected
     assert stored.cut is None

@@ -1,0 +1,62 @@
+"""What the settings of a source must look like together: one database, and nothing that only the other one has."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+
+from tailrace.config.kafka_settings import wrong
+from tailrace.config.secrets import Secret, connection_secret
+
+POSTGRES_ONLY = ("table", "slot", "publication", "failover", "on_change")
+MONGO_ONLY = ("collection",)
+_ADDRESS = {
+    "postgres": "postgres: postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",
+    "mongo": "mongo: mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0",
+}
+
+
+def mongo_address(given: object) -> object:
+    if not isinstance(given, str | Secret):
+        return given
+    secret = connection_secret(given)
+    if not re.fullmatch(r"mongodb(\+srv)?://\S+", secret.reveal()):
+        raise wrong("a MongoDB address: mongodb://… or mongodb+srv://…", f"write `{_ADDRESS['mongo']}`")
+    return secret
+
+
+def one_or_more(given: object) -> object:
+    return (given,) if isinstance(given, str) else given
+
+
+def collections(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Of one database, because one stream watches one collection or one database."""
+    expected = "the outbox collection as database.collection, or a list of several of one database"
+    if not all(re.fullmatch(r"[^\s/\\.\"$*<>:|?]{1,63}\.[^\s$\0]{1,190}", name) for name in names) or not names:
+        raise wrong(expected, "write it like `collection: shop.outbox`")
+    if len({name.partition(".")[0] for name in names}) > 1 or len(set(names)) < len(names):
+        raise wrong(expected, "make a pipeline for each database, and name each collection once")
+    return names
+
+
+def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool, has_outbox: bool) -> None:
+    """Refuses both, neither, and settings of the one for the other."""
+    if has_postgres == has_mongo:
+        if has_mongo:
+            raise wrong("one database", "remove source.postgres or source.mongo: a pipeline tails one", "source")
+        kind = "mongo" if {"mongo", *MONGO_ONLY} & given and "postgres" not in given else "postgres"
+        raise wrong("an address of the database", f"add `{_ADDRESS[kind]}` under `source:`", "source", kind)
+    own, foreign = (("postgres", MONGO_ONLY), ("mongo", POSTGRES_ONLY))[has_mongo]
+    for name in foreign:
+        if name in given:
+            raise wrong(f"nothing: it is not a setting of source.{own}", "remove it", "source", name)
+    needed = "table" if own == "postgres" else "collection"
+    if not has_outbox:
+        example = "table: public.outbox" if own == "postgres" else "collection: shop.outbox"
+        raise wrong(f"the outbox {needed}", f"add `{example}` under `source:`", "source", needed)
+
+
+MongoAddress = Annotated[Secret, BeforeValidator(mongo_address)]
+Collections = Annotated[tuple[str, ...], BeforeValidator(one_or_more), AfterValidator(collections)]

@@ -1,0 +1,31 @@
+"""Has this pipeline run before? Kafka's traces of it, for a source whose server keeps none.
+
+A replication slot remembers its pipeline; a change stream does not. Were the offsets topic lost, a start would look
+like a first one and pass over everything since. The dead-letter topic is made at the first start and tells otherwise.
+"""
+
+from __future__ import annotations
+
+from tailrace.errors import PositionForgotten
+from tailrace.kafka.claim import SUFFIX
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.offsets import Admin, read_keys
+from tailrace.kafka.status import status_key
+from tailrace.kafka.topics import partition_counts
+
+
+def require_remembered(options: KafkaOptions, admin: Admin) -> None:
+    """Refuses a pipeline that has a dead-letter topic, and nothing at all on the offsets topic."""
+    existing = partition_counts(admin)
+    if options.dead_letter_topic not in existing:
+        return
+    ours = {options.pipeline.encode(), status_key(options.pipeline), (options.pipeline + SUFFIX).encode()}
+    if options.offsets_topic in existing and read_keys(options, ours, committed=False):
+        return
+    raise PositionForgotten(
+        f"the pipeline has a dead-letter topic, {options.dead_letter_topic}, but no trace on {options.offsets_topic}",
+        why="It has run before, and the offsets topic was deleted or is another one now: where to go on is not known.",
+        remedy="Check kafka.offsets_topic and pipeline. If this is its first start, or the position is lost for good, "
+        "start once with --adopt: it begins as source.start says, and what is already published may come again or be "
+        "passed over.",
+    )

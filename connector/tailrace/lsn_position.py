@@ -1,0 +1,111 @@
+"""A place in Postgres's log: an LSN, and what more it takes to go on there.
+
+It is the end of the last complete transaction. Inside a very large transaction it also says how many of
+its rows are already published (a `Cut`), and while the first rows are read from the table itself it says how far
+that reading came (a `TableRead`). It is tagged with the log it belongs to: a position of another log is refused,
+never compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tailrace.lsn import format_lsn, parse_lsn
+
+SOURCE = "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log a position belongs to, and through what it was read.
+
+    `publication` is a fingerprint of the publication's catalogue rows: dropping and creating it anew, or taking
+    the table out and putting it back, changes the fingerprint, because rows may have been passed over meanwhile.
+    """
+
+    system_id: str
+    timeline: int
+    database: str
+    slot: str
+    table: str
+    publication: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A transaction published only in part: the LSN of its commit record, and how many rows are out."""
+
+    commit_lsn: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """Progress of reading the rows that were in the table before the slot began.
+
+    `snapshot` is the text of `pg_current_snapshot()` under the slot's exported snapshot: with it a later session
+    can still tell the rows before it from the rows after it. `after` is the sort key of the last published row, `rows`
+    how many are published.
+    """
+
+    snapshot: str
+    after: list[str | None] | None = None
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LsnPosition:
+    """Where the pipeline stands. `at_ms` is the source's clock there, for lag in seconds."""
+
+    log: LogIdentity
+    lsn: int
+    at_ms: int
+    cut: Cut | None = None
+    table_read: TableRead | None = None
+    creating: bool = False
+    """The slot is about to be created: nothing has been published from it, so it may be created anew."""
+
+    def __str__(self) -> str:
+        if self.creating:
+            return "creating the slot"
+        if self.table_read:
+            return f"{format_lsn(self.lsn)} (reading the table)"
+        if self.cut:
+            return f"{format_lsn(self.lsn)}+{self.cut.rows} rows of {format_lsn(self.cut.commit_lsn)}"
+        return format_lsn(self.lsn)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Sorts positions of one log by how far they are; the table comes before the stream."""
+        stage = 0 if self.creating else 1 if self.table_read else 2
+        return (stage, self.lsn, self.cut.rows if self.cut else 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form: LSNs as Postgres writes them, so that a person can read the offsets topic."""
+        stored: dict[str, Any] = {
+            "source": SOURCE,
+            "lsn": format_lsn(self.lsn),
+            "at_ms": self.at_ms,
+            "log": asdict(self.log),
+        }
+        if self.cut:
+            stored["cut"] = {"commit_lsn": format_lsn(self.cut.commit_lsn), "rows": self.cut.rows}
+        if self.table_read:
+            stored["table_read"] = asdict(self.table_read)
+        if self.creating:
+            stored["creating"] = True
+        return stored
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> LsnPosition:
+        """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
+        cut, table_read = stored.get("cut"), stored.get("table_read")
+        return cls(
+            log=LogIdentity(**stored["log"]),
+            lsn=parse_lsn(stored["lsn"]),
+            at_ms=int(stored["at_ms"]),
+            cut=Cut(parse_lsn(cut["commit_lsn"]), int(cut["rows"])) if cut else None,
+            table_read=TableRead(**table_read) if table_read else None,
+            creating=bool(stored.get("creating", False)),
+        )

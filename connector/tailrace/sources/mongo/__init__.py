@@ -1,0 +1,1 @@
+"""MongoDB change streams: what to ask for, what the answers mean, and the conversation."""

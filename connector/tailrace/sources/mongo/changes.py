@@ -1,0 +1,145 @@
+"""Turns the changes of a stream into rows and the position behind them. Pure: no IO, no clock.
+
+Only what a majority of the members has committed arrives, in commit order; the changes of one transaction follow each
+other and share its cluster time. Every change has a token of its own, so the position behind any of them is exact. A
+change that came in fragments is one change: its position is that of the last fragment.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from bson import json_util
+from bson.timestamp import Timestamp
+
+from tailrace.errors import CollectionGone, ProtocolError
+from tailrace.event import Row
+from tailrace.sources.mongo.decoding import decoded
+from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
+from tailrace.token_position import ClusterTime, TokenPosition
+
+Token = dict[str, Any]
+TIMESTAMP = "82"
+"""How a token begins that is made of a cluster time first: all of them, since MongoDB 4.2."""
+
+
+class Changes:
+    """Follows the stream from `start`; `feed` one change after another, take `rows` and `position` in between."""
+
+    def __init__(self, start: TokenPosition, documents: Documents, *, passing: ClusterTime | None = None) -> None:
+        """Ends of a collection up to the time `passing` are passed over: a person has seen them."""
+        self.rows: list[Row] = []
+        self._start = start
+        self._documents = documents
+        self._passing = passing
+        self._token = start.token
+        self._time = (start.time.seconds, start.time.increment)
+        self._ordinal = start.ordinal
+        self._at_ms = start.at_ms
+        self._fragments: Document = {}
+
+    @property
+    def position(self) -> TokenPosition:
+        """Where reading would resume if all rows taken so far were published."""
+        return replace(
+            self._start,
+            token=self._token,
+            time=ClusterTime(*self._time),
+            at_ms=self._at_ms,
+            ordinal=self._ordinal,
+            collection_read=None,
+        )
+
+    def feed(self, raw: bytes) -> None:
+        """Takes one change as the server sent it; its row, if it has one, is appended to `rows`."""
+        change = decoded(raw)
+        if "splitEvent" in change or self._fragments:
+            whole = self._assembled(change)
+            if whole is None:
+                return
+            change = whole
+        stamp: Timestamp = change["clusterTime"]
+        time = (stamp.time, stamp.inc)
+        token = change["_id"]
+        # Asked for by time, the server begins with changes of that very time, those before the position included.
+        if token["_data"] <= self._token["_data"]:
+            return
+        if change["operationType"] != "insert":
+            self._ended(change, ClusterTime(*time))
+            self._token, self._time, self._ordinal = plain_token(token), time, 0
+            return
+        ordinal = self._ordinal + 1 if time == self._time else 1
+        wall = milliseconds(change.get("wallTime"))
+        at_ms = wall if wall is not None else stamp.time * 1000
+        place = f"{stamp.time}.{stamp.inc}:{ordinal}"
+        self.rows.append(self._documents.row(change["fullDocument"], place, at_ms))
+        self._token, self._time, self._ordinal, self._at_ms = plain_token(token), time, ordinal, at_ms
+
+    def idle(self, token: Token) -> None:
+        """The server has looked as far as `token`, and there was nothing more for us."""
+        if self._fragments or token["_data"] <= self._token["_data"]:
+            return
+        self._token = plain_token(token)
+        time = token_time(token)
+        if time is not None and time.pair != self._time:
+            self._time, self._ordinal = time.pair, 0
+            self._at_ms = max(self._at_ms, time.seconds * 1000)
+
+    def _assembled(self, fragment: Document) -> Document | None:
+        """The whole change when its last fragment is there: each brings fields that the others lack."""
+        part = fragment.pop("splitEvent", {"fragment": 0, "of": 0})
+        number, of = int(part["fragment"]), int(part["of"])
+        before = self._fragments.get("", 0)
+        if number != before + 1:
+            raise ProtocolError(
+                f"behind fragment {before} of a change came {f'fragment {number} of {of}' if of else 'a whole one'}",
+                remedy="Start again; if it comes back, report it with the server's version.",
+            )
+        self._fragments.update(fragment)
+        self._fragments[""] = number
+        if number < of:
+            return None
+        whole, self._fragments = self._fragments, {}
+        del whole[""]
+        return whole
+
+    def _ended(self, change: Document, time: ClusterTime) -> None:
+        if self._passing is not None and time.pair <= self._passing.pair:
+            return
+        name, new_name = (".".join(map(str, change.get(part, {}).values())) for part in ("ns", "to"))
+        what = {
+            "drop": f"the collection {name} was dropped",
+            "rename": f"the collection {name} was renamed to {new_name}",
+            "dropDatabase": f"the database {name} was dropped",
+        }.get(change["operationType"], "the server has ended the stream: what it watched is gone")
+        raise CollectionGone(
+            f"{what} at {time}",
+            why="What was inserted before is published already, or will be at that start. What is inserted from now on "
+            "under that name is another collection.",
+            remedy="Create the collection again if it is to be followed, then start once with --adopt: that goes on "
+            "behind this point.",
+        )
+
+
+def plain_token(token: Token) -> Token:
+    """As JSON: nearly always one text, beside it type bits where the document's `_id` holds numbers."""
+    if len(token) == 1:
+        return token
+    plain: Token = json.loads(json_util.dumps(token, json_options=STRICT))
+    return plain
+
+
+def server_token(token: Token) -> Token:
+    """The stored form as the server gave it."""
+    given: Token = json_util.loads(json.dumps(token), json_options=STRICT)
+    return given
+
+
+def token_time(token: Token) -> ClusterTime | None:
+    """The cluster time at the head of a token; None for one of another make."""
+    data = str(token["_data"])
+    if not data.startswith(TIMESTAMP) or len(data) < 18:
+        return None
+    return ClusterTime(int(data[2:10], 16), int(data[10:18], 16))

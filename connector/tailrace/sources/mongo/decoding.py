@@ -1,0 +1,65 @@
+"""Bytes of the server's -> a document, whatever the bytes. Pure.
+
+A server looks at the frame of a document, not at what is inside: it takes a UUID of three bytes, or binary data that
+lies about its length, and the driver then refuses the whole answer. One such value must not stop a pipeline, so what
+the driver refuses is read field by field, and the values that are at fault stay as they are: `Malformed`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import bson
+from bson.errors import InvalidBSON
+
+from tailrace.sources.mongo.documents import CODEC, Document, Malformed
+
+DOCUMENT, ARRAY, BINARY, REGEX, DB_POINTER = 3, 4, 5, 11, 12
+FRAMED = {DOCUMENT, ARRAY, 15}
+"""Their length counts itself, too."""
+FIXED = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
+
+_length = struct.Struct("<i")
+
+
+def decoded(raw: bytes) -> Document:
+    """The document; what is no proper BSON inside of it is Malformed."""
+    try:
+        return bson.decode(raw, CODEC)
+    except InvalidBSON:
+        return {name: value for kind, field in _fields(raw) for name, value in _field(kind, field).items()}
+
+
+def _field(kind: int, field: bytes) -> Document:
+    try:
+        return bson.decode(_framed(field), CODEC)
+    except InvalidBSON:
+        end = field.index(0, 1)
+        name = field[1:end].decode(errors="surrogateescape")
+        return {name: decoded(field[end + 1 :]) if kind == DOCUMENT else Malformed(field)}
+
+
+def _framed(field: bytes) -> bytes:
+    return _length.pack(len(field) + 5) + field + b"\0"
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and bytes of each field: kind, name, value."""
+    at = 4
+    while raw[at]:
+        value = raw.index(0, at + 1) + 1
+        end = value + _size(raw, raw[at], value)
+        yield raw[at], raw[at:end]
+        at = end
+
+
+def _size(raw: bytes, kind: int, at: int) -> int:
+    if kind in FIXED:
+        return FIXED[kind]
+    if kind == REGEX:
+        return raw.index(0, raw.index(0, at) + 1) + 1 - at
+    length: int = _length.unpack_from(raw, at)[0]
+    if kind in FRAMED:
+        return length
+    return 4 + length + {BINARY: 1, DB_POINTER: 12}.get(kind, 0)

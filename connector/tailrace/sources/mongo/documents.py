@@ -1,0 +1,258 @@
+"""A BSON document -> a row: each field a column, each value a text. Pure.
+
+What consumers get is plain JSON, not Extended JSON: no `$oid`, no `$date`. The mapping is fixed and documented
+(docs/mongodb.md): an ObjectId is its hexadecimal text, a date an RFC 3339 text in UTC, a Decimal128 and a UUID are
+texts, an int64 is a number with all its digits, other binary data is Base64. What has no plain JSON form (NaN, an
+infinity, MinKey) makes the document unreadable, and so does what is no proper BSON, which servers take as it comes.
+That is the document's fault alone: it travels on as a row that says why, and is set aside like any other event that
+cannot be published.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from datetime import datetime
+from decimal import DecimalException
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import orjson
+from bson import json_util
+from bson.binary import UUID_SUBTYPE, Binary, UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.dbref import DBRef
+from bson.decimal128 import Decimal128
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.regex import Regex
+from bson.timestamp import Timestamp
+
+from tailrace.event import TEXT, UNREADABLE, Column, Columns, Row
+
+Document = dict[str, Any]
+
+CODEC: CodecOptions[Document] = CodecOptions(
+    document_class=dict,
+    # A date that Python cannot hold, or a text that is not UTF-8, must not spoil the answer it came in.
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    unicode_decode_error_handler="surrogateescape",
+    # A UUID stays binary data until it is told: what was read can then be sent back as it is.
+    uuid_representation=UuidRepresentation.UNSPECIFIED,
+)
+STRICT = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    uuid_representation=UuidRepresentation.UNSPECIFIED,
+)
+DATES = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
+PAYLOADS = frozenset({dict, list, str, NoneType})
+SHAPES = 256
+"""How many sets of further fields are remembered; documents of one service have a handful."""
+REFLAGS = {2: "i", 4: "l", 8: "m", 16: "s", 32: "u", 64: "x"}
+
+NOT_TEXT = "a text in it is not valid UTF-8"
+UUID_BYTES = 16
+
+_new_row = tuple.__new__
+
+
+class Malformed:
+    """A value that is no proper BSON: the bytes of its field."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+
+class UnmappableError(ValueError):
+    """A value without a plain JSON form."""
+
+
+class Documents:
+    """Makes rows of documents. `required` fields must be there, `optional` may be; others come as further columns."""
+
+    def __init__(
+        self, required: tuple[str, ...], optional: tuple[str, ...], payload: str, ignored: frozenset[str] = frozenset()
+    ) -> None:
+        self._required = required
+        self._fields = required + optional
+        self._payload = payload
+        self._known = ignored.union(self._fields)
+        self._columns: dict[tuple[str, ...], Columns] = {}
+
+    def row(self, document: Document, place: str, committed_ms: int) -> Row:
+        """The row of `document`; never fails."""
+        try:
+            return _new_row(Row, (*self._columns_of(document), place, committed_ms))
+        except UnmappableError as error:
+            return unreadable(document, str(error), place, committed_ms)
+        except UnicodeEncodeError:
+            return unreadable(document, NOT_TEXT, place, committed_ms)
+
+    def _columns_of(self, document: Document) -> tuple[Columns, tuple[bytes | None, ...]]:
+        known = self._known
+        further = tuple([name for name in document if name not in known])
+        columns = self._columns.get(further)
+        if columns is None:
+            columns = self._remember(further)
+        get = document.get
+        values = [_TEXT.get(type(value), field_text)(value) for value in map(get, self._fields + further)]
+        if None in values:
+            for name in self._required:
+                if name not in document:
+                    raise UnmappableError(f"the document has no field {name!r}")
+        payload = get(self._payload)
+        if type(payload) not in PAYLOADS and not isinstance(payload, bytes):
+            kind = type(payload).__name__
+            raise UnmappableError(f"the payload is a bare {kind}: expected a document, an array, a text or binary data")
+        return columns, tuple(values)
+
+    def _remember(self, further: tuple[str, ...]) -> Columns:
+        if len(self._columns) >= SHAPES:
+            self._columns.clear()
+        for name in further:
+            name.encode()  # what cannot be written cannot be a header's name
+        columns = self._columns[further] = tuple(Column(name, TEXT) for name in self._fields + further)
+        return columns
+
+
+def unreadable(document: Document, why: str, place: str, committed_ms: int) -> Row:
+    """A row that keeps the document, as Extended JSON, beside the reason why it cannot be an event."""
+    kept = json_util.dumps(_tellable(document), json_options=STRICT)
+    return Row(UNREADABLE, (kept.encode(errors="backslashreplace"), why.encode()), place, committed_ms)
+
+
+def field_text(value: object) -> bytes:
+    """A value as it would stand in JSON, but a text without its quotes, and binary data as it is."""
+    if isinstance(value, bytes):
+        return _uuid(value).encode() if _is_uuid(value) else bytes(value)
+    text = json_text(value)
+    if text.startswith(b'"'):
+        unquoted: str = orjson.loads(text)
+        return unquoted.encode()
+    return text
+
+
+def json_text(value: object) -> bytes:
+    """The plain JSON of a value; UnmappableError for what has none."""
+    try:
+        text = orjson.dumps(value, _plain, DATES)
+    except orjson.JSONEncodeError as error:
+        # Our own refusal comes wrapped; anything else is a text with bytes that are not UTF-8.
+        if isinstance(error.__cause__, UnmappableError):
+            raise error.__cause__ from None
+        raise UnmappableError(NOT_TEXT) from None
+    if b"null" in text:
+        _require_finite(value)  # written as null, silently
+    return text
+
+
+def _require_finite(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnmappableError(f"a number in it is {value}, which JSON does not have")
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _require_finite(each)
+
+
+def _plain(value: object) -> object:
+    convert = _PLAIN.get(type(value))
+    if convert is not None:
+        return convert(value)
+    if isinstance(value, bytes):
+        return _uuid(value) if _is_uuid(value) else base64.b64encode(value).decode()
+    raise UnmappableError(f"a value in it is a {type(value).__name__}, which has no place in JSON")
+
+
+def _is_uuid(value: bytes) -> bool:
+    return isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_BYTES
+
+
+def _uuid(value: bytes) -> str:
+    return str(UUID(bytes=bytes(value)))
+
+
+def _decimal(value: Decimal128) -> str:
+    try:
+        finite = value.to_decimal().is_finite()
+    except DecimalException:
+        raise UnmappableError("a decimal in it has more than 34 digits, which none can have") from None
+    if not finite:
+        raise UnmappableError(f"a decimal in it is {value}, which JSON does not have")
+    return str(value)
+
+
+def _far_date(value: DatetimeMS) -> str:
+    raise UnmappableError(f"a date in it, {int(value)} ms from 1970, is outside of the years 1 to 9999")
+
+
+def _regex(value: Regex[Any]) -> str:
+    return f"/{value.pattern}/{''.join(letter for bit, letter in REFLAGS.items() if value.flags & bit)}"
+
+
+def _reference(value: DBRef) -> Document:
+    plain = dict(value.as_doc())
+    _require_finite(plain)
+    return plain
+
+
+def _malformed(_: Malformed) -> str:
+    raise UnmappableError("a value in it is not proper BSON")
+
+
+def _no_place(value: object) -> object:
+    raise UnmappableError(f"a value in it is a {type(value).__name__}, which has no place in JSON")
+
+
+_PLAIN: dict[type, Callable[[Any], object]] = {
+    ObjectId: str,
+    Decimal128: _decimal,
+    DatetimeMS: _far_date,
+    Timestamp: lambda value: {"t": value.time, "i": value.inc},
+    Regex: _regex,
+    DBRef: _reference,
+    Malformed: _malformed,
+    MinKey: _no_place,
+    MaxKey: _no_place,
+}
+
+
+_TEXT: dict[type, Callable[[Any], bytes | None]] = {
+    str: str.encode,
+    NoneType: lambda _: None,
+    dict: json_text,
+    list: json_text,
+    int: lambda value: b"%d" % value,
+    datetime: lambda value: orjson.dumps(value, option=DATES)[1:-1],
+    ObjectId: lambda value: str(value).encode(),
+}
+"""The usual kinds by a short way; `field_text` gives the same for each."""
+
+
+def _tellable(value: object) -> object:
+    """The same with the few things that even Extended JSON cannot tell as binary data."""
+    if isinstance(value, dict):
+        return {name: _tellable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_tellable(each) for each in value]
+    if isinstance(value, Malformed):
+        return Binary(value.raw)
+    if isinstance(value, Decimal128):
+        try:
+            str(value)
+        except DecimalException:
+            return Binary(value.bid)
+    return value
+
+
+def milliseconds(value: object) -> int | None:
+    """A date of the server's as Unix milliseconds; None for what is no date."""
+    if isinstance(value, datetime):
+        return int(DatetimeMS(value))
+    return int(value) if isinstance(value, DatetimeMS) else None

@@ -1,0 +1,252 @@
+"""The MongoDB source: admission, the documents already there, then the stream; one `read` for both.
+
+The server keeps no place for us, so nothing is confirmed to it: its log is as long as it is, and the stored position
+alone says where to go on. So that a quiet outbox does not fall off the end of that log, the position follows the
+server's own token when there is nothing to publish.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from bson import Timestamp
+
+from tailrace import killpoint
+from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError
+from tailrace.event import Chunk
+from tailrace.position import Position, other_kind
+from tailrace.sources.mongo.admission import require_continuable
+from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
+from tailrace.sources.mongo.decoding import decoded
+from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.server import Client, ServerFacts, collection_ids, connect, conversation, identify
+from tailrace.sources.mongo.snapshot import CollectionReader
+from tailrace.sources.mongo.stream import Cursor, Stream
+from tailrace.sources.mongo.watched import Stage, can_split
+from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
+from tailrace.wake import Wake
+
+
+class MongoSource:
+    """Implements `pipeline.Source`; owned by one thread."""
+
+    def __init__(self, options: MongoOptions, *, wake: Wake) -> None:
+        """`wake` ends a waiting `read` early."""
+        self._options = options
+        self._wake = wake
+        self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        self._client: Client | None = None
+        self._collection: CollectionReader | None = None
+        self._stream: Stream | None = None
+        self._changes: deque[bytes] = deque()
+        self._token: dict[str, object] | None = None
+        self._ended = False
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        """Starts at `stored`, or now, or with what is there; `store` writes a position durably at once."""
+        if stored is not None and not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        options = self._options
+        self._client = connect(options.uri, app_name=options.app_name, timeout=options.link_timeout)
+        facts = identify(self._client)
+        self._splits = can_split(facts.version)
+        ids = collection_ids(self._client, options.database, options.collections, create=options.create)
+        found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        start = self._begin(stored, found, facts)
+        if start != stored:
+            store(start)
+        self._following = Changes(start, self._documents, passing=facts.now if options.adopt else None)
+        if start.collection_read is not None:
+            self._leave()
+            self._open_collection(start, fresh=stored is None or stored.collection_read is None)
+        else:
+            killpoint.reached(killpoint.STREAM_STARTED)
+        return start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
+        if self._collection is not None:
+            return self._read_collection(limit, limit_bytes)
+        following = self._following
+        rows = following.rows = []
+        taken = self._take(limit, limit_bytes)
+        if not rows and not self._more and wait:
+            self._poll.poll(wait * 1000)
+            taken = self._take(limit, limit_bytes)
+        if rows:
+            killpoint.reached(killpoint.ROWS_READ)
+        return Chunk(rows, following.position, self._more, taken if rows else 0)
+
+    @property
+    def _more(self) -> bool:
+        return bool(self._changes) or (self._stream is not None and self._stream.waiting)
+
+    def _take(self, limit: int, limit_bytes: int) -> int:
+        """Feeds what has arrived to the changes: how many bytes that was."""
+        following, changes, taken = self._following, self._changes, 0
+        while len(following.rows) < limit and taken < limit_bytes:
+            if not changes:
+                if not self._next_batch():
+                    break
+                continue
+            raw = changes.popleft()
+            taken += len(raw)
+            following.feed(raw)
+            if not changes and self._token is not None:
+                following.idle(self._token)
+                self._token = None
+        return taken
+
+    def _next_batch(self) -> bool:
+        if self._stream is None:
+            return False
+        if self._ended:
+            self._reopen()
+            return False
+        batch = self._stream.take()
+        if batch is None:
+            return False
+        self._changes.extend(batch.changes)
+        self._ended = batch.ended
+        if batch.changes:
+            self._token = batch.token
+        elif batch.token is not None:
+            self._following.idle(batch.token)
+        return True
+
+    def settle(self) -> None:
+        """The stream itself vouches for what lies before its token."""
+
+    def confirm(self, position: Position) -> None:
+        """There is nobody to tell: the server keeps no place for us."""
+
+    def keep_alive(self) -> None:
+        """There is nothing to keep: the thread that asks ahead waits, and the server's cursor with it."""
+
+    def close(self) -> None:
+        self._leave()
+        if self._collection is not None:
+            self._collection.close()
+            self._collection = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _begin(self, stored: TokenPosition | None, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
+        """Where to start; the stream is open there, which is part of the answer."""
+        if stored is None:
+            return self._first(found, facts)
+        if not self._options.adopt:
+            require_continuable(stored, found, facts.now)
+            self._follow({"startAfter": server_token(stored.token)})
+            return stored
+        try:
+            if stored.time.pair > facts.now.pair:
+                raise PositionAhead("")
+            if stored.log == found or stored.collection_read is not None:
+                start: Stage = {"startAfter": server_token(stored.token)}
+            else:
+                # Another question: the token may not fit it, but its time does; what is out already is left out.
+                start = {"startAtOperationTime": Timestamp(*stored.time.pair)}
+            try:
+                self._follow(start)
+            except EventTooLarge:
+                stored = self._past_large(stored)
+                self._follow({"startAfter": server_token(stored.token)})
+            return replace(stored, log=found)
+        except (HistoryLost, PositionAhead):
+            # What is gone from the log cannot be had from it; a person has said to go on.
+            return self._now(found, facts, {})
+
+    def _first(self, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
+        if not self._options.beginning:
+            return self._now(found, facts, {})
+        # Behind this moment comes the stream; up to it, what is in the collection.
+        first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
+        position = self._now(found, facts, {"startAtOperationTime": Timestamp(*first.pair)})
+        return replace(position, time=first, collection_read=CollectionRead())
+
+    def _now(self, found: StreamIdentity, facts: ServerFacts, start: Stage) -> TokenPosition:
+        token = self._follow(start).token
+        if token is None:
+            raise SourceError(
+                "MongoDB opened a change stream without saying where it begins",
+                remedy="Upgrade to MongoDB 6.0 or newer.",
+            )
+        time_ = token_time(token) or facts.now
+        return TokenPosition(found, plain_token(token), time_, facts.now_ms)
+
+    def _follow(self, start: Stage) -> Stream:
+        self._leave()
+        self._stream = stream = Stream(self._cursor, start, self._wake)
+        stream.require_resumed()
+        return stream
+
+    def _cursor(self, start: Stage, limit: int) -> Cursor:
+        assert self._client is not None  # noqa: S101 - opened first
+        watched = self._options.watched
+        return Cursor(self._client, watched, watched.stages(start, splits=self._splits), limit=limit)
+
+    def _past_large(self, stored: TokenPosition) -> TokenPosition:
+        """Behind the one change that cannot be sent: without its document it can."""
+        assert self._client is not None  # noqa: S101 - opened first
+        watched = self._options.watched
+        stages = watched.heads({"startAfter": server_token(stored.token)})
+        cursor = Cursor(self._client, watched, stages, limit=1)
+        try:
+            with conversation("looking for a change that is too large"):
+                found = [decoded(raw) for raw in cursor.more().changes]
+        finally:
+            cursor.close()
+        if not found:
+            return stored
+        stamp = found[0]["clusterTime"]
+        return replace(stored, token=plain_token(found[0]["_id"]), time=ClusterTime(stamp.time, stamp.inc), ordinal=1)
+
+    def _leave(self) -> None:
+        self._ended = False
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _reopen(self) -> None:
+        """The server closed the stream behind an end that was passed over: `startAfter` goes on behind it."""
+        if not self._options.adopt:
+            raise CollectionGone(
+                "the server has ended the stream: what it watched is gone",
+                remedy="Create the collection again if it is to be followed, then start once with --adopt.",
+            )
+        self._follow({"startAfter": server_token(self._following.position.token)})
+
+    def _open_collection(self, start: TokenPosition, *, fresh: bool) -> None:
+        assert self._client is not None  # noqa: S101 - opened first
+        self._collection = CollectionReader(
+            self._client,
+            self._options.watched,
+            self._documents,
+            order_by=self._options.order_by,
+            timestamp=self._options.timestamp,
+            start=start,
+            fresh=fresh,
+        )
+
+    def _read_collection(self, limit: int, limit_bytes: int) -> Chunk:
+        assert self._collection is not None  # noqa: S101 - the caller looked
+        rows, position = self._collection.read(limit, limit_bytes)
+        if rows:
+            killpoint.reached(killpoint.TABLE_ROWS_READ)
+        if position is not None:
+            size = sum(len(value) for row in rows for value in row.values if value)
+            return Chunk(rows, position, more=True, size=size)
+        self._collection.close()
+        self._collection = None
+        self._follow({"startAfter": server_token(self._following.position.token)})
+        killpoint.reached(killpoint.STREAM_STARTED)
+        # Soon stored, so that a restart need not look at the collection again.
+        return Chunk([], self._following.position, more=False, urgent=True)

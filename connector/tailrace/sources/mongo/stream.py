@@ -1,0 +1,172 @@
+"""The conversation with a change stream: one thread asks for the next batch while the last one is worked on.
+
+A batch arrives raw and is decoded where it is used. The thread asks ahead by one batch and no further, so memory is
+bounded and a pipeline that pauses pauses the server. An error ends the thread and is raised in `take`, behind
+everything that came before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bson.codec_options import CodecOptions
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from pymongo.client_session import ClientSession
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tailrace.errors import TailraceError
+from tailrace.sources.mongo.changes import Token
+from tailrace.sources.mongo.server import TOO_LARGE, Client, conversation, translate
+from tailrace.sources.mongo.watched import Stage, Watched
+from tailrace.wake import Wake
+
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+AWAIT_MS = 1000
+"""How long the server waits for a change before it answers that there is none; its answer brings a new token."""
+BATCH = 2000
+"""Changes in one answer, at most; the server also keeps to 16 MB."""
+AHEAD = 2
+"""Answers that wait to be taken, at most."""
+FIRST_SECONDS = 3.0
+FAREWELL_SECONDS = 2.0
+DOING = "reading the change stream"
+
+
+class Batch(NamedTuple):
+    """One answer: raw changes, and the token behind all that the server has looked at."""
+
+    changes: list[bytes]
+    token: Token | None
+    ended: bool
+
+
+class Cursor:
+    """A server-side cursor, asked by hand: the driver's own would resume, skip or hide things by itself."""
+
+    def __init__(self, client: Client, watched: Watched, stages: list[Stage], *, limit: int = BATCH) -> None:
+        """`limit` is how many changes come in one answer, at most."""
+        self._database = client[watched.database]
+        self._name = watched.cursor_name
+        self._limit = limit
+        # A cursor belongs to the session it was made in.
+        self._session: ClientSession = client.start_session(causal_consistency=False)
+        command = {"aggregate": watched.target, "pipeline": stages, "cursor": {"batchSize": 0}}
+        with conversation(DOING):
+            answer = self._database.command(command, session=self._session)
+        self._id = Int64(answer["cursor"]["id"])
+        self.token: Token | None = answer["cursor"].get("postBatchResumeToken")
+
+    def more(self, *, wait_ms: int = AWAIT_MS) -> Batch:
+        """The next answer; raises the driver's errors."""
+        command: dict[str, Any] = {
+            "getMore": self._id, "collection": self._name, "batchSize": self._limit, "maxTimeMS": wait_ms,
+        }  # fmt: skip
+        cursor = self._database.command(command, session=self._session, codec_options=RAW)["cursor"]
+        self._id = Int64(cursor["id"])
+        token = cursor.get("postBatchResumeToken")
+        return Batch(
+            [change.raw for change in cursor["nextBatch"]],
+            None if token is None else dict(token),
+            ended=self._id == 0,
+        )
+
+    def close(self) -> None:
+        """Tells the server, if it listens."""
+        try:
+            if self._id:
+                self._database.command({"killCursors": self._name, "cursors": [self._id]}, session=self._session)
+        except PyMongoError:
+            pass  # it forgets the cursor by itself
+        finally:
+            self._session.end_session()
+
+
+class Stream:
+    """Fetches ahead from a cursor in a thread of its own; `take` is for the pipeline's."""
+
+    def __init__(self, open_: Callable[[Stage, int], Cursor], start: Stage, wake: Wake) -> None:
+        """`open_` gives a cursor at a start, with a limit; `wake` is set whenever there is something to take."""
+        self._open = open_
+        self._behind = start
+        self._cursor = open_(start, BATCH)
+        self.token = self._cursor.token
+        self._wake = wake
+        self._batches: deque[Batch] = deque()
+        self._room = threading.Semaphore(AHEAD)
+        self._stopping = threading.Event()
+        self._error: TailraceError | None = None
+        self._answered = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="change-stream", daemon=True)
+        self._thread.start()
+
+    def require_resumed(self) -> None:
+        """Raises what the server has against resuming here: it says so in its first answer, not before.
+
+        Where it has a long way to look, the first answer takes its time; then `take` raises it.
+        """
+        self._answered.wait(FIRST_SECONDS)
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something can be taken."""
+        return bool(self._batches)
+
+    def take(self) -> Batch | None:
+        """The next batch, or None if none has come; raises what ended the stream, once all before it is taken."""
+        try:
+            batch = self._batches.popleft()
+        except IndexError:
+            if self._error is not None:
+                raise self._error from None
+            return None
+        self._room.release()
+        return batch
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._room.release()
+        self._thread.join(FAREWELL_SECONDS)
+        if not self._thread.is_alive():
+            self._cursor.close()
+
+    def _more(self) -> Batch:
+        try:
+            batch = self._cursor.more()
+        except OperationFailure as error:
+            if error.code != TOO_LARGE:
+                raise
+            # The server refuses the whole answer for one change in it. Those before it come one by one, then it fails.
+            self._cursor.close()
+            self._cursor = self._open(self._behind, 1)
+            batch = self._cursor.more()
+        if batch.token is not None:
+            self._behind = {"startAfter": batch.token}
+        return batch
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._room.acquire()
+                if self._stopping.is_set():
+                    return
+                batch = self._more()
+                self._batches.append(batch)
+                self._answered.set()
+                self._wake.set()
+                if batch.ended:
+                    return
+        except PyMongoError as error:
+            self._error = translate(error, DOING)
+        except TailraceError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline must hear of it
+            self._error = TailraceError(f"the change stream's thread failed: {error!r}", remedy="Report it.")
+        finally:
+            self._answered.set()
+            self._wake.set()

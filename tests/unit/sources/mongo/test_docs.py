@@ -1,0 +1,53 @@
+"""docs/mongodb.md: its settings load, and its tables say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tailrace import errors
+from tailrace.config.load import load_pipeline
+from tailrace.outbox.layouts import bookkeeping, layout_map
+from tailrace.worker.assembly import REQUIRED, column_map, mongo_options
+
+PAGE = (Path(__file__).parents[4] / "docs" / "mongodb.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the section's tables, without their heads."""
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    return [each for each in cells if not set("".join(each)) <= {"-"}][1:]
+
+
+def test_the_settings_load(tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(PAGE.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    settings = load_pipeline(file, {"DB_PASSWORD": "s3cret"})
+    options = mongo_options(settings, column_map(settings))
+    assert (options.database, options.collections) == ("shop", ("outbox",))
+    assert options.order_by == ("_id",)
+    assert settings.topics.template == "{stream}"
+
+
+def test_the_layouts_are_as_the_table_says() -> None:
+    document, debezium = (dict(layout_map(name, "mongo").parts()) for name in ("document", "debezium"))
+    told = {part: (one.strip("`"), other.strip("`"), how) for part, one, other, how in rows("Which field is what")}
+    assert told.keys() == document.keys()
+    for part, (one, other, how) in told.items():
+        assert one == document[part]
+        assert other == debezium.get(part, "")
+        assert how.startswith("required" if part in REQUIRED else "optional")
+
+
+def test_the_bookkeeping_is_told_whole() -> None:
+    named = set(re.findall(r"`([a-z_]+)`", PAGE.split("publisher that polls\ndoes not:")[1].split(". So")[0]))
+    assert named == bookkeeping("document")
+
+
+def test_every_code_is_an_error_that_stops() -> None:
+    codes = [code.strip("`") for code, *_ in rows("What stops the pipeline")]
+    assert len(codes) > 8
+    for code in codes:
+        assert getattr(errors, code).action is errors.Action.HALT
+    assert errors.SourceUnavailable.action is errors.Action.RETRY
