@@ -48,10 +48,11 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside pg_recvlogical, and what contracts cost
+bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, and what contracts cost
 	@$(BIN)/python -m benchmarks.drain
 	@$(BIN)/python -m benchmarks.contracts
 	@$(BIN)/python -m benchmarks.letters
+	@$(BIN)/python -m benchmarks.mongo
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

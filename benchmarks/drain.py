@@ -23,7 +23,7 @@ import confluent_kafka
 import psycopg
 
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_backlog
-from benchmarks.latency import measure
+from benchmarks.latency import measure, pgbench
 from benchmarks.processes import Connector, drain, receive, write_pipeline
 from tailrace.config.model import Limits
 from tailrace.kafka.client import KafkaOptions, producer_config
@@ -92,15 +92,9 @@ def _id(message: confluent_kafka.Message) -> object:
 def _latency(stack: Stack, folder: Path, rate: int, seconds: int) -> dict[str, Any]:
     _say(f"latency: {rate:,} single-row transactions a second for {seconds} s")
     name = "bench_1"
-    latency = measure(
-        stack.postgres,
-        stack.postgres.dsn(name),
-        folder / f"{name}.yaml",
-        stack.kafka.bootstrap,
-        f"{name}.order",
-        rate=rate,
-        seconds=seconds,
-    )
+    file = folder / f"{name}.yaml"
+    writing = pgbench(stack.postgres, stack.postgres.dsn(name), file.with_suffix(".sql"), rate=rate, seconds=seconds)
+    latency = measure(writing, file, stack.kafka.bootstrap, f"{name}.order")
     return {"asked_rate": rate, **{key: round(value, 1) for key, value in asdict(latency).items()}}
 
 

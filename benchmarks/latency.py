@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.processes import Connector
 from tailrace.stack import PostgresServer
 
-WRITE = """INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'order-' || (random() * 5000)::int, 'OrderPlaced',
+PGBENCH = """INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'order-' || (random() * 5000)::int, 'OrderPlaced',
 jsonb_build_object('order', 'o', 'customer', 'c', 'amount', 1.25, 'currency', 'EUR', 'status', 'placed', 'revision', 1,
 'note', repeat('x', 100)));"""
 
@@ -26,13 +26,18 @@ class Latency:
     p99_ms: float
 
 
-def measure(
-    server: PostgresServer, dsn: str, file: Path, bootstrap: str, topic: str, *, rate: int, seconds: int
-) -> Latency:
-    """pgbench commits at `rate`; each record's timestamp is its commit time, on the clock the consumer reads."""
+def pgbench(server: PostgresServer, dsn: str, script: Path, *, rate: int, seconds: int) -> list[str]:
+    """The command that commits single rows at `rate`."""
     assert server.bin_dir is not None
-    script = file.with_suffix(".sql")
-    script.write_text(WRITE.replace("\n", " "))
+    script.write_text(PGBENCH.replace("\n", " "))
+    return [
+        str(server.bin_dir / "pgbench"), "-n", "-f", str(script), "-R", str(rate), "-c", "4", "-j", "1",
+        "-T", str(seconds), dsn,
+    ]  # fmt: skip
+
+
+def measure(writing: list[str], file: Path, bootstrap: str, topic: str) -> Latency:
+    """While `writing` runs; each record's timestamp is its commit time, on the clock the consumer reads."""
     connector = Connector(file)
     consumer = Consumer(
         {
@@ -46,13 +51,7 @@ def measure(
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
         consumer.assign([TopicPartition(topic, p, end) for p, end in ends.items()])
-        writer = subprocess.Popen(
-            [
-                str(server.bin_dir / "pgbench"), "-n", "-f", str(script), "-R", str(rate), "-c", "4", "-j", "1",
-                "-T", str(seconds), dsn,
-            ],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        writer = subprocess.Popen(writing, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         found: list[float] = []
         began = time.monotonic()
         quiet_since = None

@@ -1,32 +1,24 @@
-"""A shop: a database with an outbox, a pipeline file, connector processes, writers, and the oracle's verdict on it all.
-
-Everything a fault test needs except the fault. Connectors run as processes of their own, as a user would run them, so
-that they can be killed. A shop has names of its own for database, topics and slot: tests share servers, nothing else.
-"""
+"""A shop: the orders-service on Postgres, with a database, a slot and topics of its own."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tailrace.position import Position
-from tailrace.proof.oracle import Sighting, Verdict, backward, judge
-from tailrace.proof.reader import read_all, sightings, stored_positions
-from tailrace.proof.workload import SHOP_DDL, Writer, ids_in_table
-from tailrace.stack import KafkaBroker, PostgresServer, StackError, wait_until
+from fix_service import Connector, Service
+from tailrace.lsn_position import LsnPosition
+from tailrace.proof.oracle import backward
+from tailrace.proof.reader import stored_positions
+from tailrace.proof.workload import SHOP_DDL, OrdersWriter, ids_in_table
+from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+
+__all__ = ["SCHEMA", "Connector", "Shop", "close_shop", "open_shop"]
 
 SCHEMA = {
     "type": "object",
@@ -40,122 +32,25 @@ SCHEMA = {
 }
 
 
-class Connector:
-    """One `tailrace run` process, its output in a file."""
+class Shop(Service):
+    """A service that writes orders."""
 
-    def __init__(
-        self, file: Path, log: Path, *arguments: str, program: Sequence[str] = ("-m", "tailrace"), **environ: str
-    ) -> None:
-        """`program` is what Python is given to run: another one stands in for a mutated connector."""
-        self.log_file = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *program, "run", str(file), "--log-json", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environ},
-            )
+    ENTITIES = "orders"
 
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    @property
-    def running(self) -> bool:
-        return self.process.poll() is None
-
-    def says(self, text: str, timeout: float = 60) -> None:
-        """Waits until its log contains `text`; a process that ended without it fails the test."""
-        try:
-            wait_until(lambda: text in self.log or not self.running, timeout)
-        except StackError:
-            pytest.fail(f"the connector did not say {text} within {timeout} s:\n{self.log}")
-        assert text in self.log, f"the connector ended with {self.process.returncode}:\n{self.log}"
-
-    def ended(self, timeout: float = 60) -> int:
-        """Waits for its end; the exit code."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the connector did not end within {timeout} s:\n{self.log}")
-
-    def failed(self, error: str, *, exit_code: int = 3) -> None:
-        """Waits for its end, which must be by this error."""
-        code = self.ended()
-        assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not by {error}:\n{self.log}"
-        assert code == exit_code, self.log
-
-    def stop(self, timeout: float = 10) -> int:
-        """SIGTERM, then its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.ended(timeout)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@dataclass
-class Shop:
-    """See the module's docstring. `settings` is what the pipeline file holds; change it before `start`."""
-
-    postgres: PostgresServer
-    kafka: KafkaBroker
-    folder: Path
-    name: str
-    dsn: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    writers: list[Writer] = field(default_factory=list)
-    connectors: list[Connector] = field(default_factory=list)
-
-    @property
-    def topic(self) -> str:
-        return f"{self.name}.orders"
-
-    @property
-    def letters(self) -> str:
-        return f"{self.name}.dead-letters"
+    def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, folder: Path, name: str, dsn: str) -> None:
+        super().__init__(kafka, folder, name)
+        self.postgres = postgres
+        self.dsn = dsn
 
     @property
     def slot(self) -> str:
         return f"tailrace_{self.name}"
 
-    @property
-    def file(self) -> Path:
-        return self.folder / f"{self.name}.yaml"
+    def make_writer(self, **options: Any) -> OrdersWriter:
+        return OrdersWriter(self.dsn, **options)
 
-    def configure(self, **sections: Any) -> None:
-        """Merges `sections` into the settings, one level deep, and writes the file (JSON is YAML)."""
-        for name, value in sections.items():
-            if isinstance(value, dict):
-                self.settings[name] = {**self.settings.get(name, {}), **value}
-            else:
-                self.settings[name] = value
-        self.file.write_text(json.dumps(self.settings))
-
-    def start(
-        self,
-        *arguments: str,
-        kill: str = "",
-        wait: bool = True,
-        program: Sequence[str] = ("-m", "tailrace"),
-        **environ: str,
-    ) -> Connector:
-        """Runs a connector; `kill` arms a kill point, `wait` waits until it streams (not if it is to be killed)."""
-        log = self.folder / f"connector-{len(self.connectors)}.log"
-        if kill:
-            environ["TAILRACE_KILL"] = kill
-        connector = Connector(self.file, log, *arguments, program=program, **environ)
-        self.connectors.append(connector)
-        if wait and not kill:
-            connector.says('"running"')
-        return connector
-
-    def writer(self, seed: int | None = None, **options: Any) -> Writer:
-        writer = Writer(self.dsn, seed=len(self.writers) if seed is None else seed, **options)
-        self.writers.append(writer)
-        return writer
+    def in_outbox(self) -> set[str]:
+        return ids_in_table(self.dsn)
 
     def execute(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """One statement as the superuser in the shop's database."""
@@ -174,51 +69,17 @@ class Shop:
         )  # fmt: skip
         return event
 
-    def published(self) -> list[Sighting]:
-        return sightings(read_all(self.kafka.bootstrap, [self.topic]))
-
-    def dead_lettered(self) -> list[Sighting]:
-        return sightings(read_all(self.kafka.bootstrap, [self.letters]))
-
-    def undecided(self) -> bool:
-        """Whether a transaction is open on the topic: readers of committed records see less than there is."""
-        admin = self.kafka.admin()
-        partitions = admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
-        ends = [
-            [
-                found.result(10).offset
-                for found in admin.list_offsets(
-                    {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions},
-                    isolation_level=level,
-                ).values()
-            ]
-            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-        ]
-        return ends[0] != ends[1]
-
-    def verdict(self) -> Verdict:
-        """What the oracle says now; positions are checked, too."""
-        ledger = [entry for writer in self.writers for entry in writer.ledger]
-        verdict = judge(ledger, self.published(), self.dead_lettered(), in_table=ids_in_table(self.dsn))
+    def astray(self) -> list[str]:
         # The slot first: what is confirmed now must have been stored before.
         confirmed = self.confirmed_lsn()
         positions = self.positions()
-        verdict.positions = backward([position.progress for position in positions])
+        astray = backward([position.progress for position in positions])
         if positions and confirmed is not None and confirmed > positions[-1].lsn:
-            verdict.positions.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
-        return verdict
+            astray.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
+        return astray
 
-    def caught_up(self, timeout: float = 60) -> Verdict:
-        """Waits until nothing committed is missing, then returns the verdict."""
-        connector = self.connectors[-1]
-        try:
-            wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
-        except StackError:
-            pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
-        return self.verdict()
-
-    def positions(self) -> list[Position]:
-        return stored_positions(self.kafka.bootstrap, self.name)
+    def positions(self) -> list[LsnPosition]:
+        return [each for each in stored_positions(self.kafka.bootstrap, self.name) if isinstance(each, LsnPosition)]
 
     def confirmed_lsn(self) -> int | None:
         rows = self.execute(
@@ -226,25 +87,13 @@ class Shop:
         )
         return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
-    def close(self) -> None:
-        for writer in self.writers:
-            writer.stop()
-        for connector in self.connectors:
-            if connector.running:
-                connector.kill()
-
 
 def open_shop(postgres: PostgresServer, kafka: KafkaBroker, folder: Path, **source: Any) -> Shop:
     """A new shop on the given servers, its outbox empty, its pipeline file written, nothing running."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
     shop = Shop(postgres, kafka, folder, name, postgres.create_database(name))
     shop.execute(SHOP_DDL)
-    for kind in ("OrderPlaced", "OrderChanged"):
-        (folder / "schemas" / kind).mkdir(parents=True)
-        (folder / "schemas" / kind / "1.json").write_text(json.dumps(SCHEMA))
-    (folder / "topics").mkdir()
-    spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 3, "replication": 1}
-    (folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
+    shop.register(dict.fromkeys(("OrderPlaced", "OrderChanged"), SCHEMA), "order")
     shop.configure(
         pipeline=name,
         source={"postgres": shop.dsn, "table": "public.outbox", **source},

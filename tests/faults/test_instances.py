@@ -12,65 +12,25 @@ import pytest
 from confluent_kafka import Producer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from broken_kafka import HASTY, IMPATIENT, sleeping
 from fix_shop import Connector, Shop, close_shop, open_shop
 from tailrace.proof.workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
-
-# Falls asleep with a transaction open on the broker: everything is sent, nothing committed.
-SLEEPER = """
-import os, signal
-from tailrace.kafka.publisher import Publisher
-finish, publish = Publisher._finish, Publisher._publish
-events, slept = False, False
-def look(self, batch):
-    global events
-    events = bool(batch.records)
-    publish(self, batch)
-def sleep(self, step):
-    global slept
-    if events and not slept:
-        slept = True
-        self._producer.flush(10)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    finish(self, step)
-Publisher._finish, Publisher._publish = sleep, look
-from tailrace.cli import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
 def hasty_kafka() -> Iterator[KafkaBroker]:
     """Looks for transactions that are out of time twice a second, not every ten seconds."""
-    hasty = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with KafkaBroker(properties=hasty, source=Source.LOCAL) as broker:
+    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as broker:
         yield broker
 
 
 @pytest.fixture
 def hasty_shop(postgres: PostgresServer, hasty_kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
     shop = open_shop(postgres, hasty_kafka, tmp_path)
-    shop.configure(kafka={"settings": {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}})
+    shop.configure(kafka={"settings": IMPATIENT})
     yield shop
     close_shop(shop)
-
-
-def is_stopped(connector: Connector) -> bool:
-    return Path(f"/proc/{connector.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def sleeping(shop: Shop) -> Connector:
-    """A connector that is asleep in the middle of publishing."""
-    script = shop.folder / "sleeper.py"
-    script.write_text(SLEEPER)
-    shop.configure(limits={"batch_records": 5})
-    connector = shop.start(wait=False, program=[str(script)])
-    connector.says('"running"')
-    writer = shop.writer()
-    for _ in range(10):
-        writer.transaction(events=7)
-    wait_until(lambda: is_stopped(connector), 60, what=f"the connector to fall asleep; its log:\n{connector.log}")
-    return connector
 
 
 def slot_is_free(shop: Shop) -> bool:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 
+from broken_kafka import HASTY, IMPATIENT, read_only
 from fix_shop import Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.proof.workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
-
-HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
 
 # Everything is sent and nothing committed: waits there until it is told to go on.
 HESITATES = """
@@ -57,31 +46,6 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
     shop = open_shop(postgres, own_kafka, tmp_path)
     yield shop
     close_shop(shop)
-
-
-@contextmanager
-def read_only(shop: Shop, topic: str) -> Iterator[None]:
-    """Everybody may read `topic`, nobody may write to it."""
-    admin = shop.kafka.admin()
-
-    def binding(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
-        return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
-
-    bindings = [
-        binding(AclOperation.WRITE, AclPermissionType.DENY),
-        binding(AclOperation.READ, AclPermissionType.ALLOW),
-        binding(AclOperation.DESCRIBE, AclPermissionType.ALLOW),
-    ]
-    for created in admin.create_acls(bindings).values():
-        created.result(20)
-    try:
-        yield
-    finally:
-        everything = AclBindingFilter(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
-        )
-        for deleted in admin.delete_acls([everything]).values():
-            deleted.result(20)
 
 
 def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:

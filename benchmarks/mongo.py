@@ -1,0 +1,200 @@
+"""Part of `make bench`: how fast a backlog in MongoDB drains, beside a bare change-stream reader in the same run.
+
+Real MongoDB (a replica set of one), real Kafka (warmed up), exactly-once and validation on. The bare reader takes raw
+batches through pymongo and throws them away: it is the speed of the server's change stream, and so the most any reader
+can reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from pymongo import MongoClient
+from pymongo.write_concern import WriteConcern
+
+from benchmarks.backlog import SCHEMA, Shape
+from benchmarks.latency import measure
+from benchmarks.processes import Connector, Drain
+from tailrace.position import from_stored
+from tailrace.proof.reader import read_all
+from tailrace.stack import KafkaBroker, MongoServer, wait_until
+from tailrace.token_position import TokenPosition
+
+WARM_UP = Shape("warm-up", 2000, 100)
+SHAPES = (Shape("100 in a transaction", 2000, 100), Shape("1 in a transaction", 60_000, 1))
+REACH, REACH_MB = 0.6, 150
+RESULTS = Path(__file__).parent / "results" / "mongo.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    parser.add_argument("--rate", type=int, default=1000, help="single-event transactions a second for the latency")
+    parser.add_argument("--seconds", type=int, default=75, help="for the latency; only the last third counts")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "drain": []}
+    with (
+        MongoServer(progress=_say) as mongo,
+        KafkaBroker(progress=_say) as kafka,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        result["versions"] = {"mongodb": mongo.version, "pymongo": version("pymongo"), "tailrace": version("tailrace")}
+        _drain(mongo, kafka, Path(folder), WARM_UP, "warm_up")
+        for shape in SHAPES:
+            scaled = Shape(shape.name, max(1, int(shape.transactions * arguments.scale)), shape.events)
+            result["drain"].append(_drain(mongo, kafka, Path(folder), scaled, f"bench_{shape.events}"))
+        file, topic = Path(folder) / "bench_1.yaml", "bench_1.order"
+        _say(f"latency: {arguments.rate:,} transactions a second for {arguments.seconds} s")
+        writing = [sys.executable, "-m", "benchmarks.mongo_writer", mongo.uri, "bench_1"]
+        latency = measure([*writing, str(arguments.rate), str(arguments.seconds)], file, kafka.bootstrap, topic)
+        result["latency"] = {"asked_rate": arguments.rate, **{k: round(v, 1) for k, v in asdict(latency).items()}}
+    _report(result)
+    if arguments.scale == 1:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def event(number: int) -> dict[str, Any]:
+    """Eight flat fields, about 200 bytes as JSON: the same as the backlog in Postgres has."""
+    payload = {
+        "order": f"order-{number}", "customer": f"customer-{number % 977}", "amount": number % 400 * 1.25,
+        "currency": "EUR", "status": "placed", "revision": number + 1, "express": number % 2 == 0, "note": "x" * 60,
+    }  # fmt: skip
+    return {
+        "_id": str(uuid.uuid4()),
+        "aggregatetype": "order",
+        "aggregateid": f"order-{number % 5000}",
+        "type": "OrderPlaced",
+        "payload": payload,
+    }
+
+
+def _drain(mongo: MongoServer, kafka: KafkaBroker, folder: Path, shape: Shape, name: str) -> dict[str, Any]:
+    with mongo.client() as client:
+        client[name].create_collection("outbox")
+    file = _write_pipeline(folder, name, mongo.uri, kafka.bootstrap)
+    Connector(file).stop()  # stores where it begins, so that the backlog lies behind it
+    token = _stored(kafka.bootstrap, name)
+    _say(f"{shape.name}: writing {shape.total:,} events")
+    with mongo.client() as client:
+        end = _write(client, name, shape)
+    _say(f"{shape.name}: draining with a bare reader")
+    bare = _receive(mongo.uri, name, token, shape.total)
+    _say(f"{shape.name}: draining with Tailrace")
+    ours = _timed(file, kafka.bootstrap, name, end, shape.total)
+    seen = len({dict(message.headers() or [])["id"] for message in read_all(kafka.bootstrap, [f"{name}.order"])})
+    if seen != shape.total:
+        raise SystemExit(f"{seen:,} events arrived instead of {shape.total:,}")
+    return {
+        "shape": shape.name,
+        "events": shape.total,
+        "bare_events_per_s": round(shape.total / bare),
+        "events_per_s": round(ours.rate),
+        "ratio": round(ours.rate * bare / shape.total, 3),
+        "cpu_s_per_million": round(ours.cpu_seconds / shape.total * 1e6, 2),
+        "peak_mb": round(ours.peak_mb, 1),
+    }
+
+
+def _write_pipeline(folder: Path, name: str, uri: str, bootstrap: str) -> Path:
+    schemas = folder / "schemas" / "OrderPlaced"
+    schemas.mkdir(parents=True, exist_ok=True)
+    (schemas / "1.json").write_text(json.dumps(SCHEMA))
+    file = folder / f"{name}.yaml"
+    settings = {
+        "pipeline": name,
+        "source": {"mongo": uri, "collection": f"{name}.outbox"},
+        "schemas": {"folder": "schemas"},
+        "topics": {"template": f"{name}.{{aggregate}}", "partitions": 3},
+        "kafka": {"bootstrap": bootstrap},
+    }
+    file.write_text(json.dumps(settings))
+    return file
+
+
+def _write(client: MongoClient[dict[str, Any]], name: str, shape: Shape) -> tuple[int, int]:
+    """Each transaction is one: 100 documents share a commit, single ones are ordinary inserts. The last one's time."""
+    outbox = client[name].get_collection("outbox", write_concern=WriteConcern(w=1))
+    with client.start_session() as session:
+        for first in range(0, shape.total, max(shape.events, 500)):
+            events = [event(number) for number in range(first, min(first + max(shape.events, 500), shape.total))]
+            if shape.events == 1:
+                outbox.insert_many(events, session=session)
+                continue
+            for at in range(0, len(events), shape.events):
+                with session.start_transaction(write_concern=WriteConcern(w=1)):
+                    outbox.insert_many(events[at : at + shape.events], session=session)
+        end = session.operation_time
+        assert end is not None
+    client[name].get_collection("last", write_concern=WriteConcern(w="majority")).insert_one({})
+    return end.time, end.inc
+
+
+def _receive(uri: str, name: str, token: dict[str, Any], events: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.bare_mongo", uri, name, json.dumps(token), str(events)]
+    return float(subprocess.run(command, check=True, timeout=600, capture_output=True, text=True).stdout)
+
+
+def _stored(bootstrap: str, name: str) -> dict[str, Any]:
+    found = [m for m in read_all(bootstrap, ["tailrace-offsets"]) if m.key() == name.encode()]
+    token: dict[str, Any] = json.loads(found[-1].value() or b"")["token"]
+    return token
+
+
+def _timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: int) -> Drain:
+    """Runs the connector until the position of the last event is stored, timed from the moment it streams."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "isolation.level": "read_committed"})
+    offsets = TopicPartition("tailrace-offsets", 0)
+    offsets.offset = consumer.get_watermark_offsets(offsets, timeout=10)[1]
+    consumer.assign([offsets])
+    connector = Connector(file)
+    try:
+        began, cpu = time.monotonic(), connector.cpu_seconds()
+
+        def done() -> bool:
+            message = consumer.poll(0.05)
+            if message is None or message.error() is not None or message.key() != name.encode():
+                return False
+            stored = from_stored(json.loads(message.value() or b""))
+            return isinstance(stored, TokenPosition) and stored.time.pair >= end
+
+        wait_until(done, 600, what="the backlog to be drained")
+        seconds = time.monotonic() - began
+        return Drain(events, seconds, connector.cpu_seconds() - cpu, connector.peak_mb())
+    finally:
+        connector.stop()
+        consumer.close()
+
+
+def _report(result: dict[str, Any]) -> None:
+    print(f"\n{'':24}{'events/s':>10}{'bare':>10}{'ratio':>8}{'reach':>8}{'CPU s/M':>9}{'peak MB':>9}{'reach':>8}")
+    for row in result["drain"]:
+        print(
+            f"{row['shape']:24}{row['events_per_s']:>10,}{row['bare_events_per_s']:>10,}{row['ratio']:>8.0%}{REACH:>8.0%}"
+            f"{row['cpu_s_per_million']:>9.1f}{row['peak_mb']:>9.0f}{REACH_MB:>8}"
+        )
+    latency = result["latency"]
+    print(
+        f"\ncommit to consumer at {latency['rate']:.0f} transactions/s: "
+        f"p50 {latency['p50_ms']:.1f} ms, p99 {latency['p99_ms']:.1f} ms ({latency['events']:,} events)\n"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""A service that commits its entity and an event in one transaction, at a steady rate: what latency is measured with.
+
+python -m benchmarks.mongo_writer URI DATABASE RATE SECONDS
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from pymongo import MongoClient
+
+from benchmarks.mongo import event
+
+
+def main() -> None:
+    uri, database, rate, seconds = sys.argv[1:]
+    with MongoClient[dict[str, Any]](uri) as client, client.start_session() as session:
+        users, outbox = client[database].users, client[database].outbox
+        began = time.monotonic()
+        for number in range(int(rate) * int(seconds)):
+            due = began + number / int(rate)
+            if (left := due - time.monotonic()) > 0:
+                time.sleep(left)
+            if time.monotonic() - began > int(seconds):
+                break
+            with session.start_transaction():
+                users.update_one({"_id": number % 5000}, {"$inc": {"revision": 1}}, upsert=True, session=session)
+                outbox.insert_one(event(number), session=session)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""Rows 10, 12, 36, 38-41, 43 and 56 of the fault matrix for MongoDB: its log lost, its outbox gone, its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from confluent_kafka import Producer
+
+from fix_users import Users, close_users, open_users
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import KafkaBroker, MongoServer, Source, TcpProxy, wait_until
+
+
+@pytest.fixture(scope="module")
+def small_mongo() -> Iterator[MongoServer]:
+    """A server of our own, whose oplog is soon full."""
+    with MongoServer(oplog_mb=1, source=Source.LOCAL) as server:
+        yield server
+
+
+@pytest.fixture
+def own_users(small_mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    users = open_users(small_mongo, kafka, tmp_path)
+    yield users
+    close_users(users)
+
+
+def worked(users: Users, transactions: int = 5) -> None:
+    """The pipeline has published, and is stopped."""
+    users.start()
+    writer = users.writer()
+    for _ in range(transactions):
+        writer.transaction(rollback=False)
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert users.connectors[-1].stop() == 0
+
+
+def roll_over(users: Users) -> None:
+    """Fills the oplog with other things until its first entry is another one."""
+    with users.client() as client:
+        oplog = client.local["oplog.rs"]
+        newest = oplog.find_one(sort=[("$natural", -1)])
+        assert newest is not None
+
+        def rolled() -> bool:
+            client[users.database].filler.insert_many([{"x": "y" * 50_000} for _ in range(20)])
+            oldest = oplog.find_one(sort=[("$natural", 1)])
+            return bool(oldest and oldest["ts"] > newest["ts"])
+
+        wait_until(rolled, 60, what="the oplog to roll over")
+
+
+def test_the_server_is_killed(own_users: Users) -> None:
+    users = own_users
+    connector = users.start()
+    writer = users.writer()
+    writer.start(rate=50)
+    wait_until(lambda: len(users.positions()) > 3, 60, what="some batches to be stored")
+    assert isinstance(users.mongo, MongoServer)
+    users.mongo.kill()
+    connector.says('"SourceUnavailable"')
+    users.mongo.start()
+    connector.says('"running"')
+    writer.stop()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert connector.running
+
+
+def test_the_oplog_has_rolled_over(own_users: Users) -> None:
+    """It says so once, and does not heal by itself; a person's word makes it go on from now."""
+    users = own_users
+    worked(users)
+    lost = {entry.id for entry in users.writers[0].transaction(3, rollback=False)}
+    roll_over(users)
+    for _ in range(2):
+        connector = users.start(wait=False)
+        connector.failed("HistoryLost")
+        assert connector.log.count('"HistoryLost"') == 1
+        assert '"waiting"' not in connector.log
+        assert "--adopt" in connector.log
+    users.start("--adopt")
+    users.writers[0].transaction(rollback=False)
+    wait_until(lambda: set(users.verdict().missing) <= lost, 60, what=f"the rest:\n{users.connectors[-1].log}")
+    verdict = users.verdict()
+    assert set(verdict.missing) == lost
+    assert not verdict.duplicated
+
+
+def test_a_quiet_outbox_does_not_fall_off_the_oplog(own_users: Users) -> None:
+    """Others are busy; the position follows the server's own token, and a stop for as long as nothing is lost."""
+    users = own_users
+    worked(users)
+    before = users.positions()[-1]
+    connector = users.start()
+    roll_over(users)
+    wait_until(
+        lambda: roll_over(users) or users.positions()[-1].time.pair > before.time.pair,
+        90,
+        what=f"a position without events:\n{connector.log}",
+    )
+    assert connector.stop() == 0
+    users.writers[0].transaction(rollback=False)
+    users.start()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("end", ["drop", "rename", "drop database"])
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:
+    """Everything before is published; then it stops, and goes on only when told to."""
+    worked(users)
+    if running:
+        users.start()
+    writer = users.writers[0]
+    writer.transaction(rollback=False)
+    committed = {entry.id for entry in writer.ledger}
+    with users.client() as client:
+        database = client[users.database]
+        if end == "drop":
+            database.outbox.drop()
+        elif end == "rename":
+            database.outbox.rename("outbox_of_yesterday")
+        else:
+            client.drop_database(users.database)
+        database.create_collection("outbox")
+    error = "CollectionGone" if running else "WrongLog"
+    connector = users.connectors[-1] if running else users.start(wait=False)
+    connector.failed(error)
+    assert "--adopt" in connector.log
+    users.start(wait=False).failed("WrongLog")  # made anew: not the one that was read
+    users.start("--adopt")
+    after = users.insert("after")
+    wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"it:\n{users.connectors[-1].log}")
+    ids = [seen.id for seen in [*users.published(), *users.dead_lettered()]]
+    assert committed < set(ids)
+    assert len(ids) == len(set(ids))
+    assert users.connectors[-1].stop() == 0
+    users.start()  # once is enough
+    last = users.insert("last")
+    wait_until(lambda: last in {seen.id for seen in users.published()}, 60, what="the last event")
+
+
+def test_what_is_watched_was_changed(users: Users) -> None:
+    worked(users)
+    with users.client() as client:
+        client[users.database].create_collection("outbox2")
+    both = [f"{users.database}.outbox", f"{users.database}.outbox2"]
+    users.configure(source={"collection": both})
+    missed = users.insert("missed")
+    connector = users.start(wait=False)
+    connector.failed("StreamChanged")
+    assert "outbox2" in connector.log
+    users.start("--adopt")
+    other = users.insert("other", collection="outbox2")
+    wait_until(lambda: other in {seen.id for seen in users.published()}, 60, what=f"it:\n{users.connectors[-1].log}")
+    ids = [seen.id for seen in users.published()]
+    assert ids.count(missed) == ids.count(other) == 1
+    assert len(ids) == len(set(ids))
+
+
+def test_a_change_that_is_too_large(users: Users) -> None:
+    """This server cannot send it in parts: the pipeline stops once, and everything before it is out."""
+    users.start().stop()
+    before = users.insert("before")
+    # The token repeats the id, in hexadecimal.
+    users.insert("large", _id="i" * 100_000, note="n" * 16_550_000)
+    with users.client() as client:
+        splits = tuple(client.server_info()["versionArray"][:3]) >= (6, 0, 9)
+    connector = users.start(wait=False)
+    if splits:
+        wait_until(lambda: len(users.published()) + len(users.dead_lettered()) == 2, 60, what="both")
+        return
+    connector.failed("EventTooLarge")
+    assert connector.log.count('"EventTooLarge"') == 1
+    assert before in {seen.id for seen in users.published()}, connector.log
+    after = users.insert("after")
+    users.start(wait=False).failed("EventTooLarge")
+    users.start("--adopt")
+    wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"it:\n{users.connectors[-1].log}")
+    assert [seen.id for seen in users.published()] == [before, after]
+
+
+def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users) -> None:
+    topic = f"{users.name}.offsets"
+    users.configure(kafka={"offsets_topic": topic})
+    users.start()
+    event = users.insert("k")
+    wait_until(lambda: event in {seen.id for seen in users.published()}, 60, what="an event")
+    assert users.connectors[-1].stop() == 0
+    admin = users.kafka.admin()
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic to go")
+    for _ in range(2):
+        users.start(wait=False).failed("PositionForgotten")
+    users.start("--adopt")
+    again = users.insert("k", 2)
+    wait_until(lambda: again in {seen.id for seen in users.published()}, 60, what="the next event")
+    assert users.connectors[-1].stop() == 0
+    users.start()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{", b'{"format": 9, "source": "mongo"}', b'{"format": 1, "source": "mongo", "token": {"_data": 5}}'],
+)
+def test_a_stored_position_that_cannot_be_read(users: Users, value: bytes) -> None:
+    worked(users, 1)
+    producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
+    producer.produce("tailrace-offsets", value, users.name.encode())
+    assert producer.flush(10) == 0
+    connector = users.start(wait=False)
+    connector.failed("OffsetRecordCorrupt")
+    assert users.name in connector.log
+
+
+def test_a_position_of_another_kind_of_database(users: Users) -> None:
+    worked(users, 1)
+    log = {"system_id": "1", "timeline": 1, "database": "d", "slot": "s", "table": "t", "publication": "p"}
+    value = json.dumps({"format": 1, "source": "postgres", "lsn": "0/1", "at_ms": 1, "log": log}).encode()
+    producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
+    producer.produce("tailrace-offsets", value, users.name.encode())
+    assert producer.flush(10) == 0
+    users.start(wait=False).failed("WrongLog")
+
+
+def test_a_position_ahead_of_the_server(users: Users) -> None:
+    """As after a restore: nothing is passed over without a word."""
+    worked(users, 1)
+    stored = json.loads(_last(users))
+    seconds = int(stored["time"].split(".")[0]) + 86_400
+    stored |= {"time": f"{seconds}.1", "token": {"_data": f"82{seconds:08X}000000012B0229296E04"}}
+    producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
+    producer.produce("tailrace-offsets", json.dumps(stored).encode(), users.name.encode())
+    assert producer.flush(10) == 0
+    users.start(wait=False).failed("PositionAhead")
+
+
+def _last(users: Users) -> bytes:
+    found = [m for m in read_all(users.kafka.bootstrap, ["tailrace-offsets"]) if m.key() == users.name.encode()]
+    return found[-1].value() or b""
+
+
+POISON = "poison_message"
+# What differs from a good document, the reason, a word of the explanation.
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "NaN": ({"payload": {"user": "u", "revision": 1, "email": "e", "n": float("nan")}}, POISON, "nan"),
+    "no JSON": ({"payload": '{"user": '}, POISON, "not usable JSON"),
+    "NUL": ({"payload": {"user": "\0", "revision": 1, "email": "e"}}, POISON, "U+0000"),
+    "breaks its schema": ({"payload": {"user": "u"}}, "schema_validation_failed", "revision"),
+    "bare number": ({"payload": 5}, POISON, "bare int"),
+    "no schema": ({"event_type": "NobodyKnows"}, "schema_validation_failed", "NobodyKnows"),
+    "no type": ({"event_type": None}, POISON, "type"),
+    "no topic": ({"entity_type": "elsewhere"}, "permanent_failure", "elsewhere"),
+    "binary": ({"payload": b"\x00\xff"}, POISON, "not usable JSON"),
+}
+
+
+def test_poison_is_set_aside_and_the_stream_moves_on(users: Users) -> None:
+    connector = users.start()
+    before = users.insert("k")
+    for fields, _, _ in BAD.values():
+        users.insert("k", **fields)
+    with users.client() as client:
+        client[users.database].outbox.insert_one({"_id": ObjectId(), "event_id": "nothing else"})
+    tombstone = users.insert("k", payload=None)
+    after = users.insert("k", 2)
+    wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"the last:\n{connector.log}")
+    published = {header(message, "id"): message for message in read_all(users.kafka.bootstrap, [users.topic])}
+    assert set(published) == {before, tombstone, after}
+    assert published[tombstone].value() is None
+    letters = read_all(users.kafka.bootstrap, [users.letters])
+    wanted = [*BAD.items(), ("nothing", ({}, POISON, "'event_type'"))]
+    for (name, (_, reason, word)), letter in zip(wanted, letters, strict=True):
+        assert header(letter, "tailrace.reason") == reason, name
+        assert word in header(letter, "tailrace.explanation"), (name, header(letter, "tailrace.explanation"))
+        assert header(letter, "tailrace.position"), name
+    assert connector.running
+    assert "nothing else" not in connector.log, "no payload in logs"
+
+
+def test_a_wire_that_is_cut_and_one_that_falls_silent(kafka: KafkaBroker, tmp_path: Path) -> None:
+    with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+        server.advertise(proxy.port)
+        users = open_users(server, kafka, tmp_path, link_timeout=3)
+        try:
+            connector = users.start()
+            writer = users.writer()
+            writer.transaction(rollback=False)
+            assert users.caught_up().ok
+            proxy.cut()
+            writer.transaction(rollback=False)
+            assert users.caught_up().ok
+            proxy.blackhole()
+            connector.says('"SourceUnavailable"')
+            writer.transaction(rollback=False)
+            proxy.restore()
+            proxy.cut()
+            verdict = users.caught_up()
+            assert verdict.ok, (verdict, connector.log)
+            assert connector.running
+        finally:
+            close_users(users)

@@ -1,0 +1,143 @@
+"""MongoDB's first start: what is in the collection comes once, killed half-way or not, and so does what is written
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson import Decimal128, ObjectId
+from bson.int64 import Int64
+
+from fix_users import Users
+from tailrace import killpoint
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+
+def write(users: Users, transactions: int) -> None:
+    writer = users.writers[0] if users.writers else users.writer()
+    for _ in range(transactions):
+        writer.transaction()
+
+
+def test_what_is_there_comes_first_and_once(users: Users) -> None:
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 20})
+    write(users, 40)
+    users.start()
+    write(users, 20)
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    wait_until(lambda: users.positions()[-1].collection_read is None, 60, what="the end of the collection")
+    # The end of the reading is stored: another start does not look at the collection again.
+    assert users.connectors[-1].stop() == 0
+    users.start()
+    write(users, 5)
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert "reading the collection" not in users.connectors[-1].log
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_killed_half_way(users: Users, nth: int) -> None:
+    """The next start reads a newer snapshot, and leaves to the stream what was inserted in between."""
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 20})
+    write(users, 40)
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:{nth}").ended() == -9
+    write(users, 20)
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:{nth}").ended() == -9
+    write(users, 20)
+    users.start()
+    write(users, 5)
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.committed > 100
+
+
+def test_a_document_inserted_and_deleted_meanwhile_still_comes(users: Users) -> None:
+    """It is in no later snapshot, and in the stream: whoever takes the snapshot for everything loses it."""
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
+    for number in range(20):
+        users.insert(f"k{number}")
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2").ended() == -9
+    gone = users.insert("gone")
+    kept = users.insert("kept")
+    with users.client() as client:
+        assert client[users.database].outbox.delete_one({"event_id": gone}).deleted_count == 1
+    users.start()
+    wait_until(lambda: kept in {seen.id for seen in users.published()}, 60, what="the last event")
+    ids = [seen.id for seen in users.published()]
+    assert ids.count(gone) == ids.count(kept) == 1
+    assert len(ids) == len(set(ids)) == 22
+
+
+def test_a_snapshot_that_the_server_forgets(users: Users) -> None:
+    """Reading takes longer than the server keeps snapshots: it goes on with a newer one, and nothing comes twice."""
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
+    for number in range(30):
+        users.insert(f"k{number}")
+    with users.client() as client:
+        forgets = {
+            "mode": {"times": 1},
+            "data": {"failCommands": ["find"], "errorCode": 239, "appName": f"tailrace {users.name}"},
+        }
+        client.admin.command("configureFailPoint", "failCommand", **forgets)
+        try:
+            users.start()
+            last = users.insert("last")
+            wait_until(lambda: last in {seen.id for seen in users.published()}, 60, what="the last event")
+        finally:
+            client.admin.command("configureFailPoint", "failCommand", mode="off")
+    ids = [seen.id for seen in users.published()]
+    assert len(ids) == len(set(ids)) == 31
+
+
+IDS: list[Any] = [
+    1,
+    2.5,
+    Int64(2**62),
+    Decimal128("3.50"),
+    "text",
+    ObjectId(),
+    {"a": 1},
+    b"bytes",
+    datetime(2024, 1, 1, tzinfo=UTC),
+]
+
+
+def test_ids_of_every_kind(users: Users) -> None:
+    """They sort across types, and some make tokens that are more than a text."""
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 1})
+    before = [users.insert(f"a{number}", _id=id_) for number, id_ in enumerate(IDS)]
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:5").ended() == -9
+    connector = users.start()
+    wait_until(lambda: set(before) <= {seen.id for seen in users.published()}, 60, what=f"them all:\n{connector.log}")
+    with users.client() as client:
+        client[users.database].outbox.delete_many({})
+    after = []
+    for number, id_ in enumerate(IDS):
+        after.append(users.insert(f"b{number}", _id=id_))
+        wait_until(lambda: after[-1] in {seen.id for seen in users.published()}, 60, what=f"{id_!r}")
+        assert connector.stop() == 0
+        connector = users.start()
+    ids = [seen.id for seen in users.published()]
+    assert sorted(ids) == sorted([*before, *after])
+
+
+def test_in_the_order_of_an_index(users: Users) -> None:
+    users.configure(source={"start": "beginning", "order_by": ["created_at", "_id"]}, limits={"batch_records": 1})
+    moments = [datetime(2024, 1, day, tzinfo=UTC) for day in (5, 3, 3, 9, 1)]
+    events = [users.insert("k", number, created_at=at) for number, at in enumerate(moments, 1)]
+    users.start(wait=False).failed("LayoutMismatch")
+    assert "createIndex" in users.connectors[-1].log
+    with users.client() as client:
+        client[users.database].outbox.create_index([("created_at", 1), ("_id", 1)])
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    users.start()
+    wait_until(lambda: len(users.published()) == 5, 60, what=f"them all:\n{users.connectors[-1].log}")
+    order = (4, 1, 2, 0, 3)
+    assert [seen.id for seen in users.published()] == [events[number] for number in order]
+    stamps = [header(message, "timestamp") for message in read_all(users.kafka.bootstrap, [users.topic])]
+    assert stamps == [str(int(moments[number].timestamp() * 1000)) for number in order]

@@ -1,0 +1,106 @@
+"""Rows 1-8 and 42 of the fault matrix for MongoDB: the connector killed between two steps, stopped, asleep, doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from fix_users import Users
+from kill_loop import ended_within, kill_again_and_again
+from tailrace import killpoint
+from tailrace.proof.writer import Mix
+from tailrace.stack import wait_until
+
+WHILE_STREAMING = (
+    killpoint.STREAM_STARTED,
+    killpoint.ROWS_READ,
+    killpoint.BEFORE_PRODUCE,
+    killpoint.AFTER_PRODUCE,
+    killpoint.AFTER_COMMIT,
+    killpoint.AFTER_CONFIRM,
+)
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
+SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+
+
+@pytest.mark.parametrize("point", WHILE_STREAMING)
+def test_killed_while_streaming(users: Users, point: str) -> None:
+    """Small batches cut transactions in the middle: each event comes once, and in order (row 42)."""
+    users.configure(limits={"batch_records": 5})
+    users.start().stop()
+    writer = users.writer()
+    for _ in range(30):
+        writer.transaction(events=7)
+    connector = users.start(kill=f"{point}:{1 if point == killpoint.STREAM_STARTED else 4}")
+    assert connector.ended() == -9
+    for _ in range(10):
+        writer.transaction()
+    users.start()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert verdict.committed > 150
+
+
+def test_killed_while_an_idle_position_is_stored(users: Users) -> None:
+    connector = users.start(kill=killpoint.IDLE_STORED)
+    with users.client() as client:
+        # Somebody else's writes move the server's token past a quiet outbox.
+        wait_until(
+            lambda: client[users.database].unrelated.insert_one({}) and not connector.running,
+            60,
+            what="a position without events to be stored",
+        )
+    assert connector.ended() == -9
+    writer = users.writer()
+    for _ in range(10):
+        writer.transaction()
+    users.start()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_killed_while_draining(users: Users) -> None:
+    connector = users.start(kill=killpoint.DRAINING, wait=False)
+    connector.says('"running"')
+    writer = users.writer()
+    for _ in range(30):
+        writer.transaction()
+    assert connector.stop() == -9
+    users.start()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+
+
+@pytest.mark.timeout(120 + 10 * ROUNDS)
+def test_killed_again_and_again(users: Users) -> None:
+    mixes = [(Mix(rollback=0.2, invalid=0.05, events_per_transaction=35), 2), (Mix(rollback=0.2, invalid=0.05), 12)]
+    kill_again_and_again(users, mixes, rounds=ROUNDS, seed=SEED)
+
+
+def test_told_to_stop_under_load(users: Users) -> None:
+    connector = users.start()
+    writer = users.writer()
+    writer.start(rate=100)
+    wait_until(lambda: len(users.positions()) > 3, 60, what="some batches to be stored")
+    assert connector.stop() == 0, connector.log
+    assert ended_within(connector, 0)
+    writer.stop()
+    users.start()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_two_instances_of_one_pipeline(users: Users) -> None:
+    """The last to start runs it; the other ends, and nothing comes twice."""
+    older = users.start()
+    writer = users.writer()
+    writer.start(rate=50)
+    wait_until(lambda: len(users.positions()) > 2, 60, what="some batches to be stored")
+    newer = users.start()
+    assert older.ended() == 4, older.log
+    writer.stop()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert newer.running

@@ -1,0 +1,110 @@
+"""Row 37 of the fault matrix, and what only a replica set of several can do: elections, rollback, no majority."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pymongo.write_concern import WriteConcern
+
+from fix_users import Users, close_users, open_users
+from tailrace.proof.users_workload import outbox_document
+from tailrace.proof.writer import Event
+from tailrace.stack import KafkaBroker, MongoSet, wait_until
+
+
+@pytest.fixture
+def set_users(mongo_set: MongoSet, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    users = open_users(mongo_set, kafka, tmp_path, link_timeout=5)
+    yield users
+    for member in mongo_set.members:
+        if not member.running:
+            member.start()
+    mongo_set.await_primary()
+    close_users(users)
+
+
+def test_the_primary_steps_down_under_load(set_users: Users, mongo_set: MongoSet) -> None:
+    users = set_users
+    connector = users.start()
+    writer = users.writer()
+    writer.start(rate=40)
+    wait_until(lambda: len(users.positions()) > 3, 60, what="some batches to be stored")
+    mongo_set.step_down()
+    stored = len(users.positions())
+    wait_until(lambda: len(users.positions()) > stored + 3, 60, what=f"batches after it:\n{connector.log}")
+    writer.stop()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert connector.running, connector.log
+
+
+def test_the_primary_is_killed_under_load(set_users: Users, mongo_set: MongoSet) -> None:
+    users = set_users
+    connector = users.start()
+    writer = users.writer()
+    writer.start(rate=40)
+    wait_until(lambda: len(users.positions()) > 3, 60, what="some batches to be stored")
+    old = mongo_set.await_primary()
+    old.kill()
+    mongo_set.await_primary(not_=old)
+    stored = len(users.positions())
+    wait_until(lambda: len(users.positions()) > stored + 3, 60, what=f"batches after it:\n{connector.log}")
+    old.start()
+    writer.stop()
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+    assert connector.running, connector.log
+
+
+def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoSet) -> None:
+    """A write with w: 1 that only the old primary had: acknowledged, then undone, and never published (I3)."""
+    users = set_users
+    connector = users.start()
+    kept = users.insert("kept")
+    wait_until(lambda: kept in {seen.id for seen in users.published()}, 60, what=f"it:\n{connector.log}")
+    old = mongo_set.await_primary()
+    others = [member for member in mongo_set.members if member is not old]
+    for member in others:
+        member.fall_behind()
+    undone = Event(str(uuid.uuid4()), "undone", 1, valid=True)
+    document = outbox_document(undone, topic=users.topic, at=datetime.now(UTC))
+    with old.client() as client:
+        outbox = client[users.database].get_collection("outbox", write_concern=WriteConcern(w=1))
+        assert outbox.insert_one(document).acknowledged
+        assert outbox.find_one({"event_id": undone.id}), "the primary itself has it"
+    old.kill()
+    for member in others:
+        member.catch_up()
+    mongo_set.await_primary(not_=old)
+    old.start()
+    after = users.insert("after")
+    wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"the next one:\n{connector.log}")
+    assert undone.id not in users.in_outbox(), "it was rolled back"
+    assert [seen.id for seen in users.published()].count(undone.id) == 0
+    assert {seen.id for seen in users.published()} == {kept, after}
+    assert connector.running, connector.log
+
+
+def test_without_a_majority_it_waits_and_says_so(set_users: Users, mongo_set: MongoSet) -> None:
+    """No primary, no stream: it tries again with growing delays, and goes on by itself when the set is whole."""
+    users = set_users
+    connector = users.start()
+    event = users.insert("k")
+    wait_until(lambda: event in {seen.id for seen in users.published()}, 60, what=f"it:\n{connector.log}")
+    primary = mongo_set.await_primary()
+    others = [member for member in mongo_set.members if member is not primary]
+    for member in others:
+        member.kill()
+    connector.says('"SourceUnavailable"', 90)
+    assert "no primary could be reached" in connector.log or "gave no answer" in connector.log, connector.log
+    assert connector.log.count('"waiting"') < 20, "no hot loop"
+    for member in others:
+        member.start()
+    mongo_set.await_primary()
+    again = users.insert("k", 2)
+    wait_until(lambda: again in {seen.id for seen in users.published()}, 90, what=f"the next:\n{connector.log}")
+    assert connector.running, connector.log

@@ -1,0 +1,212 @@
+"""A service under test: an outbox, a pipeline file, connector processes, writers, and the oracle's verdict on it all.
+
+Everything a fault test needs except the fault. Connectors run as processes of their own, as a user would run them, so
+that they can be killed. A service has names of its own for everything it makes: tests share servers, nothing else.
+What the database is and how it is asked is said by `Shop` (Postgres) and `Users` (MongoDB).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from tailrace.position import Position
+from tailrace.proof.oracle import Sighting, Verdict, backward, judge
+from tailrace.proof.reader import read_all, sightings, stored_positions
+from tailrace.proof.writer import Writer
+from tailrace.stack import KafkaBroker, StackError, wait_until
+
+
+class Connector:
+    """One `tailrace run` process, its output in a file."""
+
+    def __init__(
+        self, file: Path, log: Path, *arguments: str, program: Sequence[str] = ("-m", "tailrace"), **environ: str
+    ) -> None:
+        """`program` is what Python is given to run: another one stands in for a mutated connector."""
+        self.log_file = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *program, "run", str(file), "--log-json", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environ},
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def says(self, text: str, timeout: float = 60) -> None:
+        """Waits until its log contains `text`; a process that ended without it fails the test."""
+        try:
+            wait_until(lambda: text in self.log or not self.running, timeout)
+        except StackError:
+            pytest.fail(f"the connector did not say {text} within {timeout} s:\n{self.log}")
+        assert text in self.log, f"the connector ended with {self.process.returncode}:\n{self.log}"
+
+    def ended(self, timeout: float = 60) -> int:
+        """Waits for its end; the exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the connector did not end within {timeout} s:\n{self.log}")
+
+    def failed(self, error: str, *, exit_code: int = 3) -> None:
+        """Waits for its end, which must be by this error."""
+        code = self.ended()
+        assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not by {error}:\n{self.log}"
+        assert code == exit_code, self.log
+
+    def stop(self, timeout: float = 10) -> int:
+        """SIGTERM, then its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended(timeout)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Service(ABC):
+    """See the module's docstring. `settings` is what the pipeline file holds; change it before `start`."""
+
+    ENTITIES: ClassVar[str]
+    """What its topic is named after."""
+
+    def __init__(self, kafka: KafkaBroker, folder: Path, name: str) -> None:
+        self.kafka = kafka
+        self.folder = folder
+        self.name = name
+        self.settings: dict[str, Any] = {}
+        self.writers: list[Writer] = []
+        self.connectors: list[Connector] = []
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}.{self.ENTITIES}"
+
+    @property
+    def letters(self) -> str:
+        return f"{self.name}.dead-letters"
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.name}.yaml"
+
+    def register(self, schemas: Mapping[str, Any], aggregate: str) -> None:
+        """Writes the folders of schemas, one for each type of event, and of topics, with one rule."""
+        for kind, schema in schemas.items():
+            (self.folder / "schemas" / kind).mkdir(parents=True)
+            (self.folder / "schemas" / kind / "1.json").write_text(json.dumps(schema))
+        (self.folder / "topics").mkdir()
+        rule = {"topic": self.topic, "match": {"aggregate": aggregate}, "partitions": 3, "replication": 1}
+        (self.folder / "topics" / f"{self.ENTITIES}.yaml").write_text(json.dumps(rule))
+
+    def configure(self, **sections: Any) -> None:
+        """Merges `sections` into the settings, one level deep, and writes the file (JSON is YAML)."""
+        for name, value in sections.items():
+            if isinstance(value, dict):
+                self.settings[name] = {**self.settings.get(name, {}), **value}
+            else:
+                self.settings[name] = value
+        self.file.write_text(json.dumps(self.settings))
+
+    def start(
+        self,
+        *arguments: str,
+        kill: str = "",
+        wait: bool = True,
+        program: Sequence[str] = ("-m", "tailrace"),
+        **environ: str,
+    ) -> Connector:
+        """Runs a connector; `kill` arms a kill point, `wait` waits until it streams (not if it is to be killed)."""
+        log = self.folder / f"connector-{len(self.connectors)}.log"
+        if kill:
+            environ["TAILRACE_KILL"] = kill
+        connector = Connector(self.file, log, *arguments, program=program, **environ)
+        self.connectors.append(connector)
+        if wait and not kill:
+            connector.says('"running"')
+        return connector
+
+    def writer(self, seed: int | None = None, **options: Any) -> Writer:
+        writer = self.make_writer(seed=len(self.writers) if seed is None else seed, **options)
+        self.writers.append(writer)
+        return writer
+
+    @abstractmethod
+    def make_writer(self, **options: Any) -> Writer:
+        """A writer of this service; `writer` keeps it in mind."""
+
+    @abstractmethod
+    def in_outbox(self) -> set[str]:
+        """The ids that the outbox holds now."""
+
+    def published(self) -> list[Sighting]:
+        return sightings(read_all(self.kafka.bootstrap, [self.topic]))
+
+    def dead_lettered(self) -> list[Sighting]:
+        return sightings(read_all(self.kafka.bootstrap, [self.letters]))
+
+    def undecided(self) -> bool:
+        """Whether a transaction is open on the topic: readers of committed records see less than there is."""
+        admin = self.kafka.admin()
+        partitions = admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        ends = [
+            [
+                found.result(10).offset
+                for found in admin.list_offsets(
+                    {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions},
+                    isolation_level=level,
+                ).values()
+            ]
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        return ends[0] != ends[1]
+
+    def verdict(self) -> Verdict:
+        """What the oracle says now; positions are checked, too."""
+        ledger = [entry for writer in self.writers for entry in writer.ledger]
+        verdict = judge(ledger, self.published(), self.dead_lettered(), in_table=self.in_outbox())
+        verdict.positions = self.astray()
+        return verdict
+
+    def astray(self) -> list[str]:
+        """What is wrong with the positions."""
+        return backward([position.progress for position in self.positions()])
+
+    def caught_up(self, timeout: float = 60) -> Verdict:
+        """Waits until nothing committed is missing, then returns the verdict."""
+        connector = self.connectors[-1]
+        try:
+            wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
+        except StackError:
+            pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
+        return self.verdict()
+
+    def positions(self) -> Sequence[Position]:
+        return stored_positions(self.kafka.bootstrap, self.name)
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.stop()
+        for connector in self.connectors:
+            if connector.running:
+                connector.kill()
