@@ -26,7 +26,7 @@ $(STACK): $(READY)
 	@$(BIN)/tailrace stack fetch
 	@touch $@
 
-demo: $(STACK) ## See it work: real Postgres, real Kafka, the connector killed twice, a verdict
+demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, two connectors killed twice, a verdict
 	@$(BIN)/tailrace demo
 
 $(FETCHED): $(STACK) tests/fetched.py

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fix_service import Connector, Service
 from tailrace.lsn_position import LsnPosition
 from tailrace.proof.oracle import backward
+from tailrace.proof.orders_workload import SHOP_DDL, OrdersWriter, ids_in_table
 from tailrace.proof.reader import stored_positions
-from tailrace.proof.workload import SHOP_DDL, OrdersWriter, ids_in_table
 from tailrace.stack import KafkaBroker, PostgresServer, wait_until
 
 __all__ = ["SCHEMA", "Connector", "Shop", "close_shop", "open_shop"]

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from fix_shop import Shop
 from tailrace import killpoint
 from tailrace.proof.oracle import Entry, Outcome
-from tailrace.proof.workload import Mix
+from tailrace.proof.orders_workload import Mix
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.stack import wait_until
 

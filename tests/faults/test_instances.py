@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from broken_kafka import HASTY, IMPATIENT, sleeping
 from fix_shop import Connector, Shop, close_shop, open_shop
-from tailrace.proof.workload import Mix
+from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
 

@@ -11,7 +11,7 @@ import pytest
 from broken_kafka import HASTY, IMPATIENT, read_only
 from fix_shop import Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.proof.workload import Mix
+from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
 # Everything is sent and nothing committed: waits there until it is told to go on.

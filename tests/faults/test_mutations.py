@@ -16,8 +16,8 @@ import pytest
 from fix_shop import Connector, Shop
 from tailrace import killpoint
 from tailrace.proof.oracle import judge
+from tailrace.proof.orders_workload import Mix
 from tailrace.proof.reader import read_all, sightings
-from tailrace.proof.workload import Mix
 from tailrace.stack import wait_until
 
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.

@@ -12,8 +12,9 @@ from confluent_kafka import Producer
 
 from fix_shop import Connector, Shop
 from tailrace.lsn import format_lsn
+from tailrace.position import to_stored
+from tailrace.proof.orders_workload import SHOP_DDL
 from tailrace.proof.reader import read_all, stored_positions
-from tailrace.proof.workload import SHOP_DDL
 from tailrace.stack import KafkaBroker, PostgresServer, StackError, wait_until
 
 
@@ -33,7 +34,7 @@ def write(shop: Shop, value: bytes | None) -> None:
 
 def stored(shop: Shop) -> dict[str, Any]:
     topic = shop.settings["kafka"]["offsets_topic"]
-    return stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1].to_json()
+    return to_stored(stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1])
 
 
 def refused(shop: Shop, code: str, *arguments: str) -> Connector:

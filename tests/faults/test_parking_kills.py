@@ -13,8 +13,8 @@ from fix_shop import Shop
 from tailrace import killpoint
 from tailrace.kafka.parked import waiting_topic
 from tailrace.proof.oracle import Outcome
+from tailrace.proof.orders_workload import Mix
 from tailrace.proof.reader import header, read_all
-from tailrace.proof.workload import Mix
 from tailrace.stack import wait_until
 
 

@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
-from tailrace.proof.workload import Mix
+from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
 LINK_TIMEOUT = 2

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from psycopg.conninfo import make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
-from tailrace.proof.workload import Mix
+from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
 

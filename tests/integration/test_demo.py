@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,12 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import Message
+from pymongo import MongoClient
 
 from tailrace import cli
-from tailrace.demo import play
+from tailrace.demo import part
 from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, PostgresServer, kafka, postgres, wait_until
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 from tailrace.stack.process import descendants
 
 TIMEOUT = 90.0
@@ -93,18 +95,23 @@ def test_exactly_once_though_killed_twice(run: Run) -> None:
     told: dict[str, Any] = json.loads(run.out)
     assert run.out == json.dumps(told) + "\n"
     assert told["ok"] is True
-    assert (told["kills"], told["seed"]) == (2, 11)
-    assert min(told["committed"], told["rolled_back"], told["dead_lettered"]) > 0
-    assert told["committed"] == told["published"] + told["dead_lettered"]
-    assert told["missing"] == told["duplicated"] == told["phantom"] == told["out_of_order"] == 0
-    latency = told["latency"]
-    assert latency["steady_events"] + latency["restart_events"] == told["committed"]
-    assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["longest_ms"]
-    assert run.err.count("connector killed (SIGKILL)") == run.err.count("connector restarted") == 2
+    assert (told["kills"], told["seed"]) == (4, 11)
+    assert set(told["pipelines"]) == {"orders", "users"}
+    for name, pipeline in told["pipelines"].items():
+        assert pipeline["kills"] == 2
+        assert min(pipeline["committed"], pipeline["rolled_back"], pipeline["dead_lettered"]) > 0
+        assert pipeline["committed"] == pipeline["published"] + pipeline["dead_lettered"]
+        assert pipeline["missing"] == pipeline["duplicated"] == pipeline["phantom"] == pipeline["out_of_order"] == 0
+        latency = pipeline["latency"]
+        assert latency["steady_events"] + latency["restart_events"] == pipeline["committed"]
+        assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["longest_ms"]
+        assert run.err.count(f"{name} connector killed (SIGKILL)") == 2
+        assert run.err.count(f"{name} connector restarted") == 2
+    assert told["committed"] == sum(pipeline["committed"] for pipeline in told["pipelines"].values())
     assert run.left_behind() == []
 
 
-@pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 200", "connector killed"])
+@pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 100", "connector killed"])
 def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
     run.start("--seconds", "4")
     run.says(moment)
@@ -129,13 +136,19 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
     run.start("--seconds", "2", "--keep")
     run.says("Ctrl-C ends everything")
     assert "Exactly once and in order" in run.out
-    (file,) = (run.folder / "tmp").glob("tailrace-demo-*/orders.yaml")
-    assert f"tailrace tail {file}" in run.out
-    settings = yaml.safe_load(file.read_text())
+    (folder,) = (run.folder / "tmp").glob("tailrace-demo-*")
+    orders, users = folder / "orders.yaml", folder / "users.yaml"
+    assert f"tailrace tail {orders}" in run.out
+    assert f"tailrace tail {users}" in run.out
+    assert yaml.safe_load(orders.read_text())["source"]["postgres"] in run.out
+    settings = yaml.safe_load(users.read_text())
+    (address,) = re.findall(r"mongosh '(.*)'", run.out)
+    with MongoClient[dict[str, Any]](address) as client:
+        assert client.get_default_database()["outbox"].count_documents({"status": "pending"}) > 0
     bootstrap = settings["kafka"]["bootstrap"]
-    assert settings["source"]["postgres"] in run.out
-    before = len(read_all(bootstrap, ["shop.orders"]))
-    wait_until(lambda: len(read_all(bootstrap, ["shop.orders"])) > before, 60, what="further events")
+    for topic in ("shop.orders", "shop.users"):
+        before = len(read_all(bootstrap, [topic]))
+        wait_until(lambda name=topic, seen=before: len(read_all(bootstrap, [name])) > seen, 60, what=f"more on {topic}")
     pids = descendants(run.process.pid)
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
@@ -146,6 +159,7 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
 def test_lost_events_are_noticed_and_servers_of_others_are_left_as_they_were(
     postgres: PostgresServer,
     kafka: KafkaBroker,
+    mongo: MongoServer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -154,27 +168,29 @@ def test_lost_events_are_noticed_and_servers_of_others_are_left_as_they_were(
     def forgetful(bootstrap: str, topics: list[str]) -> list[Message]:
         return read_all(bootstrap, topics)[:-1]
 
-    monkeypatch.setattr(play, "read_all", forgetful)
-    monkeypatch.setenv(POSTGRES_VARIABLE, postgres.dsn())
-    monkeypatch.setenv(KAFKA_VARIABLE, kafka.bootstrap)
-    before = traces(postgres, kafka)
+    monkeypatch.setattr(part, "read_all", forgetful)
+    monkeypatch.setenv(PostgresServer.VARIABLE, postgres.dsn())
+    monkeypatch.setenv(KafkaBroker.VARIABLE, kafka.bootstrap)
+    monkeypatch.setenv(MongoServer.VARIABLE, mongo.uri)
+    before = traces(postgres, kafka, mongo)
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
     assert caught.value.code == 1
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
-    assert told["missing"] == len(told["wrong"]["missing"]) == 2
-    wait_until(lambda: traces(postgres, kafka) == before, what="the end of every trace")
+    assert told["missing"] == 4
+    for pipeline in told["pipelines"].values():
+        assert pipeline["missing"] == len(pipeline["wrong"]["missing"]) == 2
+    wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the end of every trace")
 
 
-POSTGRES_VARIABLE, KAFKA_VARIABLE = postgres.VARIABLE, kafka.VARIABLE
-
-
-def traces(postgres: PostgresServer, kafka: KafkaBroker) -> set[str]:
-    """Databases, slots and topics; not what Kafka makes for itself."""
+def traces(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer) -> set[str]:
+    """Databases, slots and topics; not what Kafka and MongoDB make for themselves."""
     with postgres.connect() as connection:
         names = connection.execute(
             "SELECT datname FROM pg_database UNION ALL SELECT slot_name FROM pg_replication_slots"
         ).fetchall()
     topics = kafka.admin().list_topics(timeout=10).topics
-    return {str(name) for (name,) in names} | {topic for topic in topics if not topic.startswith("__")}
+    with mongo.client() as client:
+        databases = {name for name in client.list_database_names() if name not in ("admin", "config", "local")}
+    return {str(name) for (name,) in names} | databases | {topic for topic in topics if not topic.startswith("__")}

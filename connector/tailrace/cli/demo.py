@@ -19,15 +19,16 @@ from tailrace.demo.show import on
 def demo(
     seconds: int = typer.Option(15, "--seconds", min=2, max=3600, help="How long to write."),
     keep: bool = typer.Option(False, "--keep", help="Leave everything running afterwards, until Ctrl-C."),
-    seed: int | None = typer.Option(None, "--seed", min=0, help="Write the same orders as an earlier run."),
+    seed: int | None = typer.Option(None, "--seed", min=0, help="Write the same events as an earlier run."),
     postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
     as_json: bool = typer.Option(False, "--json", help="Print the verdict as one JSON object, the rest to stderr."),
 ) -> int:
-    """See it work: real servers, the connector killed twice, and a verdict.
+    """See it work: real servers, two connectors killed twice, and a verdict.
 
-    Starts a Postgres and a Kafka of its own (the first time fetches Kafka: 43 MB), runs the connector beside a
-    writer of orders, kills it twice with SIGKILL, and compares what was committed with what consumers see. The exit
-    code is 1 if an event is missing, duplicated, out of order or should not be there. Nothing is left behind.
+    Starts a Postgres, a MongoDB and a Kafka of its own (the first time fetches Kafka: 43 MB), runs a connector beside
+    a service that writes orders to Postgres and another beside one that writes users to MongoDB, kills both twice with
+    SIGKILL, and compares what was committed with what consumers see. The exit code is 1 if an event is missing,
+    duplicated, out of order or should not be there. Nothing is left behind.
 
     \b
     Examples:
@@ -39,7 +40,7 @@ def demo(
     chosen = random.randrange(10_000) if seed is None else seed  # noqa: S311 - a workload, not a secret
     with closing(on(sys.stderr if as_json else sys.stdout)) as show, Scene(postgres.value) as scene:
         scene.open(show.busy)
-        show.note(f"Postgres {scene.postgres_version} and Kafka are up; seed {chosen}")
+        show.note(f"{scene.description()}; seed {chosen}")
         with closing(Play(scene, show, writing_seconds=seconds, seed=chosen)) as play:
             report = play.run()
         if as_json:

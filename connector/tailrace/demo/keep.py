@@ -3,58 +3,69 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
-from pathlib import Path
+from contextlib import ExitStack
 
 from tailrace.demo.scene import Scene
+from tailrace.demo.service import Service
 from tailrace.demo.show import Show
-from tailrace.proof.workload import Writer
+from tailrace.proof.writer import Mix
 from tailrace.stack import wait_until
 
 RATE = 5.0
-"""Transactions a second: slow enough to read along."""
+"""Transactions a second, of each service: slow enough to read along."""
+KEYS = 20
 LOOK_SECONDS = 0.5
 
 
 def linger(scene: Scene, show: Show, *, seed: int) -> None:
-    """Runs connector and writer until Ctrl-C."""
-    scene.start_connector()
-    wait_until(lambda: scene.connector_ready, 30, what="the connector's start")
-    writer = Writer(scene.dsn, seed=seed + 1)
-    try:
-        writer.start(rate=RATE)
+    """Runs connectors and writers until Ctrl-C."""
+    connectors = [service.connector for service in scene.services]
+    for connector in connectors:
+        connector.start()
+    wait_until(lambda: all(connector.ready for connector in connectors), 30, what="the connectors' start")
+    writers = [service.writer(seed=seed + 1, keys=KEYS, mix=Mix()) for service in scene.services]
+    with ExitStack() as last:
+        for writer in writers:
+            last.callback(writer.stop)
+            writer.start(rate=RATE)
         show.say(guide(scene))
-        while scene.connector_ready and writer.error is None:
+        while all(connector.ready for connector in connectors) and all(writer.error is None for writer in writers):
             time.sleep(LOOK_SECONDS)
-    finally:
-        writer.stop()
 
 
 def guide(scene: Scene) -> list[str]:
     """How to connect, look and stop."""
-    file = shlex.quote(str(scene.file))
-    reader = f"read_committed -t {scene.topic}"
+    topics = [service.topic for service in scene.services]
     return [
         "",
-        f"Everything runs on, now with {RATE:.0f} transactions a second. In another terminal:",
+        f"Everything runs on, now with {RATE:.0f} transactions a second of each service. In another terminal:",
+        *(line for service in scene.services for line in _service(service)),
         "",
-        f"  watch the events   tailrace tail {file}",
-        f"  where it stands    tailrace status {file}",
-        f"  the outbox         {_psql(scene)} {shlex.quote(scene.url)}",
-        f"  any consumer       kcat -C -b {scene.bootstrap} -X isolation.level={reader}",
-        f"                     kafka-console-consumer.sh --bootstrap-server {scene.bootstrap} --topic {scene.topic} \\",
-        "                       --isolation-level read_committed --from-beginning",
-        f"  dead letters       the topic {scene.letters}",
-        f"  the files          {scene.folder} (pipeline, schemas/, topics/, connector.log)",
+        "as any consumer sees it",
+        f"  kcat -C -b {scene.bootstrap} -X isolation.level=read_committed -t {topics[0]}",
+        *(
+            line
+            for topic in topics
+            for line in (
+                f"  kafka-console-consumer.sh --bootstrap-server {scene.bootstrap} --topic {topic} \\",
+                "    --isolation-level read_committed --from-beginning",
+            )
+        ),
+        "",
+        f"the files: {scene.folder} (pipelines and their logs, schemas/, topics/)",
         "",
         "Ctrl-C ends everything and removes the folder.",
     ]
 
 
-def _psql(scene: Scene) -> str:
-    """The user's own psql, or else the one beside our server."""
-    programs: Path | None = scene.servers.postgres.bin_dir
-    if shutil.which("psql") is None and programs is not None and (programs / "psql").exists():
-        return shlex.quote(str(programs / "psql"))
-    return "psql"
+def _service(service: Service) -> list[str]:
+    file = shlex.quote(str(service.connector.file))
+    return [
+        "",
+        f"the {service.NAME}, on {service.DATABASE}",
+        f"  watch the events   tailrace tail {file}",
+        f"  where it stands    tailrace status {file}",
+        f"  dead letters       tailrace dlq list {file}",
+        f"  the outbox         {service.client}",
+    ]

@@ -1,6 +1,6 @@
 """From commit to consumer: percentiles over the steady part, and the longest wait of all. Pure.
 
-An event's journey lasts from its commit in Postgres to its arrival at a live `read_committed` consumer. A restart
+An event's journey lasts from its commit in the database to its arrival at a live `read_committed` consumer. A restart
 lasts from the kill until the first event committed after the connector was back has arrived. An event whose journey
 touches a restart measures the restart, not the connector: such events are counted apart, and they are what
 `longest_ms` is for. Nothing else is left out.

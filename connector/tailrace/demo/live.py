@@ -20,6 +20,7 @@ from tailrace.demo.show import Frame
 FRAME_SECONDS = 0.15
 """Drawing costs time that the writer and the consumer in this process would miss."""
 WIDEST = 100
+COUNTERS = ("committed", "rolled back", "on Kafka", "dead letters", "latency p50", "connector")
 STATES = {"running": "bold green", "restarting": "bold red"}
 
 
@@ -54,17 +55,21 @@ class LiveShow:
         table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
         table.add_column(width=1)
         table.add_column(no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
+        for _ in report.columns:
+            table.add_column(justify="right", no_wrap=True)
         table.add_column(style="dim")
+        heads = [Text(head, style="dim") for head in report.columns]
         for number, (title, rows) in enumerate(report.sections()):
             if number:
                 table.add_row()
-            table.add_row("", Text(title, style="bold cyan"))
+            table.add_row("", Text(title, style="bold cyan"), *heads)
+            heads = []
             for row in rows:
                 style = {None: "", True: "green", False: "bold red"}[row.good]
                 mark = {None: "", True: "✓", False: "✗"}[row.good]
-                table.add_row(Text(mark, style=style), row.label, Text(row.value, style=style or "bold"), row.remark)
-        colour = "green" if report.verdict.ok else "red"
+                values = [Text(value, style=style or "bold") for value in row.values]
+                table.add_row(Text(mark, style=style), row.label, *values, row.remark)
+        colour = "green" if report.ok else "red"
         meaning = Text(report.meaning(), style=f"bold {colour}")
         self._console.print(Panel(Group(table, "", meaning), title="Verdict", border_style=colour, padding=(0, 1)))
 
@@ -87,24 +92,19 @@ def _panel(frame: Frame) -> Panel:
     clock.add_column(ratio=1)
     clock.add_column(justify="right", no_wrap=True)
     clock.add_row(ProgressBar(total=frame.total, completed=done), f"{done:.0f} of {frame.total:.0f} s")
-    counters = Table.grid(expand=True)
-    for _ in range(5):
-        counters.add_column(justify="center", ratio=1)
-    counters.add_row(
-        *(
-            Text(value, style="bold")
-            for value in (
-                f"{frame.committed:,}",
-                f"{frame.rolled_back:,}",
-                f"{frame.arrived:,}",
-                f"{frame.letters:,}",
-                seconds(frame.p50_ms),
-            )
+    counters = Table.grid(expand=True, padding=(0, 1))
+    counters.add_column(no_wrap=True)
+    for _ in COUNTERS:
+        counters.add_column(justify="right", ratio=1, no_wrap=True)
+    counters.add_row("", *(Text(label, style="dim") for label in COUNTERS))
+    for each in frame.standings:
+        counters.add_row(
+            Text(each.name, style="bold cyan"),
+            *(Text(f"{count:,}", style="bold") for count in (each.committed, each.rolled_back, each.arrived)),
+            Text(f"{each.letters:,}", style="bold"),
+            Text(seconds(each.p50_ms), style="bold"),
+            Text(each.connector, style=STATES.get(each.connector, "")),
         )
-    )
-    counters.add_row(
-        *(Text(label, style="dim") for label in ("committed", "rolled back", "on Kafka", "dead letters", "latency p50"))
-    )
     events = Table.grid(expand=True, padding=(0, 1))
     events.add_column(style="dim", no_wrap=True)
     events.add_column(no_wrap=True)
@@ -120,11 +120,9 @@ def _panel(frame: Frame) -> Panel:
             Text(arrival.text, style=style),
             Text(seconds(arrival.millis), style="dim"),
         )
-    connector = Text.assemble("connector ", (frame.connector, STATES.get(frame.connector, "")))
     return Panel(
         Group(clock, "", counters, "", events),
-        title="Postgres outbox → Kafka",
-        subtitle=connector,
-        border_style="red" if frame.connector == "restarting" else "cyan",
+        title="Outboxes → Kafka",
+        border_style="red" if any(each.connector == "restarting" for each in frame.standings) else "cyan",
         padding=(0, 1),
     )

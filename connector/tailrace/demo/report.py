@@ -1,8 +1,8 @@
-"""What came of it: the oracle's verdict, the timings, the words for both, and the exit code. Pure."""
+"""What came of it: the oracle's verdict on each pipeline, the timings, the words for both, and the exit code. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -19,80 +19,133 @@ WRONGS = {
     "out_of_order": ("out of order", "behind a later event of the same key"),
     "positions": ("positions astray", "stored backwards, or confirmed too early"),
 }
+COUNTS = {
+    "committed": ("committed", "events, beside the data they tell of"),
+    "rolled_back": ("rolled back", "never to be seen"),
+    "published": ("on Kafka", "as read_committed readers see it"),
+    "dead_lettered": ("dead-lettered", "payload breaks its schema"),
+}
+TIMES = {1: "once", 2: "twice"}
 
 
 class Row(NamedTuple):
-    """A line of the table; `good` is None where there is nothing to judge."""
+    """A line of the table, with a value for each column; `good` is None where there is nothing to judge."""
 
     label: str
-    value: str
+    values: Sequence[str]
     remark: str
     good: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Result:
+    """Of one pipeline."""
+
+    name: str
+    database: str
     verdict: Verdict
     latency: Latency
     outages: Sequence[Outage]
-    seed: int
-    seconds: float
 
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.verdict.ok else EXIT_BROKEN
-
-    def sections(self) -> list[tuple[str, list[Row]]]:
-        """The table, part by part."""
-        verdict, latency = self.verdict, self.latency
-        back = " and ".join(seconds(outage.millis) for outage in self.outages)
-        happened = [
-            Row("committed in Postgres", f"{verdict.committed:,}", "events, beside the orders they tell of"),
-            Row("rolled back", f"{verdict.rolled_back:,}", "never to be seen"),
-            Row("on Kafka", f"{verdict.published:,}", "as read_committed readers see it"),
-            Row("dead-lettered", f"{verdict.dead_lettered:,}", "payload breaks its schema"),
-            Row("connector killed", f"{len(self.outages)}", f"SIGKILL; back after {back}" if back else ""),
-        ]
-        wrong = []
-        for name, (label, meaning) in WRONGS.items():
-            count = len(getattr(verdict, name))
-            wrong.append(Row(label, f"{count:,}", meaning, count == 0))
-        times = [
-            Row("p50", f"{latency.p50_ms:.0f} ms", f"over {latency.steady_events:,} events that met no restart"),
-            Row("p99", f"{latency.p99_ms:.0f} ms", "of the same"),
-            Row("longest", seconds(latency.longest_ms), f"of all; {latency.restart_events:,} events met a restart"),
-        ]
-        return [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
-
-    def meaning(self) -> str:
-        """The verdict in one sentence."""
-        if self.verdict.ok:
-            killed = {0: "", 1: ", with the connector killed once", 2: ", with the connector killed twice"}
-            how = killed.get(len(self.outages), f", with the connector killed {len(self.outages)} times")
-            return (
-                f"Exactly once and in order{how}: every committed event arrived once, behind the one before it, "
-                "and nothing that was rolled back was ever seen."
-            )
-        wrongs = {name: getattr(self.verdict, name) for name in WRONGS if getattr(self.verdict, name)}
-        counts = ", ".join(f"{len(items):,} {WRONGS[name][0]}" for name, items in wrongs.items())
-        first = next(iter(wrongs.values()))[0]
-        return (
-            f"The guarantee is broken: {counts} (such as {first}). This is a bug in Tailrace: "
-            f"please report it with --seed {self.seed} and the output of --json."
-        )
+    def count(self, name: str) -> int:
+        value = getattr(self.verdict, name)
+        return len(value) if isinstance(value, list) else int(value)
 
     def as_json(self) -> dict[str, Any]:
-        """One object: counts, ids of what went wrong (the first few), latency, and `ok`."""
-        wrongs = {name: getattr(self.verdict, name)[:20] for name in WRONGS if getattr(self.verdict, name)}
+        """Counts, ids of what went wrong (the first few), latency, and `ok`."""
+        wrongs = {name: getattr(self.verdict, name)[:20] for name in WRONGS if self.count(name)}
         return {
+            "database": self.database,
             **self.verdict.summary(),
             "wrong": wrongs,
             "kills": len(self.outages),
             "restart_ms": [round(outage.millis) for outage in self.outages],
             "latency": {name: round(value, 1) for name, value in asdict(self.latency).items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    results: Sequence[Result]
+    seed: int
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return all(result.verdict.ok for result in self.results)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else EXIT_BROKEN
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of the columns; the last one adds the others up, if there are several."""
+        return [*(result.database for result in self.results), *(["total"] if len(self.results) > 1 else [])]
+
+    def sections(self) -> list[tuple[str, list[Row]]]:
+        """The table, part by part."""
+        happened = [Row(label, self._counts(name), remark) for name, (label, remark) in COUNTS.items()]
+        outages = [outage.millis for result in self.results for outage in result.outages]
+        back = f"SIGKILL; each time back within {seconds(max(outages))}" if outages else ""
+        happened.append(Row("connector killed", self._added([len(result.outages) for result in self.results]), back))
+        wrong = [
+            Row(label, self._counts(name), remark, good=not self._total(name))
+            for name, (label, remark) in WRONGS.items()
+        ]
+        latencies = [result.latency for result in self.results]
+        steady = sum(latency.steady_events for latency in latencies)
+        met = sum(latency.restart_events for latency in latencies)
+        times = [
+            Row("p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events that met no restart"),
+            Row("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
+            Row("longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"),
+        ]
+        return [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
+
+    def meaning(self) -> str:
+        """The verdict in one sentence."""
+        if self.ok:
+            kills = len(self.results[0].outages)
+            how = f", with each connector killed {TIMES.get(kills, f'{kills} times')}" if kills else ""
+            return (
+                f"Exactly once and in order{how}: every committed event arrived once, behind the one before it, "
+                "and nothing that was rolled back was ever seen."
+            )
+        found = ", ".join(
+            f"{result.count(name):,} {WRONGS[name][0]} of the {result.name} (such as {items[0]})"
+            for result in self.results
+            for name in WRONGS
+            if (items := getattr(result.verdict, name))
+        )
+        return (
+            f"The guarantee is broken: {found}. This is a bug in Tailrace: "
+            f"please report it with --seed {self.seed} and the output of --json."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One object: `ok`, the counts of all pipelines together, and each pipeline by its name."""
+        return {
+            "ok": self.ok,
+            **{name: self._total(name) for name in (*COUNTS, *WRONGS)},
+            "kills": sum(len(result.outages) for result in self.results),
+            "pipelines": {result.name: result.as_json() for result in self.results},
             "seconds": round(self.seconds, 1),
             "seed": self.seed,
         }
+
+    def _total(self, name: str) -> int:
+        return sum(result.count(name) for result in self.results)
+
+    def _counts(self, name: str) -> list[str]:
+        return self._added([result.count(name) for result in self.results])
+
+    def _added(self, counts: list[int]) -> list[str]:
+        return [f"{count:,}" for count in (*counts, sum(counts))][: len(self.columns)]
+
+    def _each(self, told: Callable[[Latency], str]) -> list[str]:
+        """Times do not add up: nothing stands under the total."""
+        return [*(told(result.latency) for result in self.results), ""][: len(self.columns)]
 
 
 def seconds(millis: float) -> str:

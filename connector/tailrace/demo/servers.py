@@ -1,9 +1,9 @@
-"""Postgres and Kafka of the demo's own, started at the same time, with progress, and interruptible at any moment.
+"""Postgres, MongoDB and Kafka of the demo's own, started at the same time, with progress, interruptible at any moment.
 
-Servers named in TAILRACE_STACK_POSTGRES or TAILRACE_STACK_KAFKA are used instead. Docker is not: pulling images
-says nothing for a minute, and the wheels and jars give the same servers everywhere. The threads that start servers
-are daemons, so that Ctrl-C need not wait for a download to end; what they started dies with this process
-(`tailrace.stack.guardian`).
+Servers named in TAILRACE_STACK_POSTGRES, TAILRACE_STACK_MONGO or TAILRACE_STACK_KAFKA are used instead. Docker is not:
+pulling images says nothing for a minute, and the wheels and jars give the same servers everywhere. Nearly: there is no
+wheel of MongoDB for some machines, and there the demo does without it. The threads that start servers are daemons, so
+that Ctrl-C need not wait for a download to end; what they started dies with this process (`tailrace.stack.guardian`).
 """
 
 from __future__ import annotations
@@ -12,60 +12,65 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
-from tailrace.stack import KafkaBroker, PostgresServer, Source, kafka, postgres
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, Source, StackError, mongo_local
 from tailrace.stack.kafka_local import KAFKA
 from tailrace.stack.places import cache_dir
+from tailrace.stack.server import Server
 
 TICK = 0.1
 JARS_MB = 43
 
 
 class Servers:
-    """The pair. `close` ends what was started, however far it came."""
+    """All of them. `close` ends what was started, however far it came."""
 
     def __init__(self, version: str) -> None:
-        self._told: dict[str, list[str]] = {"Postgres": [], "Kafka": []}
-        self.postgres = PostgresServer(version, source=_source(postgres.VARIABLE), progress=self._hear("Postgres"))
-        self.kafka = KafkaBroker(source=_source(kafka.VARIABLE), progress=self._hear("Kafka"))
+        self._told: dict[str, list[str]] = {}
+        self.postgres = PostgresServer(version, source=_source(PostgresServer), progress=self._hear(PostgresServer))
+        self.kafka = KafkaBroker(source=_source(KafkaBroker), progress=self._hear(KafkaBroker))
+        self.mongo = (
+            MongoServer(source=_source(MongoServer), progress=self._hear(MongoServer)) if _has_mongo() else None
+        )
+
+    @property
+    def all(self) -> list[Server]:
+        return [self.kafka, self.postgres, *([self.mongo] if self.mongo is not None else [])]
 
     @property
     def ours(self) -> bool:
-        """Whether both live and die with the demo; otherwise names must be unique and traces removed."""
-        return self.postgres.local and self.kafka.local
+        """Whether all live and die with the demo; otherwise names must be unique and traces removed."""
+        return all(server.local for server in self.all)
 
     def start(self, busy: Callable[[str], None]) -> None:
-        """Returns when both answer; `busy` is told what goes on, again and again."""
+        """Returns when all answer; `busy` is told what goes on, again and again."""
         failures: list[BaseException] = []
 
-        def run(name: str, start: Callable[[], None]) -> None:
+        def run(server: Server) -> None:
             try:
-                start()
-                self._told[name].clear()
+                server.start()
+                self._told[server.NAME].clear()
             except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
                 failures.append(error)
 
-        starting = [
-            threading.Thread(target=run, args=(name, start), daemon=True)
-            for name, start in (("Kafka", self.kafka.start), ("Postgres", self.postgres.start))
-        ]
+        starting = [threading.Thread(target=run, args=(server,), daemon=True) for server in self.all]
         for thread in starting:
             thread.start()
         began = time.monotonic()
-        while not failures and any(thread.is_alive() for thread in starting):
-            starting[0 if starting[0].is_alive() else 1].join(TICK)
+        while not failures and (left := [thread for thread in starting if thread.is_alive()]):
+            left[0].join(TICK)
             busy(self._progress(time.monotonic() - began))
         if failures:
             raise failures[0]
 
     def close(self) -> None:
-        try:
-            self.postgres.close()
-        finally:
-            self.kafka.close()
+        with ExitStack() as last:
+            for server in self.all:
+                last.callback(server.close)
 
-    def _hear(self, name: str) -> Callable[[str], None]:
-        return self._told[name].append
+    def _hear(self, kind: type[Server]) -> Callable[[str], None]:
+        return self._told.setdefault(kind.NAME, []).append
 
     def _progress(self, seconds: float) -> str:
         # Copies: a server that is up clears its list, from its own thread.
@@ -83,8 +88,19 @@ def current(told: list[str]) -> str:
     return told[-1] if told else ""
 
 
-def _source(variable: str) -> Source:
-    return Source.ADDRESS if os.environ.get(variable, "").strip() else Source.LOCAL
+def _source(kind: type[Server]) -> Source:
+    return Source.ADDRESS if os.environ.get(kind.VARIABLE, "").strip() else Source.LOCAL
+
+
+def _has_mongo() -> bool:
+    """Whether somebody named one, or this machine can run one."""
+    if _source(MongoServer) is Source.ADDRESS:
+        return True
+    try:
+        mongo_local.program()
+    except StackError:
+        return False
+    return True
 
 
 def _fetched_mb() -> int:

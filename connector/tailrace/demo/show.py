@@ -22,11 +22,10 @@ EVENTS_PER_LINE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Everything the live view shows at one moment."""
+class Standing:
+    """How one pipeline stands."""
 
-    elapsed: float
-    total: float
+    name: str
     connector: str
     committed: int
     rolled_back: int
@@ -34,6 +33,15 @@ class Frame:
     letters: int
     p50_ms: float
     """Of the last events, restarts included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Everything the live view shows at one moment."""
+
+    elapsed: float
+    total: float
+    standings: Sequence[Standing]
     recent: Sequence[Arrival]
 
 
@@ -93,11 +101,12 @@ class PlainShow:
             return
         self._last_frame = now
         frame = make()
-        self._line(
-            f"committed {frame.committed:>6,}  rolled back {frame.rolled_back:>5,}  "
-            f"on Kafka {frame.arrived:>6,}  dead letters {frame.letters:>4,}  "
-            f"latency p50 {frame.p50_ms:.0f} ms  connector {frame.connector}"
-        )
+        for each in frame.standings:
+            self._line(
+                f"{each.name:<6}  committed {each.committed:>6,}  rolled back {each.rolled_back:>5,}  "
+                f"on Kafka {each.arrived:>6,}  dead letters {each.letters:>4,}  "
+                f"latency p50 {each.p50_ms:.0f} ms  connector {each.connector}"
+            )
         if frame.recent and frame.recent[-1] is not self._shown:
             self._shown = frame.recent[-1]
             for arrival in frame.recent[-EVENTS_PER_LINE:]:
@@ -106,13 +115,21 @@ class PlainShow:
     def report(self, report: Report) -> None:
         sections = report.sections()
         rows = [row for _, part in sections for row in part]
-        label, value = max(len(row.label) for row in rows), max(len(row.value) for row in rows)
+        label = max(len(text) for text in (*(row.label for row in rows), *(title for title, _ in sections))) + 2
+        widths = [max(map(len, column)) for column in zip(report.columns, *(row.values for row in rows), strict=True)]
+
+        def cells(values: Sequence[str]) -> str:
+            return "  ".join(f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
+
+        heads: Sequence[str] = report.columns
         for title, part in sections:
-            self._stream.write(f"\n{title}\n")
+            self._stream.write(f"\n{title:<{label + 2}}  {cells(heads)}".rstrip() + "\n")
+            heads = [""] * len(heads)
             for row in part:
                 mark = {None: " ", True: "✓", False: "✗"}[row.good]
-                line = f"  {mark} {row.label:<{label}}  {row.value:>{value}}  {row.remark}"
-                self._stream.write(f"{line.rstrip()}\n")
+                self._stream.write(
+                    f"  {mark} {row.label:<{label - 2}}  {cells(row.values)}  {row.remark}".rstrip() + "\n"
+                )
         self._stream.write(f"\n{report.meaning()}\n")
         self._stream.flush()
 

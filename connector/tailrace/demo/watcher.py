@@ -6,8 +6,8 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -28,19 +28,22 @@ class Arrival(NamedTuple):
     letter: bool
     millis: float
     """From commit to here."""
+    received_ms: float
 
 
 class Watcher:
     """Runs as a thread; `journeys`, `ids`, `letters` and `recent` only ever grow (`recent` scrolls)."""
 
-    def __init__(self, bootstrap: str, topics: Iterable[str], letters: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, letters: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
+        """`tell` puts a payload in a few words."""
         self.journeys: list[Journey] = []
         self.ids: set[str] = set()
         self.letters = 0
         self.recent: deque[Arrival] = deque(maxlen=RECENT)
         self.error: BaseException | None = None
         self._letter_topic = letters
-        self._topics = [*topics, letters]
+        self._topics = [topic, letters]
+        self._tell = tell
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
@@ -92,13 +95,12 @@ class Watcher:
                 f"{message.topic()}/{message.partition()}@{message.offset()}",
                 (message.key() or b"").decode(),
                 header(message, "type"),
-                header(message, "tailrace.reason").replace("_", " ") if letter else _text(message.value()),
+                header(message, "tailrace.reason").replace("_", " ") if letter else self._text(message),
                 letter,
                 now_ms - committed_ms,
+                now_ms,
             )
         )
 
-
-def _text(value: bytes | str | None) -> str:
-    payload = json.loads(value or b"{}")
-    return f"revision {payload.get('revision')}, {payload.get('amount')} {payload.get('currency')}"
+    def _text(self, message: Message) -> str:
+        return self._tell(json.loads(message.value() or b"{}"))

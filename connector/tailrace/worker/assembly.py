@@ -212,7 +212,8 @@ def mongo_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False
         timestamp=columns.timestamp,
         create=source.create,
         beginning=source.start == "beginning",
-        order_by=source.order_by,
+        # Reading can only be resumed in an order that tells every document from every other.
+        order_by=source.order_by if "_id" in source.order_by else (*source.order_by, "_id"),
         link_timeout=source.link_timeout,
         adopt=adopt,
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tailrace.demo.latency import Latency, Outage
-from tailrace.demo.report import WRONGS, Report, seconds
+from tailrace.demo.report import WRONGS, Report, Result, seconds
 from tailrace.proof.oracle import Entry, Outcome, Sighting, Verdict, judge
 
 LEDGER = [
@@ -24,18 +24,43 @@ def seen(*events: str) -> list[Sighting]:
 
 
 def report_on(verdict: Verdict) -> Report:
-    return Report(verdict, Latency(90, 10, 8.0, 21.04, 1400.0), [Outage(0, 1100), Outage(5000, 5900)], 7, 15.0)
+    """The verdict is on the users; the orders are in order."""
+    latency = Latency(90, 10, 8.0, 21.04, 1400.0)
+    outages = [Outage(0, 1100), Outage(5000, 5900)]
+    fine = judge(LEDGER, seen("a1", "a2"), LETTERS)
+    results = [
+        Result("orders", "Postgres", fine, latency, outages),
+        Result("users", "MongoDB", verdict, latency, outages),
+    ]
+    return Report(results, 7, 15.0)
 
 
 def test_all_well() -> None:
     report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
     assert report.exit_code == 0
-    assert report.meaning().startswith("Exactly once and in order, with the connector killed twice")
+    assert report.meaning().startswith("Exactly once and in order, with each connector killed twice")
     told = json.loads(json.dumps(report.as_json()))
     assert told["ok"] is True
-    assert (told["committed"], told["rolled_back"], told["published"], told["dead_lettered"]) == (3, 1, 2, 1)
-    assert (told["kills"], told["restart_ms"], told["wrong"]) == (2, [1100, 900], {})
-    assert told["latency"]["p99_ms"] == 21.0
+    assert (told["committed"], told["rolled_back"], told["published"], told["dead_lettered"]) == (6, 2, 4, 2)
+    assert (told["kills"], told["seed"], set(told["pipelines"])) == (4, 7, {"orders", "users"})
+    users = told["pipelines"]["users"]
+    assert (users["committed"], users["rolled_back"], users["published"], users["dead_lettered"]) == (3, 1, 2, 1)
+    assert (users["database"], users["ok"], users["kills"]) == ("MongoDB", True, 2)
+    assert (users["restart_ms"], users["wrong"]) == ([1100, 900], {})
+    assert users["latency"]["p99_ms"] == 21.0
+
+
+def test_a_column_for_each_pipeline_and_one_for_all() -> None:
+    report = report_on(judge(LEDGER, seen("a1"), LETTERS))
+    rows = {row.label: row for _, part in report.sections() for row in part}
+    assert report.columns == ["Postgres", "MongoDB", "total"]
+    assert rows["on Kafka"].values == ["2", "1", "3"]
+    assert rows["missing"].values == ["0", "1", "1"]
+    assert rows["connector killed"].values == ["2", "2", "4"]
+    assert rows["p99"].values == ["21 ms", "21 ms", ""]
+    alone = Report(report.results[:1], 7, 15.0)
+    assert alone.columns == ["Postgres"]
+    assert all(len(row.values) == 1 for _, part in alone.sections() for row in part)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +76,12 @@ def test_all_well() -> None:
 def test_each_wrong_is_told_and_ends_with_1(wrong: str, published: list[Sighting], letters: list[Sighting]) -> None:
     report = report_on(judge(LEDGER, published, letters))
     assert report.exit_code == 1
-    assert f"1 {WRONGS[wrong][0]}" in report.meaning()
+    assert f"1 {WRONGS[wrong][0]} of the users" in report.meaning()
+    assert "of the orders" not in report.meaning()
     assert "--seed 7" in report.meaning()
     assert report.as_json()["ok"] is False
-    assert len(report.as_json()["wrong"][wrong]) == 1
+    assert len(report.as_json()["pipelines"]["users"]["wrong"][wrong]) == 1
+    assert report.as_json()["pipelines"]["orders"]["ok"] is True
     judged = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
     assert judged == {label: name != wrong for name, (label, _) in WRONGS.items()}
 

@@ -1,13 +1,15 @@
-"""Starting both servers: what is told meanwhile, and that the first failure is the one that is raised."""
+"""Starting the servers: what is told meanwhile, and that the first failure is the one that is raised."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 
+from tailrace.demo.scene import Scene
 from tailrace.demo.servers import Servers, current
-from tailrace.stack import StackError
+from tailrace.stack import MongoServer, StackError, mongo_local
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ def test_the_step_that_goes_on(told: list[str], expected: str) -> None:
     assert current(told) == expected
 
 
-def test_a_failure_does_not_wait_for_the_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = Servers("16")
     never = threading.Event()
 
@@ -32,8 +34,25 @@ def test_a_failure_does_not_wait_for_the_other_server(monkeypatch: pytest.Monkey
         raise StackError("no Postgres", remedy="mend")
 
     monkeypatch.setattr(servers.postgres, "start", fail)
-    monkeypatch.setattr(servers.kafka, "start", never.wait)
+    for server in servers.all:
+        if server is not servers.postgres:
+            monkeypatch.setattr(server, "start", never.wait)
     with pytest.raises(StackError, match="no Postgres"):
         servers.start(lambda _: None)
     never.set()
     servers.close()
+
+
+def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise StackError("the wheel is not installed")
+
+    monkeypatch.delenv(MongoServer.VARIABLE, raising=False)
+    monkeypatch.setattr(mongo_local, "program", absent)
+    with closing(Scene()) as scene:
+        assert scene.servers.mongo is None
+        assert [service.NAME for service in scene.services] == ["orders"]
+    monkeypatch.setenv(MongoServer.VARIABLE, "mongodb://127.0.0.1:1/")
+    with closing(Scene()) as scene:
+        assert [service.NAME for service in scene.services] == ["orders", "users"]
+        assert not scene.servers.ours

@@ -10,16 +10,23 @@ import pytest
 
 from tailrace.demo import live, show
 from tailrace.demo.latency import Latency, Outage
-from tailrace.demo.report import Report
+from tailrace.demo.report import Report, Result
 from tailrace.demo.watcher import Arrival
 from tailrace.proof.oracle import Verdict
 
 ARRIVALS = [
-    Arrival("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0),
-    Arrival("orders.dead-letters/0@0", "order-2", "OrderPlaced", "schema validation failed", True, 9.0),
+    Arrival("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0, 1.0),
+    Arrival("users.dead-letters/0@0", "user-2", "UserRegistered", "schema validation failed", True, 9.0, 2.0),
 ]
-FRAME = show.Frame(1.0, 15.0, "running", 1200, 30, 1100, 20, 11.0, ARRIVALS)
-REPORT = Report(Verdict(committed=1120, published=1100), Latency(9, 1, 8, 20, 1400), [Outage(0, 900)], 7, 15.0)
+STANDINGS = [
+    show.Standing("orders", "running", 1200, 30, 1100, 20, 11.0),
+    show.Standing("users", "restarting", 900, 31, 800, 19, 12.0),
+]
+FRAME = show.Frame(1.0, 15.0, STANDINGS, ARRIVALS)
+LATENCY = Latency(9, 1, 8, 20, 1400)
+ORDERS = Result("orders", "Postgres", Verdict(committed=1120, published=1100), LATENCY, [Outage(0, 900)])
+USERS = Result("users", "MongoDB", Verdict(committed=80, published=70), LATENCY, [Outage(0, 1800)])
+REPORT = Report([ORDERS, USERS], 7, 15.0)
 
 
 class Clock:
@@ -51,9 +58,11 @@ def test_plain_lines_are_few(clock: Clock) -> None:
     assert len(made) == 3
     lines = out.getvalue().splitlines()
     # The events are told once: they did not change.
-    assert len(lines) == 3 + 2
-    assert "committed  1,200" in lines[0]
-    assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[1]
+    assert len(lines) == 3 * len(STANDINGS) + 2
+    assert "orders  committed  1,200" in lines[0]
+    assert "users   committed    900" in lines[1]
+    assert lines[1].endswith("connector restarting")
+    assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[2]
 
 
 def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> None:
@@ -80,7 +89,15 @@ def test_plain_verdict() -> None:
     plain.close()
     text = out.getvalue()
     assert "!! connector killed (SIGKILL)" in text
-    assert "  ✓ missing                    0  committed, but not on Kafka\n" in text
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("What happened"))
+    committed = next(line for line in lines if "  committed" in line)
+    missing = next(line for line in lines if "missing" in line)
+    for column, value in (("Postgres", "1,120"), ("MongoDB", "80"), ("total", "1,200")):
+        end = head.index(column) + len(column)
+        assert committed[:end].endswith(f" {value}")
+        assert missing[:end].endswith(" 0")
+    assert missing.startswith("  ✓ missing ")
     assert text.endswith(f"\n\n{REPORT.meaning()}\ncopy me\n")
 
 
@@ -97,7 +114,16 @@ def test_the_terminal_shows_the_same() -> None:
     drawn.report(REPORT)
     drawn.say(["copy [me]"])
     drawn.close()
-    for text in ("starting Kafka", "connector killed (SIGKILL)", "order-2", "Verdict", "copy [me]"):
+    for text in (
+        "starting Kafka",
+        "connector killed (SIGKILL)",
+        "user-2",
+        "restarting",
+        "MongoDB",
+        "1,200",
+        "Verdict",
+        "copy [me]",
+    ):
         assert text in out.getvalue()
 
 

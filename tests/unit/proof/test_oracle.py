@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.position import Progress
 from tailrace.proof.oracle import Entry, Outcome, Sighting, Verdict, backward, judge
 
 TOPIC, LETTERS = "orders", "letters"
@@ -109,9 +110,12 @@ def test_an_unknown_outcome_is_settled_by_the_table(
         ([(2, 9, 4), (2, 9, 3)], 1),
         ([(2, 9, 0), (1, 10, 0)], 1),
         ([(2, 9, 0), (2, 8, 0), (2, 9, 0), (2, 7, 0)], 2),
+        ([(0, "000000000", 500), (0, "000000001", 3), (1, "8265A1", 0), (1, "8265A2", 0)], 0),
+        ([(1, "8265A2", 0), (1, "8265A1", 0)], 1),
+        ([(1, "8265A2", 0), (0, "000000001", 7)], 1),
     ],
 )
-def test_positions_only_go_forward(positions: list[tuple[int, int, int]], found: int) -> None:
+def test_positions_only_go_forward(positions: list[Progress], found: int) -> None:
     assert len(backward(positions)) == found
 
 

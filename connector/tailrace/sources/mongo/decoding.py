@@ -31,6 +31,17 @@ def decoded(raw: bytes) -> Document:
         return {name: value for kind, field in _fields(raw) for name, value in _field(kind, field).items()}
 
 
+def id_of(raw: bytes) -> bytes:
+    """The field `_id` as a document of its own, byte for byte: what tells a document from every other."""
+    return next(_framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))
+
+
+def key_of(change: bytes) -> bytes:
+    """The same of the document that a change is about."""
+    name = b"documentKey\0"
+    return next(id_of(field[1 + len(name) :]) for _, field in _fields(change) if field.startswith(name, 1))
+
+
 def _field(kind: int, field: bytes) -> Document:
     try:
         return bson.decode(_framed(field), CODEC)

@@ -75,11 +75,12 @@ def connect(uri: str, *, app_name: str, timeout: float) -> Client:
             # Two conversations at most: the stream, and questions beside it.
             maxPoolSize=4,
         )
-    except (ConfigurationError, InvalidURI, ValueError, TypeError) as error:
+    except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
+        # Without the driver's own words, which may quote a part of a password.
         raise ConfigError(
-            "source.mongo is not a MongoDB address",
-            why=_said(error),
-            remedy="Write it like mongodb://user@host/?replicaSet=rs0.",
+            f"source.mongo cannot be used: {type(error).__name__}",
+            why="An option in the address is wrong, a file it names cannot be read, or a password is not encoded.",
+            remedy="Write it like mongodb://user:${env:DB_PASSWORD}@host/?replicaSet=rs0.",
         ) from None
 
 

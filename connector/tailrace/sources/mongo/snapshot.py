@@ -14,7 +14,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import bson
 from bson import Timestamp, json_util
 from bson.int64 import Int64
 from bson.objectid import ObjectId
@@ -23,7 +22,8 @@ from pymongo.errors import OperationFailure
 from tailrace.errors import HistoryLost, LayoutMismatch
 from tailrace.event import Row
 from tailrace.sources.mongo.changes import server_token, token_time
-from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
+from tailrace.sources.mongo.decoding import decoded, id_of, key_of
+from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
 from tailrace.sources.mongo.server import Client, conversation, identify
 from tailrace.sources.mongo.stream import RAW, Cursor
 from tailrace.sources.mongo.watched import Watched
@@ -78,7 +78,7 @@ class CollectionReader:
         self._later: Later | None = None
         self._at = before(start.time) if fresh else None
         self._cursor_id: Int64 | None = None
-        self._page: list[Document] = []
+        self._page: list[bytes] = []
         self._session = client.start_session(causal_consistency=False)
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
@@ -90,9 +90,9 @@ class CollectionReader:
             if not self._page and not self._turn():
                 return [], None
             while self._page and len(rows) < limit and size < limit_bytes:
-                document = self._page.pop()
-                last = document
-                if self._later is None or _key(document) not in self._later:
+                raw = self._page.pop()
+                last = document = decoded(raw)
+                if self._later is None or id_of(raw) not in self._later:
                     rows.append(self._row(document))
                     size += sum(len(value) for value in rows[-1].values if value)
             if last is not None:
@@ -134,7 +134,7 @@ class CollectionReader:
         if after is not None:
             command["min"] = after
         self._ask(command, "firstBatch")
-        if after is not None and self._page and self._sort_key(self._page[-1]) == self._read.after:
+        if after is not None and self._page and self._sort_key(decoded(self._page[-1])) == self._read.after:
             self._page.pop()  # `min` includes the one that is out already
 
     def _fetch(self) -> None:
@@ -155,7 +155,7 @@ class CollectionReader:
                 raise
         self._cursor_id = Int64(cursor["id"])
         # Reversed, to be taken from the end.
-        self._page = [bson.decode(each.raw, CODEC) for each in cursor[field]][::-1]
+        self._page = [each.raw for each in cursor[field]][::-1]
 
     def _new_snapshot(self) -> Timestamp:
         """A later session's: first learn what was inserted since the stream's beginning, up to a moment; read that."""
@@ -176,9 +176,8 @@ class CollectionReader:
             while reached.pair < until.pair:
                 with conversation(DOING):
                     batch = cursor.more(wait_ms=LEARN_MS)
-                changes = [bson.decode(raw, CODEC) for raw in batch.changes]
                 if self._later is not None:
-                    self._later.add([bson.encode({"_id": change["documentKey"]["_id"]}) for change in changes])
+                    self._later.add([key_of(raw) for raw in batch.changes])
                 if batch.ended:
                     raise HistoryLost(
                         "the collection was dropped or renamed while the documents before were being read",
@@ -221,7 +220,3 @@ class CollectionReader:
 def before(time_: ClusterTime) -> Timestamp:
     """The snapshot just before a stream's beginning."""
     return Timestamp(time_.seconds, time_.increment - 1)
-
-
-def _key(document: Document) -> bytes:
-    return bson.encode({"_id": document["_id"]})

@@ -18,7 +18,7 @@ from tailrace import killpoint
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError
 from tailrace.event import Chunk
 from tailrace.position import Position, other_kind
-from tailrace.sources.mongo.admission import require_continuable
+from tailrace.sources.mongo.admission import is_ahead, require_continuable
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Documents
@@ -147,7 +147,7 @@ class MongoSource:
             self._follow({"startAfter": server_token(stored.token)})
             return stored
         try:
-            if stored.time.pair > facts.now.pair:
+            if is_ahead(stored, facts.now):
                 raise PositionAhead("")
             if stored.log == found or stored.collection_read is not None:
                 start: Stage = {"startAfter": server_token(stored.token)}

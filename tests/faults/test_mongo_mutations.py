@@ -1,0 +1,99 @@
+"""The oracle can fail on MongoDB, too: each mutation breaks one rule of the source, and the verdict must turn red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_users import Users
+from tailrace import killpoint
+from tailrace.stack import wait_until
+
+# The token behind a batch is believed before its changes are read: what the batch still holds is lost in a crash.
+TOKEN_EARLY = """
+from tailrace.sources.mongo.source import MongoSource
+take = MongoSource._next_batch
+def early(self):
+    found = take(self)
+    if self._token is not None:
+        self._following.idle(self._token)
+    return found
+MongoSource._next_batch = early
+from tailrace.sources.mongo.changes import Changes
+feed = Changes.feed
+def careless(self, raw):
+    token, self._token = self._token, {"_data": ""}
+    feed(self, raw)
+    self._token = max(token, self._token, key=lambda each: each["_data"])
+Changes.feed = careless
+"""
+# Only the time is remembered: a transaction that was cut begins anew.
+TIME_ONLY = """
+from tailrace.sources.mongo import source
+from tailrace.sources.mongo.changes import token_time
+from bson import Timestamp
+begin = source.MongoSource._follow
+def by_time(self, start):
+    if "startAfter" in start:
+        time = token_time(start["startAfter"])
+        start = {"startAtOperationTime": Timestamp(*time.pair)}
+    return begin(self, start)
+source.MongoSource._follow = by_time
+from tailrace.sources.mongo.changes import Changes
+feed = Changes.feed
+def forgetful(self, raw):
+    self._token = {"_data": ""}
+    feed(self, raw)
+Changes.feed = forgetful
+"""
+# What was inserted after the stream's beginning is read from the collection as well.
+NOTHING_LATER = """
+from tailrace.sources.mongo.snapshot import Later
+Later.__contains__ = lambda self, key: False
+"""
+
+
+def program(folder: Path, change: str) -> tuple[str, ...]:
+    script = folder / "mutant.py"
+    script.write_text(f"{change}\nif __name__ == '__main__':\n    from tailrace.cli import main\n    main()\n")
+    return (str(script),)
+
+
+@pytest.mark.parametrize(
+    ("change", "flaw"), [("", ""), (TOKEN_EARLY, "missing"), (TIME_ONLY, "duplicated")], ids=["none", "early", "time"]
+)
+def test_killed_inside_a_transaction(users: Users, change: str, flaw: str) -> None:
+    users.configure(limits={"batch_records": 5})
+    users.start().stop()
+    writer = users.writer()
+    for _ in range(10):
+        writer.transaction(events=7, rollback=False)
+    run = program(users.folder, change)
+    assert users.start(kill=f"{killpoint.AFTER_COMMIT}:4", program=run).ended() == -9
+    users.start(program=run)
+    last = users.insert("last")
+    users.connectors[-1].says('"running"')
+    wait_for(users, last)
+    verdict = users.verdict()
+    assert bool(verdict.missing) == (flaw == "missing"), verdict
+    assert bool(verdict.duplicated) == (flaw == "duplicated"), verdict
+
+
+@pytest.mark.parametrize("change", ["", NOTHING_LATER], ids=["none", "nothing later"])
+def test_killed_while_reading_the_collection(users: Users, change: str) -> None:
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
+    for number in range(20):
+        users.insert(f"k{number}")
+    run = program(users.folder, change)
+    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2", program=run).ended() == -9
+    users.insert("meanwhile")
+    users.start(program=run)
+    wait_for(users, users.insert("last"))
+    ids = [seen.id for seen in users.published()]
+    assert len(set(ids)) == 22
+    assert (len(ids) > len(set(ids))) == bool(change)
+
+
+def wait_for(users: Users, event: str) -> None:
+    wait_until(lambda: event in {seen.id for seen in users.published()}, 60, what=users.connectors[-1].log)

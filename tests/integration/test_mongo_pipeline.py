@@ -1,0 +1,175 @@
+"""From committed transactions in MongoDB to Kafka, without faults: what arrives, in which order, and in what form."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+
+from fix_users import Users, close_users, open_users
+from tailrace.proof.oracle import Outcome, Verdict
+from tailrace.proof.reader import header, read_all
+from tailrace.proof.users_workload import UsersWriter, create_users, ids_in_collection
+from tailrace.proof.writer import Mix
+from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.token_position import ClusterTime
+
+
+@pytest.fixture
+def two(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    """A users-service with two outbox collections, followed by one stream."""
+    users = open_users(mongo, kafka, tmp_path, collections=("outbox", "outbox_eu"))
+    yield users
+    close_users(users)
+
+
+def exactly_once(verdict: Verdict) -> None:
+    assert verdict.ok, str(verdict)
+    assert min(verdict.committed, verdict.rolled_back, verdict.published, verdict.dead_lettered) > 0, str(verdict)
+
+
+def published(users: Users, count: int = 1) -> list[Message]:
+    return wait_until(
+        lambda: [each for each in [read_all(users.kafka.bootstrap, [users.topic])] if len(each) == count],
+        60,
+        what=f"{count} records",
+    )[0]
+
+
+def test_committed_events_arrive_once_and_in_order_and_aborted_ones_never(users: Users) -> None:
+    users.start()
+    writer = users.writer(mix=Mix(rollback=0.2, invalid=0.1))
+    for _ in range(60):
+        writer.transaction()
+    exactly_once(users.caught_up())
+    outcomes = {outcome: [each for each in writer.ledger if each.outcome is outcome] for outcome in Outcome}
+    assert outcomes[Outcome.UNKNOWN] == []
+    assert {each.id for each in outcomes[Outcome.COMMITTED]} == users.in_outbox()
+    # Not by the oracle's word alone: the revisions of each user, as its consumers see them, only grow.
+    revisions: defaultdict[bytes, list[int]] = defaultdict(list)
+    messages = read_all(users.kafka.bootstrap, [users.topic])
+    for message in sorted(messages, key=lambda each: (each.partition() or 0, each.offset() or 0)):
+        revisions[message.key() or b""].append(json.loads(message.value() or b"")["revision"])
+    assert max(map(len, revisions.values())) > 1
+    assert all(each == sorted(set(each)) for each in revisions.values())
+
+
+def test_several_writers_at_once(users: Users) -> None:
+    users.start()
+    for _ in range(3):
+        users.writer(mix=Mix(events_per_transaction=10)).start(rate=50)
+    wait_until(lambda: len(users.published()) > 200, 60, what="a few hundred events")
+    for writer in users.writers:
+        writer.stop()
+    assert users.caught_up().ok
+
+
+def test_the_record(users: Users) -> None:
+    connector = users.start()
+    event = users.insert("user-7", seq=3, trace="abc")
+    (message,) = published(users)
+    assert message.key() == b"user-7"
+    assert json.loads(message.value() or b"") == {
+        "user": "user-7", "revision": 3, "email": "user-7@example.com", "address": {"city": "Oslo", "country": "NO"},
+    }  # fmt: skip
+    headers = {name: bytes(value).decode() for name, value in message.headers() or []}
+    position, created = headers.pop("position"), headers.pop("created_at")
+    kind, at_ms = message.timestamp()
+    assert kind == TIMESTAMP_CREATE_TIME
+    assert headers == {
+        "id": event, "type": "UserChanged", "timestamp": str(at_ms), "entity_id": "user-7", "entity_version": "3",
+        "topic": users.topic, "trace": "abc",
+    }  # fmt: skip
+    assert abs(datetime.fromisoformat(created).timestamp() * 1000 - at_ms) < 60_000
+    assert connector.stop() == 0
+    time, _, ordinal = position.partition(":")
+    assert ordinal == "1"
+    assert ClusterTime.parse(time).pair <= users.positions()[-1].time.pair
+
+
+def test_a_broken_payload_is_a_dead_letter_and_holds_nobody_up(users: Users) -> None:
+    users.start()
+    good = [users.insert(seq=1)]
+    bad = users.insert(seq=2, payload={"user": "k", "revision": "two"})
+    good.append(users.insert(seq=3))
+    assert [header(message, "id") for message in published(users, 2)] == good
+    (letter,) = read_all(users.kafka.bootstrap, [users.letters])
+    assert header(letter, "id") == bad
+    assert header(letter, "tailrace.reason") == "schema_validation_failed"
+    assert json.loads(letter.value() or b"") == {"user": "k", "revision": "two"}
+
+
+def test_from_the_beginning(users: Users) -> None:
+    """What was there before comes first, then what is written while and after it is read."""
+    users.configure(source={"start": "beginning"})
+    writer = users.writer(mix=Mix(rollback=0.2, invalid=0.1))
+    for _ in range(60):
+        writer.transaction()
+    before = {entry.id for entry in writer.ledger if entry.outcome is Outcome.COMMITTED and entry.valid}
+    writer.start(rate=100)
+    users.start()
+    wait_until(lambda: len(users.published()) > len(before) + 50, 60, what="events from behind the start")
+    writer.stop()
+    exactly_once(users.caught_up())
+    assert before <= {seen.id for seen in users.published()}
+
+
+def test_from_now_leaves_out_what_was_there(users: Users) -> None:
+    users.insert(seq=1)
+    users.start()
+    later = users.insert(seq=2)
+    (message,) = published(users)
+    assert header(message, "id") == later
+
+
+@pytest.mark.parametrize("start", ["now", "beginning"])
+def test_two_collections_in_one_stream(two: Users, start: str) -> None:
+    two.configure(source={"start": start})
+    writer = two.writer(mix=Mix(rollback=0.2, invalid=0.1))
+    if start == "beginning":
+        for _ in range(40):
+            writer.transaction()
+    two.start()
+    for _ in range(40):
+        writer.transaction()
+    exactly_once(two.caught_up())
+    with two.client() as client:
+        counts = [client[two.database][name].count_documents({}) for name in two.collections]
+    assert min(counts) > 0
+    assert sum(counts) == len(two.published()) + len(two.dead_lettered())
+
+
+def test_a_restart_goes_on_where_it_was(users: Users) -> None:
+    writer = users.writer()
+    assert users.start().stop() == 0
+    for _ in range(30):
+        writer.transaction()
+    users.start()
+    assert users.caught_up().ok
+
+
+def test_the_writer_speaks_the_truth_though_the_server_dies_under_it() -> None:
+    """Else the oracle's verdict would be worth nothing: only what is unknown may be either way."""
+    with MongoServer(source=Source.LOCAL) as server:
+        create_users(server.uri, "service")
+        writer = UsersWriter(server.uri, "service")
+        writer.start(rate=500)
+        for _ in range(3):
+            so_far = len(writer.ledger)
+            wait_until(lambda seen=so_far: len(writer.ledger) > seen + 50, 60, what="further transactions")
+            server.kill()
+            server.start()
+        so_far = len(writer.ledger)
+        wait_until(lambda: len(writer.ledger) > so_far + 50, 60, what="transactions after the last start")
+        writer.stop()
+        found = ids_in_collection(server.uri, "service")
+    word = {outcome: {each.id for each in writer.ledger if each.outcome is outcome} for outcome in Outcome}
+    assert word[Outcome.COMMITTED] <= found
+    assert not word[Outcome.ROLLED_BACK] & found
+    assert found <= word[Outcome.COMMITTED] | word[Outcome.UNKNOWN]
+    assert min(len(word[Outcome.COMMITTED]), len(word[Outcome.ROLLED_BACK])) > 0
