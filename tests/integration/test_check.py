@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from fix_shop import Shop, close_shop, open_shop
 from tailrace.cli import main
+from tailrace.position import to_stored
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 PASSWORD = "check-s3cret"
@@ -133,6 +136,26 @@ def test_a_column_map_that_does_not_fit(shop: Shop, run: Run, columns: dict[str,
     assert (report.code, report.failures()) == (1, ["columns"])
     assert told in report.checks["columns"]["found"]
     assert "outbox.columns.payload" in report.checks["columns"]["remedy"]
+
+
+def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -> None:
+    rule = {"topic": shop.topic, "match": {"aggregate": "order", "column": {"tenant": "acme"}}}
+    (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
+    report = run(shop.file)
+    assert (report.failures(), report.state("rules")) == ([], "WARN")
+    assert "match.column.tenant looks at tenant" in report.checks["rules"]["found"]
+    shop.execute("ALTER TABLE outbox ADD COLUMN tenant text")
+    assert "rules" not in run(shop.file).checks
+
+
+def test_a_position_of_another_kind_of_database(shop: Shop, run: Run) -> None:
+    position = TokenPosition(StreamIdentity("rs0", "shop", {"outbox": ""}, "x"), {"_data": "82"}, ClusterTime(1, 1), 1)
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    producer.produce("tailrace-offsets", json.dumps(to_stored(position)), shop.name)
+    assert producer.flush(30) == 0
+    report = run(shop.file)
+    assert report.failures() == ["start"]
+    assert "is not one of Postgres" in report.checks["start"]["found"]
 
 
 def test_tables_that_cannot_be_tailed(shop: Shop, run: Run) -> None:

@@ -12,7 +12,7 @@ from fix_shop import Shop
 from tailrace.cli import main
 from tailrace.cli import status as command
 from tailrace.stack import wait_until
-from tailrace.worker.health import NOISE_BYTES
+from tailrace.worker.health_postgres import NOISE_BYTES
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 
@@ -153,7 +153,7 @@ def test_kafka_is_away(shop: Shop, status: Status) -> None:
     told = status()
     assert (told["state"], list(told["away"])) == ("UNKNOWN", ["kafka"])
     assert told["slot"]["active_pid"] is not None
-    assert "read by someone" in told["detail"]
+    assert "the slot is read by" in told["detail"]
 
 
 def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from tailrace.config.secrets import mask
 from tailrace.errors import ConfigError, TailraceError
 
 COMMANDS = {
-    "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox table and publish to Kafka."),
+    "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
     "check": ("tailrace.cli.check", "Check settings, database and Kafka, and say how to mend what is wrong."),
     "status": ("tailrace.cli.status", "Show where a pipeline stands and how far it is behind."),
     "schemas": ("tailrace.cli.schemas", "List, check and register schemas."),
@@ -33,7 +33,7 @@ COMMANDS = {
     "dlq": ("tailrace.cli.dlq", "List, show, redrive and discard dead letters: events that could not be published."),
     "route": ("tailrace.cli.route", "Explain where an event goes: which rule wins, which topic and partition."),
     "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and make them so."),
-    "init": ("tailrace.cli.init", "Write a first pipeline: settings, a schema, a routing rule and SQL."),
+    "init": ("tailrace.cli.init", "Write a first pipeline: settings, a schema, a routing rule, database commands."),
     "demo": ("tailrace.cli.demo", "See it work on this machine, with servers of its own."),
     "stack": ("tailrace.cli.stack", "Start and stop Postgres and Kafka on this machine."),
 }

@@ -1,8 +1,8 @@
 """`tailrace init`: writes a first pipeline that works as it stands, apart from addresses and a password.
 
-Four files: the settings, one schema, one routing rule, and the SQL for the outbox table and its least-
-privileged role. Either all of them are written or none: a file that is already there is never overwritten
-without `--force`.
+Four files: the settings, one schema, one routing rule, and the SQL for the outbox table and its least-privileged role;
+with `--mongo` the commands for the outbox collection and its user (`init_mongo.py`). Either all of them are written or
+none: a file that is already there is never overwritten without `--force`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pathlib import Path
 
 import typer
 
+from tailrace.cli import init_mongo
 from tailrace.cli.output import say
 from tailrace.errors import ConfigError
 
 ROLE = "tailrace"
+_TEMPLATE = "outbox.event.{aggregate}"
 
-_PIPELINE = """\
+_SOURCE = """\
 # A Tailrace pipeline: one outbox table to Kafka. Check it with `tailrace check {name}.yaml`.
 # Any setting may be given as ${{env:NAME}}, ${{file:/path}} or ${{file:/path:key}}.
 
@@ -40,7 +42,9 @@ outbox:
   columns:
     timestamp: created_at   # and whatever else your table names differently:
     # id, type, aggregate, key, payload, version
+"""
 
+_REST = """
 schemas:                    # remove this section to publish without checking
   folder: schemas           # schemas/<event type>/<version>.json
   unknown: dead_letter      # what to do with a type that has no schema: dead_letter or pass
@@ -48,7 +52,7 @@ schemas:                    # remove this section to publish without checking
 topics:
   folder: topics            # one file a topic: which events go there, and how it is created
   # For events that no rule matches; without it they are dead letters:
-  # template: outbox.event.{{aggregate}}
+  # template: {template}
   create: true              # make missing topics
   partitions: 3
   replication: -1           # copies of a topic: -1 is the brokers' default; 3 in production
@@ -90,11 +94,22 @@ _SCHEMA = {
 def init(
     folder: Path = typer.Argument(Path(), metavar="DIR", help="Where to write; made if it is missing."),
     name: str = typer.Option("orders", "--name", help="The pipeline's name: a-z, 0-9, _ and -."),
-    table: str = typer.Option("public.outbox", "--table", help="The outbox table."),
+    table: str = typer.Option("public.outbox", "--table", help="The outbox table, in Postgres."),
+    mongo: bool = typer.Option(False, "--mongo", help="Tail a collection of MongoDB instead of a table."),
+    collection: str = typer.Option("shop.outbox", "--collection", help="With --mongo: the outbox collection."),
     force: bool = typer.Option(False, "--force", help="Overwrite files that are already there."),
 ) -> None:
-    """Write a first pipeline: settings, a schema, a routing rule and SQL."""
-    files = starter_files(name, table)
+    """Write a first pipeline: settings, a schema, a routing rule, database commands.
+
+    With --mongo, instead of SQL: the commands for mongosh that make the collection and its user.
+
+    Examples:
+
+        tailrace init --name orders --table public.outbox
+
+        tailrace init --name orders --mongo --collection shop.outbox
+    """
+    files = mongo_files(name, collection) if mongo else starter_files(name, table)
     present = [file for file in files if (folder / file).exists()]
     if present and not force:
         raise ConfigError(
@@ -113,7 +128,7 @@ def init(
             remedy="Name a folder that you may write to.",
         ) from None
     say()
-    for line in _next_steps(folder, name):
+    for line in init_mongo.next_steps(folder, name, _variable(name)) if mongo else _next_steps(folder, name):
         say(line)
 
 
@@ -123,22 +138,44 @@ def starter_files(name: str, table: str) -> dict[Path, str]:
     from tailrace.outbox.layouts import DEBEZIUM
     from tailrace.sqlname import split_table
 
+    _require_name(name)
+    split_table(table)
+    slot = f"tailrace_{name.replace('-', '_')}"
+    columns = dataclasses.replace(DEBEZIUM, timestamp="created_at")
+    values = {"name": name, "role": ROLE, "slot": slot, "variable": _variable(name)}
+    return {
+        Path(f"{name}.yaml"): _SOURCE.format(**values, table=_plain(table)) + _REST.format(template=_TEMPLATE),
+        **_common_files(name),
+        Path(f"{name}.sql"): f"{table_ddl(table, columns)}\n{grants_ddl(table, ROLE, slot)}",
+    }
+
+
+def mongo_files(name: str, collection: str) -> dict[Path, str]:
+    """The same for a collection of MongoDB."""
+    _require_name(name)
+    commands = init_mongo.commands_script(name, collection, ROLE)
+    values = {"name": name, "role": ROLE, "variable": _variable(name), "outbox": _plain(collection)}
+    return {
+        Path(f"{name}.yaml"): init_mongo.SOURCE.format(**values) + _REST.format(template=init_mongo.TEMPLATE),
+        **_common_files(name),
+        Path(f"{name}.js"): commands,
+    }
+
+
+def _common_files(name: str) -> dict[Path, str]:
+    return {
+        Path("schemas/OrderPlaced/1.json"): json.dumps(_SCHEMA, indent=2) + "\n",
+        Path(f"topics/{name}.yaml"): _TOPIC.format(name=name),
+    }
+
+
+def _require_name(name: str) -> None:
     if not re.fullmatch(r"[a-z0-9_-]{1,48}", name):
         raise ConfigError(
             f"{name!r} cannot be a pipeline's name",
             why="Expected a-z, 0-9, _ and -, at most 48.",
             remedy="Write it like --name orders.",
         )
-    split_table(table)
-    slot = f"tailrace_{name.replace('-', '_')}"
-    columns = dataclasses.replace(DEBEZIUM, timestamp="created_at")
-    values = {"name": name, "role": ROLE, "slot": slot, "variable": _variable(name)}
-    return {
-        Path(f"{name}.yaml"): _PIPELINE.format(**values, table=_plain(table)),
-        Path("schemas/OrderPlaced/1.json"): json.dumps(_SCHEMA, indent=2) + "\n",
-        Path(f"topics/{name}.yaml"): _TOPIC.format(name=name),
-        Path(f"{name}.sql"): f"{table_ddl(table, columns)}\n{grants_ddl(table, ROLE, slot)}",
-    }
 
 
 def _plain(text: str) -> str:

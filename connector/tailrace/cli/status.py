@@ -11,8 +11,8 @@ import typer
 
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
-from tailrace.worker.findings import human_bytes
-from tailrace.worker.health import RUNNING, Health, ago, human_seconds, look
+from tailrace.worker.findings import human_bytes, human_seconds
+from tailrace.worker.health import RUNNING, Health, ago, look
 
 REFRESH_SECONDS = 2.0
 _CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1b[0m"
@@ -25,11 +25,12 @@ def status(
 ) -> int:
     """Show where a pipeline stands and how far it is behind.
 
-    RUNNING means that the connector said so and that the server sees it read the slot. NOT RUNNING: it said so, but
-    nobody reads the slot. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away.
+    RUNNING means that the connector said so and that the database sees it read. NOT RUNNING: it said so, but nobody
+    reads. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away, or does not tell.
 
-    The lag is counted from the stored position to the end of the server's log. A few kB of other WAL are not a lag:
-    an idle pipeline steps over them every 5 s.
+    The lag is counted from the stored position. For Postgres it goes to the end of the server's log, in bytes and
+    seconds; a few kB of other WAL are not a lag: an idle pipeline steps over them every 5 s. For MongoDB it is the age
+    of the first change that is not published yet.
 
     Exit codes: 0 if RUNNING, 1 otherwise.
 
@@ -39,7 +40,7 @@ def status(
 
         tailrace status orders.yaml --watch
 
-        tailrace status orders.yaml --json | jq .lag_bytes
+        tailrace status orders.yaml --json | jq .lag_seconds
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     settings = load_pipeline(file)
@@ -79,15 +80,17 @@ def _lines(health: Health) -> list[tuple[str, str]]:
         lines.append(("instance", f"process {told.get('pid')} on {told.get('host')}, version {told.get('version')}"))
     if health.position:
         lines.append(("position", health.position))
-    if health.lag_bytes is not None and health.lag_seconds is not None:
+    if health.lag_seconds is not None:
+        size = "" if health.lag_bytes is None else f"{human_bytes(health.lag_bytes)}, "
         late = human_seconds(health.lag_seconds)
-        lines.append(("lag", f"{human_bytes(health.lag_bytes)}, {late}{' at most' if health.lag_seconds else ''}"))
+        lines.append(("lag", f"{size}{late}{' at most' if health.lag_seconds else ''}"))
     lines += _letter_lines(health)
     if parked := health.parked:
         lines.append(
             ("parked", f"{parked['keys']} keys, the first since {ago(parked['since_ms'])}; see `tailrace dlq list`")
         )
-    lines += _slot_lines(health)
+    if health.source not in health.away:
+        lines += _slot_lines(health) if health.source == "postgres" else _oplog_lines(health)
     lines += [("no answer", f"{server}: {why}") for server, why in health.away.items()]
     return lines
 
@@ -104,10 +107,25 @@ def _letter_lines(health: Health) -> list[tuple[str, str]]:
 
 def _slot_lines(health: Health) -> list[tuple[str, str]]:
     if (slot := health.slot) is None:
-        return [] if "postgres" in health.away else [("slot", "none")]
+        return [("slot", "none")]
     use = f"read by server process {slot['active_pid']}" if slot["active_pid"] else "not in use"
     if slot["invalidation"] or slot["wal_status"] == "lost":
         use = f"INVALIDATED ({slot['invalidation'] or 'wal_removed'})"
     room = slot["safe_bytes"]
     left = "no bound on what it may keep" if room is None else f"lost after {human_bytes(room)} more"
     return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{human_bytes(slot['retained_bytes'])}; {left}")]
+
+
+def _oplog_lines(health: Health) -> list[tuple[str, str]]:
+    oplog = health.oplog or {}
+    if oplog.get("reaches_back") is False:
+        return [("oplog", "LOST: it no longer reaches back to the stored position")]
+    window, room = oplog.get("window_seconds"), oplog.get("room_seconds")
+    if window is None:
+        return [("oplog", "reaches back to the stored position")] if oplog.get("reaches_back") else []
+    told = f"reaches back {human_seconds(window)}"
+    if not oplog["full"]:
+        told += ", and is not full yet"
+    elif room is not None:
+        told += f"; the stored position is lost after {human_seconds(room)} more"
+    return [("oplog", told)]

@@ -87,3 +87,11 @@ def human_bytes(number: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """`3 s`, `12 min`, `5 h`, `2 d`."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(0.0, seconds) / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"

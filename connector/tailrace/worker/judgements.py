@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tailrace.lsn import format_lsn
-from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
+from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
+from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
 from tailrace.worker.findings import Check, fail, human_bytes, is_loopback, ok, warn
 
@@ -74,6 +77,20 @@ def judge_partitions(spec: TopicSpec, live: int) -> Check | None:
         )
     grow = "or run `tailrace topics apply --grow`, which moves existing keys to other partitions"
     return warn(f"topic {spec.topic}", found, f"{mend}, {grow}.")
+
+
+def judge_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[Check]:
+    """Whether the columns that rules look at are there; nothing to say if the columns are not known."""
+    for spec, rule in in_order(list(specs)) if columns else []:
+        if not view.sees(rule):
+            continue
+        looked_at = [(condition.place, view.column(view.variable(condition))) for condition in rule.conditions]
+        looked_at.append((("key",), view.key_column(rule)))
+        for place, column in looked_at:
+            if column is not None and column not in columns:
+                found = f"{spec.origin.at(*place)}: {'.'.join(place)} looks at {column}, which no row has"
+                return [warn("rules", found, f"Correct the name: the outbox has {', '.join(sorted(columns))}.")]
+    return []
 
 
 def judge_slot(slot: Slot | None, name: str, database: str) -> Check:

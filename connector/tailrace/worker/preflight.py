@@ -1,32 +1,52 @@
-"""`tailrace check`: the settings, the servers, and whether the stored position and the slot fit together.
+"""`tailrace check`: the settings, the servers, and whether the stored position and the database fit together.
 
-Everything a start would refuse is found here first, and nothing is changed: no topic, slot or publication is made,
-and no transaction is begun, since beginning one would fence a pipeline that runs. A server that is away is one
+Everything a start would refuse is found here first, and nothing is changed: no topic, slot, publication or collection
+is made, and no transaction is begun, since beginning one would fence a pipeline that runs. A server that is away is one
 finding; the rest is still looked at.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, SchemaError, TailraceError
-from tailrace.position import LogIdentity, Position
+from tailrace.position import Position
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.schemas.folder import load_folder
-from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Step, admit
-from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.worker.assembly import column_map, kafka_options, postgres_options, routing_view
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.worker.assembly import column_map, kafka_options, routing_view, source_options
 from tailrace.worker.contracts import PipelineContracts
 from tailrace.worker.findings import Check, State, failed, ok
+from tailrace.worker.judgements import judge_rules
 from tailrace.worker.preflight_kafka import KafkaSide
 from tailrace.worker.preflight_postgres import PostgresSide
+
+
+class DatabaseSide(Protocol):
+    """What is looked at on the side of the database."""
+
+    ground: frozenset[str]
+    """The checks that must not fail before it makes sense to ask what a start would decide."""
+    remembers: bool
+    """Whether the server itself keeps a place for the pipeline, which tells that it has run before."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it answered `checks`."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What rows bring, as far as `checks` has seen; empty if nothing is known."""
+
+    def checks(self) -> list[Check]: ...
+
+    def start(self, stored: Position | None) -> Check:
+        """What a start would decide; raises what it would refuse with."""
 
 
 def preflight(file: Path, *, offline: bool = False) -> list[Check]:
@@ -39,13 +59,17 @@ def preflight(file: Path, *, offline: bool = False) -> list[Check]:
     checks = [ok("settings", f"pipeline {settings.pipeline} in {file}"), _schemas(settings), *checks]
     if offline:
         return checks
-    postgres = PostgresSide(postgres_options(settings, column_map(settings)), column_map(settings))
+    try:
+        database = _database(settings)
+    except ConfigError as error:
+        return [*checks, failed("source", error)]
     kafka = _kafka_side(settings, specs)
     checks += _registry(settings)
-    checks += postgres.checks()
+    checks += database.checks()
+    checks += judge_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
     checks += kafka.checks()
-    if postgres.reachable and kafka.reachable:
-        checks += _start(settings, postgres, kafka, checks)
+    if database.reachable and kafka.reachable:
+        checks += _start(database, kafka, checks)
     return checks
 
 
@@ -110,39 +134,27 @@ def _kafka_side(settings: Settings, specs: list[TopicSpec]) -> KafkaSide:
     )
 
 
-def _start(settings: Settings, postgres: PostgresSide, kafka: KafkaSide, before: list[Check]) -> list[Check]:
+def _database(settings: Settings) -> DatabaseSide:
+    columns = column_map(settings)
+    options = source_options(settings, columns)
+    if isinstance(options, MongoOptions):
+        from tailrace.worker.preflight_mongo import MongoSide  # its driver is only there for those who need it
+
+        return MongoSide(options, columns)
+    return PostgresSide(options, columns)
+
+
+def _start(database: DatabaseSide, kafka: KafkaSide, before: list[Check]) -> list[Check]:
     """What a start would decide. Only asked when its ground is sound: one cause, one finding."""
-    if not postgres.may_replicate or any(c.state is State.FAIL and c.name in _GROUND for c in before):
+    ground = database.ground | {"offsets topic"}
+    if any(check.state is State.FAIL and check.name in ground for check in before):
         return []
     try:
-        # After the slot, which is at hand already, and before the end of the log: in this order a pipeline that
-        # runs meanwhile cannot make the three look contradictory.
+        # After what the database said of its log, and before the end of that is looked at: in this order a pipeline
+        # that runs meanwhile cannot make them look contradictory.
         stored = kafka.stored()
-        return [_admission(postgres_options(settings, column_map(settings)), stored, postgres)]
+        if stored is None and not database.remembers:
+            kafka.require_remembered()
+        return [database.start(stored)]
     except TailraceError as error:
         return [failed("start", error)]
-
-
-_GROUND = {"wal_level", "table", "publication", "slot", "offsets topic"}
-
-
-def _admission(options: PostgresOptions, stored: Position | None, postgres: PostgresSide) -> Check:
-    timeout = min(options.link_timeout, 10)
-    with (
-        Link(options.conninfo, replication=True, timeout=timeout) as replication,
-        Link(options.conninfo, replication=False, timeout=timeout) as control,
-    ):
-        server = catalogue.identify(replication)
-        if stored is None and postgres.slot is None:
-            return ok("start", "a first start: nothing is stored, the slot is to be created")
-        published = catalogue.read_published(control, options.publication, options.table).fingerprint
-    found = LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, published)
-    slot = postgres.slot
-    busy = slot is not None and slot.active_pid is not None
-    if slot is not None and stored is not None:
-        # That the pipeline runs already is no objection; whether it could start again still is of interest.
-        slot = replace(slot, active_pid=None)
-    admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
-    if admission.step is not Step.STREAM:
-        return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
-    return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")

@@ -6,6 +6,7 @@ from tailrace.errors import TailraceError
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.topics import topic_config
+from tailrace.kafka.traces import require_remembered
 from tailrace.kafka.watch import Cluster, Observer
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
@@ -57,6 +58,10 @@ class KafkaSide:
         if self._options.offsets_topic not in self._cluster.topics:
             return None
         return offsets.read(self._options)
+
+    def require_remembered(self) -> None:
+        """Refuses a pipeline that has left other traces than a position."""
+        require_remembered(self._options, self._observer.admin)
 
     def _transport(self) -> list[Check]:
         protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()

@@ -1,4 +1,4 @@
-"""The Postgres half of `tailrace check`: may this role follow this table, and what does the server do with its log?
+"""The Postgres side of `tailrace check`: may this role follow this table, and what does the server do with its log?
 
 Catalogue queries only; nothing is created. What needs no server to be judged is in `judgements.py`.
 """
@@ -6,12 +6,15 @@ Catalogue queries only; nothing is created. What needs no server to be judged is
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.event import Column, Row
+from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Slot
+from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
@@ -26,7 +29,10 @@ AFTERWARDS = " -- a pipeline that has run before then needs one start with --ado
 
 
 class PostgresSide:
-    """Looks at one server. After `checks`, `reachable` says whether it answered, and `slot` what it said then."""
+    """Looks at one server; implements `preflight.DatabaseSide`."""
+
+    ground = frozenset({"wal_level", "role", "table", "publication", "slot"})
+    remembers = True
 
     def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
         self._options = options
@@ -35,9 +41,9 @@ class PostgresSide:
         self._full = quote_table(options.table)
         self._relation: tuple[str | None, ...] = ()
         self._published: set[str] | None = None
-        self.slot: Slot | None = None
+        self._seen_slot: Slot | None = None
         self.reachable = False
-        self.may_replicate = False
+        self.columns: frozenset[str] = frozenset()
 
     def checks(self) -> list[Check]:
         options = self._options
@@ -70,6 +76,30 @@ class PostgresSide:
                 ]
             )
 
+    def start(self, stored: Position | None) -> Check:
+        """Weighs the slot as it was seen before, and the end of the log as it is now."""
+        if stored is not None and not isinstance(stored, LsnPosition):
+            raise other_kind(stored, "Postgres")
+        options, slot = self._options, self._seen_slot
+        timeout = min(options.link_timeout, 10)
+        with (
+            Link(options.conninfo, replication=True, timeout=timeout) as replication,
+            Link(options.conninfo, replication=False, timeout=timeout) as control,
+        ):
+            server = catalogue.identify(replication)
+            if stored is None and slot is None:
+                return ok("start", "a first start: nothing is stored, the slot is to be created")
+            published = catalogue.read_published(control, options.publication, options.table).fingerprint
+        found = LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, published)
+        busy = slot is not None and slot.active_pid is not None
+        if slot is not None and stored is not None:
+            # That the pipeline runs already is no objection; whether it could start again still is of interest.
+            slot = replace(slot, active_pid=None)
+        admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        if admission.step is not Step.STREAM:
+            return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
+        return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
+
     def _connected(self) -> Check:
         pgconn = self._link.pgconn
         host, port, user, database = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.user, pgconn.db))
@@ -92,13 +122,12 @@ class PostgresSide:
             "FROM pg_roles WHERE rolname = current_user"
         )[0]
         who = quote(str(role))
-        self.may_replicate = "t" in (superuser, replication, member)
         if superuser == "t":
             mend = (
                 f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; and use it instead."
             )
             return warn("role", f"{role} is a superuser: more than reading a log needs", mend)
-        if not self.may_replicate:
+        if "t" not in (replication, member):
             return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
         return ok("role", f"{role}, with REPLICATION and not a superuser")
 
@@ -208,6 +237,7 @@ class PostgresSide:
         sent = tuple(column for column in columns if self._published is None or column.name in self._published)
         Layout(self._map).read(Row(sent, (rb"\x61",) * len(sent), "0/0:0", 0))
         kinds = dict(columns)
+        self.columns = frozenset(column.name for column in sent)
         if missing := [column for column in self._options.order_by if column not in kinds]:
             judge = fail if self._options.beginning else warn
             mend = "Set source.order_by to columns that order the rows, the unique id last."
@@ -218,8 +248,8 @@ class PostgresSide:
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
 
     def _slot(self) -> Check:
-        self.slot = catalogue.read_slot(self._link, self._options.slot)
-        return judge_slot(self.slot, self._options.slot, self._link.pgconn.db.decode())
+        self._seen_slot = catalogue.read_slot(self._link, self._options.slot)
+        return judge_slot(self._seen_slot, self._options.slot, self._link.pgconn.db.decode())
 
     def _failover(self) -> Check | None:
         wanted, version = self._options.failover, self._link.server_version
@@ -258,11 +288,11 @@ class PostgresSide:
         used, most = self._link.query(
             "SELECT (SELECT count(*) FROM pg_replication_slots), current_setting('max_replication_slots')"
         )[0]
-        return judge_free("slots", int(used or 0), int(most or 0), needed=self.slot is None)
+        return judge_free("slots", int(used or 0), int(most or 0), needed=self._seen_slot is None)
 
     def _free_senders(self) -> Check:
         used, most = self._link.query(
             "SELECT (SELECT count(*) FROM pg_stat_replication), current_setting('max_wal_senders')"
         )[0]
-        active = self.slot is not None and self.slot.active_pid is not None
+        active = self._seen_slot is not None and self._seen_slot.active_pid is not None
         return judge_free("wal senders", int(used or 0), int(most or 0), needed=not active)

@@ -55,6 +55,39 @@ def test_what_it_writes_loads(tmp_path: Path, name: str, table: str, variable: s
         assert part in sql
 
 
+@pytest.mark.parametrize(
+    ("name", "collection", "variable"),
+    [
+        ("orders", "shop.outbox", "ORDERS_DB_PASSWORD"),
+        ("my-orders_2", "shop.out.box", "MY_ORDERS_2_DB_PASSWORD"),
+        ("2nd", "Shop.Out'box", "_2ND_DB_PASSWORD"),
+    ],
+)
+def test_what_it_writes_for_mongo_loads(tmp_path: Path, name: str, collection: str, variable: str) -> None:
+    assert run(str(tmp_path), "--name", name, "--mongo", "--collection", collection) == 0
+    pipeline = load_pipeline(tmp_path / f"{name}.yaml", {variable: "init-s3cret"})
+    assert pipeline.source.mongo is not None
+    assert "init-s3cret" in pipeline.source.mongo.reveal()
+    assert (pipeline.source.collection, pipeline.source.order_by) == ((collection,), ("created_at", "_id"))
+    assert pipeline.outbox.layout == "document"
+    assert pipeline.topics.folder is not None
+    assert [spec.topic for spec in load_topics(pipeline.topics.folder)] == [f"shop.{name}"]
+    commands = (tmp_path / f"{name}.js").read_text()
+    assert f"createRole: {json.dumps('tailrace_' + name.replace('-', '_'))}" in commands
+    assert "passwordPrompt()" in commands
+    assert not (tmp_path / f"{name}.sql").exists()
+
+
+def test_the_commented_settings_for_mongo_are_settings(tmp_path: Path) -> None:
+    run(str(tmp_path), "--mongo")
+    file = tmp_path / "orders.yaml"
+    lines = re.sub(r"^( *)# ( *[\w.]+:( .*)?)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
+    (tmp_path / "kafka").write_text("password=kafka-s3cret\n")
+    file.write_text(lines.replace("/run/secrets/kafka", "kafka"))
+    pipeline = load_pipeline(file, {"ORDERS_DB_PASSWORD": "x"})
+    assert (pipeline.topics.template, pipeline.outbox.columns.key) == ("{stream}", "entity_id")
+
+
 def test_the_commented_settings_are_settings(tmp_path: Path) -> None:
     """Whoever takes a comment sign away must get a file that still loads."""
     run(str(tmp_path))
@@ -69,11 +102,14 @@ def test_the_commented_settings_are_settings(tmp_path: Path) -> None:
     assert pipeline.kafka.client_settings() == expected
 
 
-def test_tells_three_next_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(str(tmp_path))
+@pytest.mark.parametrize(("options", "script"), [([], "psql -f "), (["--mongo"], "mongosh -f ")])
+def test_tells_three_next_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], script: str
+) -> None:
+    run(str(tmp_path), *options)
     told = capsys.readouterr().out
     assert re.findall(r"^  (\d)\. ", told, flags=re.MULTILINE) == ["1", "2", "3"]
-    for part in ("orders.sql", "ORDERS_DB_PASSWORD", "tailrace check", "tailrace run"):
+    for part in (script, "ORDERS_DB_PASSWORD", "tailrace check", "tailrace run"):
         assert part in told
 
 
@@ -91,6 +127,8 @@ def test_never_overwrites_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (["--name", "Orders!"], "--name orders"),
         (["--table", "a.b.c"], "schema.table"),
+        (["--mongo", "--collection", "outbox"], "--collection shop.outbox"),
+        (["--mongo", "--name", "Orders!"], "--name orders"),
         (["--name", ""], "--name"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import AccessRefused, SourceUnavailable
-from tailrace.worker.findings import Check, State, failed, gather, hosts_of, human_bytes, is_loopback, ok
+from tailrace.worker.findings import Check, State, failed, gather, hosts_of, human_bytes, human_seconds, is_loopback, ok
 
 
 def refused() -> Check:
@@ -52,3 +52,10 @@ def test_hosts() -> None:
 )
 def test_human_bytes(number: int, text: str) -> None:
     assert human_bytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (119, "119 s"), (600, "10 min"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_human_seconds(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text

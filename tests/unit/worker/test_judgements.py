@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.routing.parsing import parse_spec
 from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
 from tailrace.worker.findings import State
 from tailrace.worker.judgements import (
@@ -14,6 +16,7 @@ from tailrace.worker.judgements import (
     judge_free,
     judge_kept,
     judge_partitions,
+    judge_rules,
     judge_slot,
     judge_version,
 )
@@ -80,6 +83,30 @@ def test_slot() -> None:
         check = judge_slot(bad, "s", "shop")
         assert check.state is State.FAIL
         assert check.remedy
+
+
+@pytest.mark.parametrize(
+    ("match", "key", "told"),
+    [
+        ({"column": {"tenant": "acme"}}, None, "t.yaml:3: match.column.tenant looks at tenant, which no row has"),
+        ({"column": {"region": "eu"}}, None, ""),
+        ({"aggregate": "order"}, "customer", "t.yaml:4: key looks at customer"),
+        ({"aggregate": "order"}, "region", ""),
+        ({"aggregate": "order"}, "aggregateid", ""),
+        ({"subject": "a.b"}, None, ""),
+        ({"column": {"tenant": "acme"}, "pipeline": "other"}, None, ""),
+    ],
+)
+def test_rules(match: dict[str, object], key: str | None, told: str) -> None:
+    view = View("orders", parts={"id": "id", "aggregatetype": "aggregate", "aggregateid": "key", "payload": "payload"})
+    document = {"topic": "t", "match": match, **({"key": key} if key else {})}
+    lines = {("match", "column", "tenant"): 3, ("key",): 4}
+    spec = parse_spec(document, Origin("t.yaml", lines))
+    columns = frozenset({"id", "aggregatetype", "aggregateid", "payload", "region"})
+    checks = judge_rules([spec], view, columns)
+    assert [check.state for check in checks] == [State.WARN] * bool(told)
+    assert all(told in check.found and "region" in check.remedy for check in checks)
+    assert judge_rules([spec], view, frozenset()) == []
 
 
 def test_partitions() -> None:

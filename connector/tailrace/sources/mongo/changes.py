@@ -16,6 +16,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import Row
+from tailrace.sources.mongo.answers import insert_of
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
 from tailrace.token_position import ClusterTime, TokenPosition
@@ -54,6 +55,16 @@ class Changes:
 
     def feed(self, raw: bytes) -> None:
         """Takes one change as the server sent it; its row, if it has one, is appended to `rows`."""
+        insert = insert_of(raw)
+        if insert is None or self._fragments:
+            self._feed_other(raw)
+        # Asked for by time, the server begins with changes of that very time, those before the position included.
+        elif insert.token > self._token["_data"]:
+            token, time, wall_ms, document = insert
+            self._add(decoded(document), {"_data": token}, time, wall_ms)
+
+    def _feed_other(self, raw: bytes) -> None:
+        """A change of another form: a fragment, an end, or an insert whose token is more than a text."""
         change = decoded(raw)
         if "splitEvent" in change or self._fragments:
             whole = self._assembled(change)
@@ -63,19 +74,20 @@ class Changes:
         stamp: Timestamp = change["clusterTime"]
         time = (stamp.time, stamp.inc)
         token = change["_id"]
-        # Asked for by time, the server begins with changes of that very time, those before the position included.
         if token["_data"] <= self._token["_data"]:
             return
         if change["operationType"] != "insert":
             self._ended(change, ClusterTime(*time))
             self._token, self._time, self._ordinal = plain_token(token), time, 0
             return
-        ordinal = self._ordinal + 1 if time == self._time else 1
         wall = milliseconds(change.get("wallTime"))
-        at_ms = wall if wall is not None else stamp.time * 1000
-        place = f"{stamp.time}.{stamp.inc}:{ordinal}"
-        self.rows.append(self._documents.row(change["fullDocument"], place, at_ms))
-        self._token, self._time, self._ordinal, self._at_ms = plain_token(token), time, ordinal, at_ms
+        self._add(change["fullDocument"], plain_token(token), time, stamp.time * 1000 if wall is None else wall)
+
+    def _add(self, document: Document, token: Token, time: tuple[int, int], at_ms: int) -> None:
+        ordinal = self._ordinal + 1 if time == self._time else 1
+        place = f"{time[0]}.{time[1]}:{ordinal}"
+        self.rows.append(self._documents.row(document, place, at_ms))
+        self._token, self._time, self._ordinal, self._at_ms = token, time, ordinal, at_ms
 
     def idle(self, token: Token) -> None:
         """The server has looked as far as `token`, and there was nothing more for us."""

@@ -155,7 +155,7 @@ class CollectionReader:
                 raise
         self._cursor_id = Int64(cursor["id"])
         # Reversed, to be taken from the end.
-        self._page = [each.raw for each in cursor[field]][::-1]
+        self._page = [bytes(each.raw) for each in cursor[field]][::-1]
 
     def _new_snapshot(self) -> Timestamp:
         """A later session's: first learn what was inserted since the stream's beginning, up to a moment; read that."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import bson
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
@@ -19,6 +20,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace.errors import TailraceError
+from tailrace.sources.mongo.answers import parted
 from tailrace.sources.mongo.changes import Token
 from tailrace.sources.mongo.server import TOO_LARGE, Client, conversation, translate
 from tailrace.sources.mongo.watched import Stage, Watched
@@ -65,14 +67,11 @@ class Cursor:
         command: dict[str, Any] = {
             "getMore": self._id, "collection": self._name, "batchSize": self._limit, "maxTimeMS": wait_ms,
         }  # fmt: skip
-        cursor = self._database.command(command, session=self._session, codec_options=RAW)["cursor"]
-        self._id = Int64(cursor["id"])
-        token = cursor.get("postBatchResumeToken")
-        return Batch(
-            [change.raw for change in cursor["nextBatch"]],
-            None if token is None else dict(token),
-            ended=self._id == 0,
-        )
+        answer = self._database.command(command, session=self._session, codec_options=RAW)
+        changes, rest = parted(bytes(answer["cursor"].raw))
+        told: dict[str, Any] = bson.decode(rest)
+        self._id = Int64(told["id"])
+        return Batch(changes, told.get("postBatchResumeToken"), ended=self._id == 0)
 
     def close(self) -> None:
         """Tells the server, if it listens."""

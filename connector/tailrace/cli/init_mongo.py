@@ -1,0 +1,67 @@
+"""What `tailrace init --mongo` writes in place of a table's settings and SQL."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from tailrace.errors import ConfigError
+
+SOURCE = """\
+# A Tailrace pipeline: one outbox collection to Kafka. Check it with `tailrace check {name}.yaml`.
+# Any setting may be given as ${{env:NAME}}, ${{file:/path}} or ${{file:/path:key}}.
+
+pipeline: {name}    # its identity in Kafka: do not rename it once it has run
+
+source:
+  mongo: mongodb://{role}:${{env:{variable}}}@localhost:27017/?replicaSet=rs0
+  collection: {outbox}    # or a list of several of one database
+  start: now                # now: only documents inserted from now on; beginning: those already there first
+  order_by: [created_at, _id]   # in which order those are read: that of an index, which {name}.js makes
+
+outbox:
+  layout: document          # fields event_id, event_type, entity_type, partition_key, payload, created_at, topic
+  # columns:                # whatever your documents name differently, for example:
+  #   key: entity_id
+"""
+
+TEMPLATE = "'{stream}'     # the topic that each document names in its field `topic`"
+
+
+def split_collection(name: str) -> tuple[str, str]:
+    """`shop.outbox` as database and collection."""
+    from pydantic_core import PydanticCustomError
+
+    from tailrace.config.sources import collections
+
+    try:
+        collections((name,))
+    except PydanticCustomError:
+        raise ConfigError(
+            f"{name!r} cannot be a collection's name",
+            why="Expected database.collection.",
+            remedy="Write it like --collection shop.outbox.",
+        ) from None
+    database, _, collection = name.partition(".")
+    return database, collection
+
+
+def commands_script(name: str, outbox: str, user: str) -> str:
+    """The commands that make the collection, the role and the user, for mongosh."""
+    from tailrace.outbox.mongosh import collection_commands, script, user_commands
+
+    database, collection = split_collection(outbox)
+    role = f"tailrace_{name.replace('-', '_')}"
+    first = "// For mongosh, as a user who may create collections, roles and users.\n"
+    commands = [*collection_commands(database, collection), *user_commands(database, collection, role, user)]
+    return f"{first}\n{script(commands)}"
+
+
+def next_steps(folder: Path, name: str, variable: str) -> list[str]:
+    file, commands = shlex.quote(str(folder / f"{name}.yaml")), shlex.quote(str(folder / f"{name}.js"))
+    return [
+        "Next:",
+        f"  1. Create the collection, the role and the user, whose password is asked for:  mongosh -f {commands}",
+        f"  2. Put your addresses into {file}, then:  export {variable}=…",
+        f"  3. tailrace check {file}  and, when all is well,  tailrace run {file}",
+    ]

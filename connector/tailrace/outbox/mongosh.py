@@ -1,0 +1,126 @@
+"""The commands that make an outbox collection in MongoDB, and the user with the fewest rights that can tail it.
+
+They are kept as data, as the server takes them, and written out for mongosh: so whatever speaks to a server can run the
+very commands that a person gets to read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from typing import Any, NamedTuple
+
+from tailrace.outbox.layouts import DOCUMENT, ColumnMap
+
+USERS = "admin"
+"""Where roles and users live, and where a client looks for them unless its address says otherwise."""
+
+
+LINE = 80
+"""What is longer is written on several lines."""
+
+
+class Expression(str):
+    """A piece of JavaScript, which only mongosh can work out."""
+
+    __slots__ = ()
+
+
+PROMPT = Expression("passwordPrompt()")
+"""In place of a password, which has no business in a file."""
+
+
+class Command(NamedTuple):
+    """`body` is what `database` is sent; `why` is for those who read it."""
+
+    why: str
+    database: str
+    body: dict[str, Any]
+
+
+def collection_commands(database: str, collection: str, columns: ColumnMap = DOCUMENT) -> list[Command]:
+    """The outbox collection and its indexes."""
+    unique = _index(columns.id)
+    ordered = _index(columns.timestamp or "created_at", "_id")
+    entity = _index("entity_id", "entity_version")
+    return [
+        Command(
+            "A service inserts here in the same transaction as its business documents: both are committed, or neither. "
+            "Documents may be updated and deleted at any time: only inserts are published. Leave this out if the "
+            "collection is there already.",
+            database,
+            {"create": collection},
+        ),
+        Command(
+            f"No event twice; the events of one entity in their order; and the order in which `start: beginning` reads "
+            f"what is there (source.order_by: [{', '.join(ordered['key'])}]).",
+            database,
+            {"createIndexes": collection, "indexes": [{**unique, "unique": True}, entity, ordered]},
+        ),
+    ]
+
+
+def user_commands(database: str, collection: str, role: str, user: str) -> list[Command]:
+    """The role that tails the collection with no right more than that takes, and its user."""
+    rights = [
+        {"resource": {"db": database, "collection": collection}, "actions": ["find", "changeStream"]},
+        {"resource": {"db": database, "collection": ""}, "actions": ["listCollections"]},
+    ]
+    return [
+        Command(
+            "changeStream and find to follow the collection and to read what it holds; listCollections to tell it from "
+            "one that was dropped and made anew. Nothing here may write. For several collections in one pipeline, give "
+            'find and changeStream on the whole database: collection: "".',
+            USERS,
+            {"createRole": role, "privileges": rights, "roles": []},
+        ),
+        Command(
+            "No password here: mongosh asks for it. Pipelines may share a user: if it exists already, run "
+            f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) instead. With the role "
+            "clusterMonitor besides, `tailrace check` and `tailrace status` tell of the members and of the oplog, too.",
+            USERS,
+            {"createUser": user, "pwd": PROMPT, "roles": [{"role": role, "db": USERS}]},
+        ),
+    ]
+
+
+def script(commands: list[Command]) -> str:
+    """The commands for mongosh, which stops at the first that fails."""
+    return "\n".join(
+        f"{_comment(each.why)}\ndb.getSiblingDB({_js(each.database)}).runCommand({_js(each.body)});\n"
+        for each in commands
+    )
+
+
+def _index(*fields: str) -> dict[str, Any]:
+    return {"key": dict.fromkeys(fields, 1), "name": "_".join(f"{field}_1" for field in fields)}
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, 115, initial_indent="// ", subsequent_indent="// ", break_on_hyphens=False)
+
+
+def _js(value: object, depth: int = 0) -> str:
+    """As people write it: names without quotes where they need none, one line for what is short."""
+    if isinstance(value, Expression):
+        return str(value)
+    if isinstance(value, dict):
+        parts = [f"{_name(str(name))}: {_js(each, depth + 1)}" for name, each in value.items()]
+        return _joined("{ ", parts, " }", depth) if parts else "{}"
+    if isinstance(value, list):
+        return _joined("[", [_js(each, depth + 1) for each in value], "]", depth)
+    return json.dumps(value)
+
+
+def _joined(begin: str, parts: list[str], end: str, depth: int) -> str:
+    line = f"{begin}{', '.join(parts)}{end}"
+    if len(line) <= LINE and "\n" not in line:
+        return line
+    indent = "    " * (depth + 1)
+    body = "".join(f"{indent}{part},\n" for part in parts)
+    return f"{begin.strip()}\n{body}{indent[4:]}{end.strip()}"
+
+
+def _name(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z_$][\w$]*", text, flags=re.ASCII) else json.dumps(text)

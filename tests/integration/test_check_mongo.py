@@ -1,0 +1,378 @@
+"""`tailrace check` of a MongoDB pipeline on real servers: what would stop it, how to mend that, and nothing changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pymongo import MongoClient
+
+from fix_users import Users, close_users, open_users
+from tailrace.cli import main
+from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.outbox.mongosh import user_commands
+from tailrace.position import to_stored
+from tailrace.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
+from tailrace.stack.mongo_set import MongoSet
+
+PASSWORD = "check-s3cret"
+OK, WARN, FAIL = "OK", "WARN", "FAIL"
+
+
+class Report:
+    """The checks by name."""
+
+    def __init__(self, code: object, told: dict[str, Any]) -> None:
+        self.code = code
+        self.checks = {check["name"]: check for check in told["checks"]}
+
+    def state(self, name: str) -> str:
+        return str(self.checks[name]["state"])
+
+    def found(self, name: str) -> str:
+        return str(self.checks[name]["found"])
+
+    def remedy(self, name: str) -> str:
+        return str(self.checks[name]["remedy"])
+
+    def failures(self) -> list[str]:
+        return [name for name, check in self.checks.items() if check["state"] == FAIL]
+
+
+Run = Callable[[Users], Report]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(users: Users) -> Report:
+        with pytest.raises(SystemExit) as caught:
+            main(["check", str(users.file), "--json"])
+        told = capsys.readouterr()
+        assert PASSWORD not in told.out + told.err
+        assert told.err == ""
+        report = Report(caught.value.code, json.loads(told.out))
+        assert caught.value.code == (1 if report.failures() else 0)
+        return report
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[MongoServer]:
+    """A server that asks everyone who they are."""
+    with MongoServer(auth=True, source=Source.LOCAL) as server:
+        yield server
+
+
+@pytest.fixture
+def guests(guarded: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    """A users-service there; the pipeline file has the administrator's address."""
+    folder = tmp_path / "guests"
+    folder.mkdir()
+    users = open_users(guarded, kafka, folder)
+    yield users
+    close_users(users)
+
+
+def as_user(users: Users, *rights: Mapping[str, Any], roles: tuple[str, ...] = ()) -> None:
+    """Lets the pipeline log in as a user of its own, with these rights."""
+    assert isinstance(users.mongo, MongoServer)
+    number = len(users.settings["source"]["mongo"])
+    name = f"{users.name}_{number}_{len(rights)}"
+    with users.client() as client:
+        client.admin.command("createRole", f"r_{name}", privileges=list(rights), roles=[])
+    users.configure(source={"mongo": users.mongo.create_user(f"u_{name}", PASSWORD, [f"r_{name}", *roles])})
+
+
+def right(users: Users, *actions: str, collection: str = "outbox") -> dict[str, Any]:
+    return {"resource": {"db": users.database, "collection": collection}, "actions": list(actions)}
+
+
+def test_a_first_start_is_announced_and_nothing_is_made(users: Users, run: Run) -> None:
+    with users.client() as client:
+        client[users.database].drop_collection("outbox")
+    report = run(users)
+    assert report.failures() == []
+    assert "first start" in report.found("start")
+    assert "is created on the first start" in report.found("collection")
+    assert "there is no document to judge by" in report.found("fields")
+    assert report.found("members") == "1 of 1 that vote and have the data are up, 1 are needed"
+    assert report.found("write concern") == "w: majority"
+    assert report.state("oplog") == report.state("user") == report.state("mongo encryption") == OK
+    with users.client() as client:
+        assert "outbox" not in client[users.database].list_collection_names()
+        assert not _cursors(client, users.database)
+    assert users.topic not in users.kafka.admin().list_topics(timeout=10).topics
+
+
+def _cursors(client: MongoClient[dict[str, Any]], database: str) -> list[Any]:
+    wanted = {"$match": {"type": "idleCursor", "ns": {"$regex": f"^{database}"}}}
+    return list(client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, wanted]))
+
+
+def test_does_not_disturb_a_running_pipeline(users: Users, run: Run) -> None:
+    connector = users.start()
+    for _ in range(3):
+        report = run(users)
+        assert report.failures() == []
+        assert "runs now at the stored position" in report.found("start")
+    event = users.insert()
+    wait_until(lambda: [seen.id for seen in users.published()] == [event], 60, what="the event")
+    assert "the newest 1 documents fit" in run(users).found("fields")
+    assert connector.stop() == 0
+    assert "goes on at the stored position" in run(users).found("start")
+
+
+def test_a_user_with_the_fewest_rights(guests: Users, run: Run) -> None:
+    """Those of `tailrace init`; what such a user may not ask is left out."""
+    privileges = user_commands(guests.database, "outbox", "", "")[0].body["privileges"]
+    as_user(guests, *privileges)
+    report = run(guests)
+    assert report.failures() == []
+    assert report.state("user") == report.state("collection") == report.state("rights") == OK
+    assert {"members", "write concern", "oplog"}.isdisjoint(report.checks)
+    as_user(guests, *privileges, roles=("clusterMonitor",))
+    report = run(guests)
+    assert report.state("members") == report.state("write concern") == report.state("oplog") == OK
+
+
+def test_missing_rights(guests: Users, run: Run) -> None:
+    as_user(guests, right(guests, "find"), right(guests, "listCollections", collection=""))
+    report = run(guests)
+    assert report.failures() == ["rights"]
+    assert "changeStream" in report.remedy("rights")
+    assert {"fields", "start"}.isdisjoint(report.checks)
+    as_user(guests, right(guests, "find", "changeStream"))
+    report = run(guests)
+    assert (report.failures(), report.state("collection")) == ([], WARN)
+    assert "listCollections" in report.remedy("collection")
+
+
+def test_an_almighty_user_is_warned_of(guests: Users, run: Run) -> None:
+    report = run(guests)
+    assert (report.failures(), report.state("user")) == ([], WARN)
+    assert "root" in report.found("user")
+
+
+def test_a_wrong_password_is_one_finding_and_kafka_is_still_looked_at(guests: Users, run: Run) -> None:
+    assert isinstance(guests.mongo, MongoServer)
+    guests.configure(source={"mongo": f"mongodb://nobody:{PASSWORD}@{guests.mongo.host}:{guests.mongo.port}/"})
+    report = run(guests)
+    assert report.failures() == ["mongo"]
+    assert "Authentication failed" in report.found("mongo")
+    assert report.state("kafka") == OK
+    assert "start" not in report.checks
+
+
+def test_a_server_that_is_down(users: Users, run: Run) -> None:
+    users.configure(source={"mongo": "mongodb://127.0.0.1:1/", "link_timeout": 1})
+    report = run(users)
+    assert report.failures() == ["mongo"]
+    assert "Start MongoDB" in report.remedy("mongo")
+    assert report.state("offsets topic") == OK
+
+
+class Alone(MongoServer):
+    """A server that is no member of anything."""
+
+    def _launch(self) -> None:
+        alone = mongo_local.command(self.port, self.data_dir, None, [])
+        self.process.launch(alone, mongo_local.ENVIRONMENT)
+
+    def _unready(self, client: object, hello: dict[str, Any]) -> str | None:
+        return None if hello["isWritablePrimary"] else "it is not ready"
+
+
+def test_a_server_that_is_alone(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    with Alone(source=Source.LOCAL) as server:
+        users = open_users(server, kafka, tmp_path)
+        users.configure(source={"mongo": server.direct_uri})
+        report = run(users)
+        assert report.failures() == ["replica set"]
+        assert "--replSet" in report.remedy("replica set")
+        assert "start" not in report.checks
+
+
+def test_a_set_with_a_member_down(mongo_set: MongoSet, kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    users = open_users(mongo_set, kafka, tmp_path)
+    assert run(users).state("members") == OK
+    member = next(each for each in mongo_set.members if each is not mongo_set.await_primary())
+    member.kill()
+    try:
+        wait_until(lambda: run(users).state("members") == WARN, 60, what="the loss of a member")
+        report = run(users)
+        assert "2 of 3" in report.found("members")
+        assert report.failures() == []
+    finally:
+        member.start()
+
+
+def test_a_collection_that_nobody_may_create(guests: Users, run: Run) -> None:
+    privileges = user_commands(guests.database, "none", "", "")[0].body["privileges"]
+    as_user(guests, *privileges)
+    guests.configure(source={"collection": f"{guests.database}.none"})
+    report = run(guests)
+    assert report.failures() == ["collection"]
+    assert "may not create it" in report.found("collection")
+    guests.configure(source={"create": False})
+    assert "source.create is false" in run(guests).found("collection")
+    with guests.client() as client:
+        client[guests.database].create_collection("none")
+    assert run(guests).failures() == []
+
+
+def test_what_is_no_plain_collection(users: Users, run: Run) -> None:
+    with users.client() as client:
+        client[users.database].create_collection("view", viewOn="outbox", pipeline=[])
+        client[users.database].create_collection("series", timeseries={"timeField": "at"})
+    for name, told in (("view", "is a view"), ("series", "is a timeseries")):
+        users.configure(source={"collection": f"{users.database}.{name}"})
+        report = run(users)
+        assert "collection" in report.failures()
+        assert told in report.found("collection")
+        assert "start" not in report.checks
+
+
+def test_documents_that_do_not_fit(users: Users, run: Run) -> None:
+    users.insert()
+    with users.client() as client:
+        client[users.database].outbox.insert_many([{"id": 1}, {"id": 2}])
+    users.insert(event_type=None)
+    report = run(users)
+    assert (report.failures(), report.state("fields")) == ([], WARN)
+    assert "the document has no field 'event_id' (2 of 4)" in report.found("fields")
+    assert "'event_type', the event's type, is NULL (1 of 4)" in report.found("fields")
+    assert "outbox.columns" in report.remedy("fields")
+    users.configure(outbox={"columns": {"key": "who"}})
+    assert "no field 'who'" in run(users).found("fields")
+
+
+def test_a_rule_that_looks_at_a_field_that_no_document_has(users: Users, run: Run) -> None:
+    rule = {"topic": users.topic, "match": {"aggregate": "user", "column": {"tenant": "acme"}}}
+    (users.folder / "topics" / "users.yaml").write_text(json.dumps(rule))
+    assert "rules" not in run(users).checks, "an empty collection tells nothing"
+    users.insert()
+    report = run(users)
+    assert (report.failures(), report.state("rules")) == ([], WARN)
+    assert "match.column.tenant looks at tenant" in report.found("rules")
+    users.insert(tenant="acme")
+    assert "rules" not in run(users).checks
+
+
+def test_the_order_in_which_what_is_there_is_read(users: Users, run: Run) -> None:
+    users.insert()
+    users.configure(source={"start": "beginning", "order_by": ["created_at", "_id"]})
+    report = run(users)
+    assert report.failures() == ["order_by"]
+    assert 'createIndex({"created_at": 1, "_id": 1})' in report.remedy("order_by")
+    with users.client() as client:
+        client[users.database].outbox.create_index({"created_at": 1, "_id": 1})
+    report = run(users)
+    assert (report.failures(), report.found("order_by")) == ([], "created_at, _id")
+    users.configure(source={"start": "now", "order_by": ["nothing"]})
+    assert "order_by" not in run(users).checks
+
+
+def test_several_collections(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    users = open_users(mongo, kafka, tmp_path, collections=("outbox", "outbox_eu"))
+    users.start().stop()
+    assert run(users).failures() == []
+    users.configure(source={"collection": [f"{users.database}.outbox"]})
+    report = run(users)
+    assert report.failures() == ["start"]
+    assert "StreamChanged" in report.found("start")
+    close_users(users)
+
+
+def test_a_collection_that_is_gone_or_made_anew(users: Users, run: Run) -> None:
+    users.start().stop()
+    with users.client() as client:
+        client[users.database].drop_collection("outbox")
+        assert "is gone" in run(users).found("start")
+        client[users.database].create_collection("outbox")
+        report = run(users)
+    assert report.failures() == ["start"]
+    assert "WrongLog" in report.found("start")
+    assert "--adopt" in report.remedy("start")
+
+
+def test_another_server(users: Users, guests: Users, run: Run) -> None:
+    users.start().stop()
+    users.configure(source={"mongo": guests.settings["source"]["mongo"]})
+    with guests.client() as client:
+        client[users.database].create_collection("outbox")
+    report = run(users)
+    assert report.failures() == ["start"]
+    assert "belongs to database" in report.found("start")
+
+
+def test_a_position_of_a_table(users: Users, run: Run, make_position: Callable[[str], None]) -> None:
+    make_position(users.name)
+    report = run(users)
+    assert report.failures() == ["start"]
+    assert "is not one of MongoDB" in report.found("start")
+
+
+@pytest.fixture
+def make_position(kafka: KafkaBroker) -> Callable[[str], None]:
+    """Stores a position of Postgres under a pipeline's name."""
+
+    def make(pipeline: str) -> None:
+        position = LsnPosition(LogIdentity("1", 1, "shop", "s", "public.outbox", "x"), 1, 1)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer.produce("tailrace-offsets", json.dumps(to_stored(position)), pipeline)
+        assert producer.flush(30) == 0
+
+    return make
+
+
+def test_a_pipeline_whose_position_was_lost(users: Users, run: Run) -> None:
+    users.start().stop()
+    users.configure(kafka={"offsets_topic": f"{users.name}-offsets"})
+    report = run(users)
+    assert report.failures() == ["start"]
+    assert "PositionForgotten" in report.found("start")
+
+
+def test_a_log_that_no_longer_reaches_back(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    with MongoServer(oplog_mb=16, source=Source.LOCAL) as server:
+        users = open_users(server, kafka, tmp_path)
+        users.start().stop()
+        assert run(users).failures() == []
+        with server.client() as client:
+            bulk = client[users.database].bulk
+
+            def forgotten() -> bool:
+                bulk.insert_many([{"x": "x" * 1_000_000} for _ in range(16)])
+                bulk.delete_many({})
+                return run(users).failures() == ["start"]
+
+            wait_until(forgotten, 120, what="the end of the log behind the position")
+        report = run(users)
+        assert "HistoryLost" in report.found("start")
+        assert report.state("oplog") == WARN
+        assert "minRetentionHours" in report.remedy("oplog")
+
+
+def test_a_look_behind_the_position_that_takes_too_long_is_no_failure(guests: Users, run: Run) -> None:
+    guests.start().stop()
+    broken = {"failCommands": ["getMore"], "closeConnection": True, "appName": f"tailrace {guests.name} (observer)"}
+    with guests.client() as client:
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=broken)
+    report = run(guests)
+    assert (report.failures(), report.state("start")) == ([], WARN)
+    assert run(guests).state("start") == OK
+
+
+def test_what_a_person_reads(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
+    users.configure(source={"create": False, "collection": f"{users.database}.none"})
+    with pytest.raises(SystemExit) as caught:
+        main(["check", str(users.file)])
+    told = capsys.readouterr().out
+    assert caught.value.code == 1
+    assert "  remedy: db.getSiblingDB(" in told
+    assert "1 failed" in told.splitlines()[-1]

@@ -1,0 +1,151 @@
+"""What `tailrace init --mongo` writes, run for real: its commands, then check and run as the user that they make.
+
+There is no mongosh here: the commands are run as the data that the script is written from.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import DuplicateKeyError, OperationFailure
+
+from fix_service import Connector
+from tailrace.cli import main
+from tailrace.outbox.mongosh import collection_commands, script, user_commands
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+
+USER = "reader"
+"""Here the administrator is called as the script calls its user."""
+PASSWORD = "init-run/s3cret@1"
+ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    """A server of its own: the user has one name for the whole set."""
+    with MongoServer(auth=True, source=Source.LOCAL) as server:
+        yield server
+
+
+def apply(server: MongoServer, file: Path, name: str, database: str, collection: str) -> None:
+    """The script's commands; the password is given where mongosh would ask for it."""
+    user = user_commands(database, collection, f"tailrace_{name}", "tailrace")
+    commands = [*collection_commands(database, collection), *user]
+    assert script(commands) in file.read_text()
+    with server.client() as client:
+        for command in commands:
+            given = {"createUser": USER, "pwd": PASSWORD} if "createUser" in command.body else {}
+            client[command.database].command({**command.body, **given})
+
+
+def document(event: str) -> dict[str, Any]:
+    return {
+        "event_id": event,
+        "event_type": "OrderPlaced",
+        "entity_type": "order",
+        "entity_id": "o-1",
+        "entity_version": 1,
+        "partition_key": "o-1",
+        "topic": "elsewhere",
+        "payload": ORDER,
+        "created_at": datetime.now(UTC),
+    }
+
+
+@pytest.mark.parametrize("start", ["now", "beginning"])
+def test_from_nothing_to_an_event(
+    server: MongoServer,
+    kafka: KafkaBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    start: str,
+) -> None:
+    name = f"init_{uuid.uuid4().hex[:8]}"
+    with pytest.raises(SystemExit):
+        main(["init", str(tmp_path), "--name", name, "--mongo", "--collection", f"{name}.out.box"])
+    apply(server, tmp_path / f"{name}.js", name, name, "out.box")
+    monkeypatch.setenv(f"{name.upper()}_DB_PASSWORD", PASSWORD)
+    file = tmp_path / f"{name}.yaml"
+    text = file.read_text()
+    for before, after in (
+        ("mongodb://tailrace:", f"mongodb://{USER}:"),
+        ("@localhost:27017/?replicaSet=rs0", f"@{server.host}:{server.port}/?replicaSet={server.set_name}"),
+        ("bootstrap: localhost:9092", f"bootstrap: {kafka.bootstrap}"),
+        ("start: now ", f"start: {start} "),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    file.write_text(text)
+
+    connector: Connector | None = None
+    with server.client() as client:
+        outbox = client[name]["out.box"]
+
+        def write() -> str:
+            event = str(uuid.uuid4())
+            outbox.insert_one(document(event))
+            return event
+
+        expected = [write()] if start == "beginning" else []
+        try:
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main(["check", str(file), "--json"])
+            told = capsys.readouterr().out
+            assert caught.value.code == 0, told
+            assert PASSWORD not in told
+            states = {check["name"]: check["state"] for check in json.loads(told)["checks"]}
+            version = tuple(map(int, server.version.split(".")[:3]))
+            assert states.pop("mongo version") == ("WARN" if version < (6, 0, 9) else "OK")
+            assert set(states.values()) == {"OK"}, told
+            assert ("order_by" in states) == (start == "beginning")
+
+            connector = Connector(file, tmp_path / "log")
+            connector.says('"running"')
+            expected.append(write())
+            wait_until(
+                lambda: [header(m, "id") for m in read_all(kafka.bootstrap, [f"shop.{name}"])] == expected,
+                60,
+                what=f"the events; the log:\n{connector.log}",
+            )
+            with pytest.raises(SystemExit) as caught:
+                main(["status", str(file)])
+            assert caught.value.code == 0, capsys.readouterr().out
+            assert connector.stop() == 0
+        finally:
+            if connector is not None and connector.running:
+                connector.kill()
+            client.admin.command("dropUser", USER)
+
+
+def test_the_user_may_not_write_and_no_event_comes_twice(server: MongoServer, tmp_path: Path) -> None:
+    name = f"init_{uuid.uuid4().hex[:8]}"
+    with pytest.raises(SystemExit):
+        main(["init", str(tmp_path), "--name", name, "--mongo", "--collection", f"{name}.outbox"])
+    apply(server, tmp_path / f"{name}.js", name, name, "outbox")
+    with server.client() as client:
+        client[name].outbox.insert_one(document("e"))
+        with pytest.raises(DuplicateKeyError):
+            client[name].outbox.insert_one(document("e"))
+    address = {"host": server.host, "port": server.port, "username": USER, "password": PASSWORD}
+    with MongoClient[dict[str, Any]](**address, replicaSet=server.set_name) as tailrace:
+        assert tailrace[name].outbox.count_documents({}) == 1
+        for refused in (
+            lambda: tailrace[name].outbox.insert_one({}),
+            lambda: tailrace[name].outbox.delete_many({}),
+            tailrace[name].other.find_one,
+            lambda: tailrace.admin.command("replSetGetStatus"),
+        ):
+            with pytest.raises(OperationFailure, match="not authorized"):
+                refused()
+    with server.client() as client:
+        client.admin.command("dropUser", USER)
