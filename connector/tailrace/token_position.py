@@ -52,11 +52,11 @@ class ClusterTime:
 class CollectionRead:
     """Progress of reading the documents that were there before the stream began.
 
-    `collection` is the one being read, by its place in the list; `after` is the sort key of the last published document
+    `collection` is the one being read, empty before the first; `after` is the sort key of the last published document
     (Extended JSON), `documents` how many are published.
     """
 
-    collection: int = 0
+    collection: str = ""
     after: str | None = None
     documents: int = 0
 
@@ -81,7 +81,7 @@ class TokenPosition:
     def progress(self) -> tuple[int, str, int]:
         """Tokens are hexadecimal texts made to be compared as such."""
         if read := self.collection_read:
-            return (0, f"{read.collection:09d}", read.documents)
+            return (0, "", read.documents)
         return (1, str(self.token["_data"]), 0)
 
     def to_json(self) -> dict[str, Any]:

@@ -141,3 +141,47 @@ def test_in_the_order_of_an_index(users: Users) -> None:
     assert [seen.id for seen in users.published()] == [events[number] for number in order]
     stamps = [header(message, "timestamp") for message in read_all(users.kafka.bootstrap, [users.topic])]
     assert stamps == [str(int(moments[number].timestamp() * 1000)) for number in order]
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "flaw"),
+    [
+        ({"partialFilterExpression": {"n": {"$gt": 8}}}, list(range(12)), "partial"),
+        ({"sparse": True}, list(range(12)), "sparse"),
+        ({}, [[number, -number] for number in range(12)], "over arrays"),
+        ({"collation": {"locale": "de"}}, list(range(12)), "index"),
+    ],
+    ids=["partial", "sparse", "over arrays", "collated"],
+)
+def test_an_index_that_would_lose_documents_is_refused(
+    users: Users, options: dict[str, Any], values: list[Any], flaw: str
+) -> None:
+    users.configure(source={"start": "beginning", "order_by": ["n"]})
+    with users.client() as client:
+        client[users.database].outbox.create_index([("n", 1), ("_id", 1)], **options)
+    for number, value in enumerate(values):
+        users.insert(f"k{number}", n=value)
+    connector = users.start(wait=False)
+    connector.failed("LayoutMismatch")
+    assert flaw in connector.log
+
+
+def test_a_large_transaction_between_two_sessions(users: Users) -> None:
+    """The stream tells of it in several answers, all of one time: each of its documents is left to the stream."""
+    users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
+    for number in range(20):
+        users.insert(f"k{number}")
+    with users.client() as client:
+        template = client[users.database].outbox.find_one({}, {"_id": 0}) or {}
+        assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2").ended() == -9
+        with client.start_session() as session, session.start_transaction():
+            client[users.database].outbox.insert_many(
+                [{**template, "event_id": f"e{number}", "partition_key": f"t{number}"} for number in range(3000)],
+                session=session,
+            )
+    users.configure(limits={"batch_records": 5000})
+    connector = users.start()
+    last = users.insert("last")
+    wait_until(lambda: last in {seen.id for seen in users.published()}, 60, what=f"the last:\n{connector.log}")
+    ids = [seen.id for seen in users.published()]
+    assert len(ids) == len(set(ids)) == 3021

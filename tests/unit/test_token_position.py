@@ -52,8 +52,8 @@ def test_the_stored_form_is_readable() -> None:
         "at_ms": 7,
         "log": {"replica_set": "rs0", "database": "shop", "collections": {"outbox": "ab"}, "pipeline": "f"},
     }
-    read = to_stored(replace(AT, collection_read=CollectionRead(1, "x", 9)))["collection_read"]
-    assert read == {"collection": 1, "after": "x", "documents": 9}
+    read = to_stored(replace(AT, collection_read=CollectionRead("c1", "x", 9)))["collection_read"]
+    assert read == {"collection": "c1", "after": "x", "documents": 9}
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,9 @@ def test_an_incomplete_one_is_refused(field: str) -> None:
 def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
     life = [
         replace(AT, collection_read=CollectionRead()),
-        replace(AT, collection_read=CollectionRead(0, "x", 9)),
-        replace(AT, collection_read=CollectionRead(0, "y", 10)),
-        replace(AT, collection_read=CollectionRead(2, None, 10)),
-        replace(AT, collection_read=CollectionRead(10, "z", 11)),
+        replace(AT, collection_read=CollectionRead("c0", "x", 9)),
+        replace(AT, collection_read=CollectionRead("c0", "y", 10)),
+        replace(AT, collection_read=CollectionRead("c10", "z", 11)),
         AT,
         replace(AT, token={"_data": "82A01"}),
         replace(AT, token={"_data": "82B"}),

@@ -14,7 +14,7 @@ from tailrace.config.contracts import Format, Schemas
 from tailrace.config.dead_letters import DeadLetters, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
 from tailrace.config.section import Section
-from tailrace.config.sources import Collections, MongoAddress, require_one_database
+from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
 from tailrace.config.values import (
     Bootstrap,
     Column,
@@ -224,6 +224,7 @@ class Pipeline(Section):
         source: dict[str, object] = {
             "order_by": self.source.order_by or (order if self.source.mongo is None else ("_id",))
         }
+        require_orderable(self.source.order_by, has_mongo=self.source.mongo is not None)
         if self.source.mongo is None:
             source |= {"slot": self.source.slot or slot, "publication": self.source.publication or slot}
         letters = self.kafka.dead_letter_topic or f"{self.pipeline}.dead-letters"

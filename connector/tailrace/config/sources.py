@@ -58,5 +58,13 @@ def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool
         raise wrong(f"the outbox {needed}", f"add `{example}` under `source:`", "source", needed)
 
 
+def require_orderable(order_by: tuple[str, ...], *, has_mongo: bool) -> None:
+    """A field inside another one cannot say where reading stopped."""
+    if has_mongo and any("." in field for field in order_by):
+        raise wrong(
+            "fields of the document itself", "leave out fields inside of others, such as a.b", "source", "order_by"
+        )
+
+
 MongoAddress = Annotated[Secret, BeforeValidator(mongo_address)]
 Collections = Annotated[tuple[str, ...], BeforeValidator(one_or_more), AfterValidator(collections)]

@@ -15,6 +15,8 @@ from tailrace.kafka.client import KafkaOptions, admin_config
 from tailrace.kafka.offsets import read_keys
 
 SUFFIX = "/claim"
+FREE = b"-"
+"""Nobody's. Not a tombstone: that somebody was here stays known (`traces.py`)."""
 CLAIM_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
 """It is said on the way out, where nobody wants to wait."""
@@ -42,17 +44,17 @@ class Claim:
         """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told."""
         # Uncommitted: a transaction that hangs is what the next start is to end, and must not keep it from that.
         last = read_keys(self._options, {self._key}, timeout=READ_TIMEOUT, committed=False).get(self._key)
-        return last is not None and last != self._instance
+        return last not in (None, FREE, self._instance)
 
     def release(self) -> None:
         """Leaves the pipeline to whoever still tries to run it; of no consequence if Kafka does not hear it."""
         try:
             if self.made and not self.lost():
-                self._write(None, RELEASE_TIMEOUT)
+                self._write(FREE, RELEASE_TIMEOUT)
         except TailraceError:
             pass
 
-    def _write(self, value: bytes | None, timeout: float) -> bool:
+    def _write(self, value: bytes, timeout: float) -> bool:
         failed: list[object] = []
         try:
             producer = Producer({**admin_config(self._options), "message.timeout.ms": int(timeout * 1000)})

@@ -1,7 +1,8 @@
 """Has this pipeline run before? Kafka's traces of it, for a source whose server keeps none.
 
 A replication slot remembers its pipeline; a change stream does not. Were the offsets topic lost, a start would look
-like a first one and pass over everything since. The dead-letter topic is made at the first start and tells otherwise.
+like a first one and pass over everything since. The dead-letter topic is made at the first start, after the claim, and
+tells otherwise. An announced state is no trace: a start that was refused here has announced just that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from tailrace.errors import PositionForgotten
 from tailrace.kafka.claim import SUFFIX
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.offsets import Admin, read_keys
-from tailrace.kafka.status import status_key
 from tailrace.kafka.topics import partition_counts
 
 
@@ -19,10 +19,21 @@ def require_remembered(options: KafkaOptions, admin: Admin) -> None:
     existing = partition_counts(admin)
     if options.dead_letter_topic not in existing:
         return
-    ours = {options.pipeline.encode(), status_key(options.pipeline), (options.pipeline + SUFFIX).encode()}
+    ours = {options.pipeline.encode(), (options.pipeline + SUFFIX).encode()}
     if options.offsets_topic in existing and read_keys(options, ours, committed=False):
         return
-    raise PositionForgotten(
+    raise _forgotten(options)
+
+
+def require_stored(options: KafkaOptions, admin: Admin) -> None:
+    """Refuses to go on without the position that this very process has stored: its topic was deleted meanwhile."""
+    key = options.pipeline.encode()
+    if options.offsets_topic not in partition_counts(admin) or not read_keys(options, {key}, committed=False):
+        raise _forgotten(options)
+
+
+def _forgotten(options: KafkaOptions) -> PositionForgotten:
+    return PositionForgotten(
         f"the pipeline has a dead-letter topic, {options.dead_letter_topic}, but no trace on {options.offsets_topic}",
         why="It has run before, and the offsets topic was deleted or is another one now: where to go on is not known.",
         remedy="Check kafka.offsets_topic and pipeline. If this is its first start, or the position is lost for good, "

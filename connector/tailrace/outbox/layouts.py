@@ -74,6 +74,8 @@ POLLING = frozenset(
 """What a publisher that polls writes beside an event: no news for those who consume it."""
 PLANS = 64
 """How many sets of columns are remembered; the documents of one service have a handful."""
+WIDTH = 200
+"""Wider ones are not remembered."""
 
 
 def layout_map(layout: str, database: str) -> ColumnMap:
@@ -155,7 +157,8 @@ class Layout:
             plan = self._compile(columns)
             if len(self._plans) >= PLANS:
                 self._plans.clear()
-            self._plans[columns] = plan
+            if len(columns) <= WIDTH:
+                self._plans[columns] = plan
         self._plan, self._columns = plan, columns
 
     def _compile(self, columns: Columns) -> _Plan:

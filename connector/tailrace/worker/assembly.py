@@ -21,7 +21,7 @@ from tailrace.kafka.parking import Bounds, Parking
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, partition_counts
-from tailrace.kafka.traces import require_remembered
+from tailrace.kafka.traces import require_remembered, require_stored
 from tailrace.line import Line
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline import Source
@@ -97,9 +97,11 @@ class Assembly:
         """One for an attempt: each has threads and buffers of its own."""
         return offsets.admin_client(self.kafka)
 
-    def require_remembered(self, admin: Admin) -> None:
-        """To be asked at a first start: MongoDB itself does not know that we were there before."""
-        if isinstance(self.database, MongoOptions) and not self.database.adopt:
+    def require_remembered(self, admin: Admin, *, ran: bool) -> None:
+        """To be asked before each attempt: MongoDB itself does not know that we were there before."""
+        if isinstance(self.database, MongoOptions) and ran:
+            require_stored(self.kafka, admin)
+        elif isinstance(self.database, MongoOptions) and not self.database.adopt:
             require_remembered(self.kafka, admin)
 
     def parking(self, admin: Admin) -> Parking | None:
@@ -128,9 +130,12 @@ class Assembly:
         default = TopicSpec("", topics.partitions, topics.replication)
         return TopicKeeper(admin, self.specs, default, self.partitions, create=topics.create)
 
-    def publisher(self, admin: Admin, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
-        """Connects to Kafka, and makes sure that the topics of our own are there and fit."""
+    def ensure_offsets(self, admin: Admin) -> None:
+        """Makes sure that positions and claims have their place, and that it forgets none."""
         offsets.ensure(self.kafka, admin)
+
+    def publisher(self, admin: Admin, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
+        """Connects to Kafka, and makes sure that the topics are there."""
         keeper = self.keeper(admin)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
         return Publisher(self.kafka, keeper, wake=wake, tell=tell)

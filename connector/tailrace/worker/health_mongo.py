@@ -53,7 +53,6 @@ class Seen:
 
     now_ms: int
     sessions: tuple[str, ...] | None
-    routed: bool = False
     waiting: Waiting | None = None
     log: Log | None = None
 
@@ -68,18 +67,15 @@ def read_mongo(options: MongoOptions, position: Position | None) -> Server:
     stored = position if isinstance(position, TokenPosition) else None
     with observer(options) as client:
         facts = identify(client)
-        routed = not facts.replica_set
-        seen = Seen(facts.now_ms, sessions(client, options.app_name, routed=routed), routed)
+        seen = Seen(facts.now_ms, sessions(client, options.app_name), log=read_log(client))
         if stored is not None:
             seen = replace(seen, waiting=_waiting(client, options, stored, splits=can_split(facts.version)))
-        # Behind a router there is not one log: each shard has its own.
-        return interpret(seen if routed else replace(seen, log=read_log(client)), stored)
+        return interpret(seen, stored)
 
 
-def sessions(client: Client, app_name: str, *, routed: bool) -> tuple[str, ...] | None:
+def sessions(client: Client, app_name: str) -> tuple[str, ...] | None:
     """The addresses from which the connector is connected; None if the server does not tell."""
-    # A router would pass the question on to the shards, where it is connected itself.
-    stage = {"$currentOp": {"allUsers": False, "idleConnections": True, **({"localOps": True} if routed else {})}}
+    stage = {"$currentOp": {"allUsers": False, "idleConnections": True}}
     wanted = {"$match": {"appName": app_name, "client": {"$type": "string"}}}
     try:
         with conversation("looking for the connector's sessions"):
@@ -141,11 +137,8 @@ def read_log(client: Client) -> Log | None:
 def interpret(seen: Seen, stored: TokenPosition | None) -> Server:
     """Pure: what that means for a pipeline at this position."""
     clients = seen.sessions
-    # Behind a router the connector may have come by another one.
-    blind = clients is None or (seen.routed and not clients)
-    absence = "the server has no session of the connector"
-    if blind:
-        absence = f"the server does not tell whether the connector is {'connected' if clients is None else 'elsewhere'}"
+    blind = clients is None
+    absence = f"the server {'does not tell whether it has a' if blind else 'has no'} session of the connector"
     reading = bool(clients) and stored is not None and stored.collection_read is not None
     return Server(
         now_ms=seen.now_ms,

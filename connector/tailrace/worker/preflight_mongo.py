@@ -15,7 +15,7 @@ from tailrace.position import Position, other_kind
 from tailrace.sources.mongo.admission import require_continuable
 from tailrace.sources.mongo.documents import CODEC, Document, Documents
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.server import collection_ids, conversation, identify, not_a_replica_set
+from tailrace.sources.mongo.server import collection_ids, conversation, identify, require_replica_set
 from tailrace.sources.mongo.stream import Cursor
 from tailrace.sources.mongo.watched import can_split
 from tailrace.token_position import StreamIdentity, TokenPosition
@@ -108,7 +108,7 @@ class MongoSide:
             ids = collection_ids(client, options.database, options.collections, create=False)
             found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
             require_continuable(stored, found, facts.now)
-            busy = bool(sessions(client, options.app_name, routed=not facts.replica_set))
+            busy = bool(sessions(client, options.app_name))
             try:
                 first_waiting(client, options, stored, splits=can_split(facts.version))
             except SourceUnavailable:
@@ -118,8 +118,8 @@ class MongoSide:
 
     @property
     def _has_streams(self) -> bool:
-        """A member of a replica set, or a router; without either, there is no more to look at."""
-        return "setName" in self._hello or self._hello.get("msg") == "isdbgrid"
+        """A member of a replica set; without one, there is no more to look at."""
+        return "setName" in self._hello
 
     @property
     def _hosts(self) -> list[str]:
@@ -136,9 +136,8 @@ class MongoSide:
         return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(self._options.uri))
 
     def _replica_set(self) -> Check:
-        if not self._has_streams:
-            raise not_a_replica_set()
-        return ok("replica set", str(self._hello.get("setName", "a router of a sharded cluster")))
+        require_replica_set(self._hello)
+        return ok("replica set", str(self._hello["setName"]))
 
     def _user(self) -> Check:
         return judge_user(self._login["authenticatedUsers"], self._login["authenticatedUserRoles"], self._hosts)

@@ -39,6 +39,7 @@ class Supervisor:
         self._wake = Wake()
         self._stopped = threading.Event()
         self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
+        self._ran = False
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
 
@@ -83,13 +84,14 @@ class Supervisor:
     def _attempt(self) -> None:
         line = self._assembly.line()
         admin = self._assembly.admin()
-        if not self._claim.made:
-            self._assembly.require_remembered(admin)
-        publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
+        if self._ran or not self._claim.made:
+            self._assembly.require_remembered(admin, ran=self._ran)
+        self._assembly.ensure_offsets(admin)
         if self._claim.made:
             self._step_aside()
         else:
             self._claim.make()
+        publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
         source = self._assembly.source(self._wake)
         pipeline = Pipeline(
             source,
@@ -127,6 +129,7 @@ class Supervisor:
     def _started(self, position: Position) -> None:
         # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
         self._assembly = self._assembly.adopted()
+        self._ran = True
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
         self._announce("RUNNING")
 

@@ -27,8 +27,6 @@ def state_of(announced: str, seen: Seen, position: TokenPosition = POSITION) -> 
         ("RUNNING", SEEN, "RUNNING"),
         ("RUNNING", replace(SEEN, sessions=()), "NOT RUNNING"),
         ("RUNNING", replace(SEEN, sessions=None), "UNKNOWN"),
-        ("RUNNING", replace(SEEN, sessions=(), routed=True), "UNKNOWN"),
-        ("RUNNING", replace(SEEN, routed=True), "RUNNING"),
         ("STOPPED", SEEN, "RUNNING"),
         ("STOPPED", replace(SEEN, sessions=()), "STOPPED"),
         ("FAILED", replace(SEEN, sessions=None), "FAILED"),
@@ -40,7 +38,7 @@ def test_who_is_connected(announced: str, seen: Seen, state: str) -> None:
 
 
 def test_reading_what_was_there_needs_a_session() -> None:
-    reading = replace(POSITION, collection_read=CollectionRead(0, None, 5))
+    reading = replace(POSITION, collection_read=CollectionRead("c0", None, 5))
     assert interpret(SEEN, POSITION).reading == ""
     assert "documents that were in the collection" in interpret(SEEN, reading).reading
     assert state_of("RUNNING", replace(SEEN, sessions=()), reading) == "NOT RUNNING"

@@ -16,7 +16,7 @@ def require_continuable(stored: TokenPosition, found: StreamIdentity, now: Clust
     if log.replica_set != found.replica_set or log.database != found.database:
         raise WrongLog(
             f"the stored position {stored} belongs to database {log.database} of replica set "
-            f"{log.replica_set or '(sharded)'}, this is {found.database} of {found.replica_set or '(sharded)'}",
+            f"{log.replica_set}, this is {found.database} of {found.replica_set}",
             why="The settings point to another server or database.",
             remedy="Mend source.mongo or source.collection. If it is meant, start once with --adopt.",
         )

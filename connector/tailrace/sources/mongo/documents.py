@@ -53,6 +53,8 @@ DATES = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
 PAYLOADS = frozenset({dict, list, str, NoneType})
 SHAPES = 256
 """How many sets of further fields are remembered; documents of one service have a handful."""
+WIDTH = 200
+"""Wider ones are not remembered: memory is bounded, whatever the documents."""
 REFLAGS = {2: "i", 4: "l", 8: "m", 16: "s", 32: "u", 64: "x"}
 
 NOT_TEXT = "a text in it is not valid UTF-8"
@@ -118,7 +120,9 @@ class Documents:
             self._columns.clear()
         for name in further:
             name.encode()  # what cannot be written cannot be a header's name
-        columns = self._columns[further] = tuple(Column(name, TEXT) for name in self._fields + further)
+        columns = tuple(Column(name, TEXT) for name in self._fields + further)
+        if len(columns) <= WIDTH:
+            self._columns[further] = columns
         return columns
 
 

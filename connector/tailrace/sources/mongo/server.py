@@ -6,6 +6,7 @@ error of ours; only what is known to heal by waiting may be retried.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,16 +43,18 @@ REFUSED = {13, 18, 8000, 31, 11}  # Unauthorized, AuthenticationFailed, AtlasErr
 NO_REPLICA_SET = {40573, 123, 76}  # $changeStream only on replica sets; NotAReplicaSet; NoReplicationEnabled
 TOO_LARGE = 10334
 AWAY = {
-    6, 7, 43, 50, 63, 89, 91, 133, 150, 189, 202, 234, 237, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436,
+    6, 7, 43, 50, 63, 89, 91, 94, 133, 134, 150, 189, 202, 211, 234, 237, 262, 9001, 10107, 11600, 11601, 11602, 13388,
+    13435, 13436,
 }  # fmt: skip
 """Unreachable hosts, lost cursors, time limits, elections, a server that shuts down or recovers."""
 NAMESPACE_EXISTS = 48
 STEPPED_DOWN = "ResumableChangeStreamError"
+_TOKEN = re.compile(r'_data: "[0-9A-F]*"?')
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`now` is the last write that the server knows of; `replica_set` is empty behind a router of a sharded cluster."""
+    """`now` is the last write that the server knows of."""
 
     replica_set: str
     version: tuple[int, ...]
@@ -98,8 +101,7 @@ def identify(client: Client) -> ServerFacts:
     with conversation("asking the server who it is"):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
-    if "setName" not in hello and hello.get("msg") != "isdbgrid":
-        raise not_a_replica_set()
+    require_replica_set(hello)
     if version[:2] < OLDEST:
         raise AccessRefused(
             f"the server is MongoDB {'.'.join(map(str, version))}",
@@ -112,6 +114,24 @@ def identify(client: Client) -> ServerFacts:
     local = hello.get("localTime")
     now_ms = milliseconds(local) or now.seconds * 1000
     return ServerFacts(str(hello.get("setName", "")), version, now, now_ms)
+
+
+def require_replica_set(hello: Document) -> None:
+    """Refuses a server that has no change streams, or none that we vouch for; `hello` is what it says of itself."""
+    if hello.get("msg") == "isdbgrid":
+        raise AccessRefused(
+            "the server is a router of a sharded cluster",
+            why="Tailrace follows replica sets; through a router its guarantees are not tested.",
+            remedy="Keep the outbox in a replica set of its own, unsharded, and name that one in source.mongo.",
+        )
+    if "setName" not in hello and hello.get("isreplicaset"):
+        raise SourceUnavailable(
+            "the server has not found its place in its replica set yet",
+            why="It has just started, or the set was never initiated.",
+            remedy="Tailrace tries again by itself. A new set needs rs.initiate() once.",
+        )
+    if "setName" not in hello:
+        raise not_a_replica_set()
 
 
 def collection_ids(client: Client, database: str, names: tuple[str, ...], *, create: bool) -> dict[str, str]:
@@ -157,7 +177,7 @@ def cluster_time(stamp: Timestamp) -> ClusterTime:
 def not_a_replica_set() -> AccessRefused:
     return AccessRefused(
         "the server is not a member of a replica set",
-        why="Only replica sets and sharded clusters have change streams and transactions.",
+        why="Only replica sets have change streams and transactions.",
         remedy="Start mongod with --replSet rs0 and run rs.initiate(); one member is enough.",
     )
 
@@ -218,4 +238,5 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
 def _said(error: Exception) -> str:
     """The server's own words, on one line; the driver adds the whole answer, which is too much."""
     text = str(error).split(", full error:")[0].split(", Timeout:")[0]
-    return " ".join(text.split())[:300]
+    # A token holds the document's id.
+    return " ".join(_TOKEN.sub("_data: …", text).split())[:300]

@@ -9,6 +9,7 @@ order of an index, the nearest to commit order that a collection remembers.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
 from dataclasses import replace
@@ -19,9 +20,9 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from pymongo.errors import OperationFailure
 
-from tailrace.errors import HistoryLost, LayoutMismatch
+from tailrace.errors import HistoryLost, LayoutMismatch, SourceError, StreamChanged
 from tailrace.event import Row
-from tailrace.sources.mongo.changes import server_token, token_time
+from tailrace.sources.mongo.changes import Token, server_token, token_time
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
 from tailrace.sources.mongo.server import Client, conversation, identify
@@ -75,7 +76,9 @@ class CollectionReader:
         self._timestamp = timestamp
         self._start = start
         self._read = start.collection_read or CollectionRead()
+        self._collections = self._left()
         self._later: Later | None = None
+        self._learnt: dict[str, Token] = {}
         self._at = before(start.time) if fresh else None
         self._cursor_id: Int64 | None = None
         self._page: list[bytes] = []
@@ -83,6 +86,15 @@ class CollectionReader:
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
         """The next rows and the position behind them; position None when everything is read."""
+        try:
+            return self._next_rows(limit, limit_bytes)
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"the ids of new documents cannot be kept in a temporary file: {error}",
+                remedy="See that the folder for temporary files (TMPDIR) has room, then start again.",
+            ) from None
+
+    def _next_rows(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
         rows: list[Row] = []
         size = 0
         last: Document | None = None
@@ -91,9 +103,9 @@ class CollectionReader:
                 return [], None
             while self._page and len(rows) < limit and size < limit_bytes:
                 raw = self._page.pop()
-                last = document = decoded(raw)
-                if self._later is None or id_of(raw) not in self._later:
-                    rows.append(self._row(document))
+                last, key = decoded(raw), id_of(raw)
+                if self._later is None or key not in self._later:
+                    rows.append(self._row(last, key))
                     size += sum(len(value) for value in rows[-1].values if value)
             if last is not None:
                 self._read = replace(self._read, after=self._sort_key(last))
@@ -106,7 +118,7 @@ class CollectionReader:
 
     def _turn(self) -> bool:
         """Fetches the next page that has documents; False when there is none in any collection."""
-        while self._read.collection < len(self._watched.collections):
+        while self._collections:
             if self._cursor_id is None:
                 self._begin()
             elif self._cursor_id:
@@ -114,13 +126,18 @@ class CollectionReader:
             else:
                 # The next collection begins at the same snapshot if the server still has it.
                 self._cursor_id = None
-                self._read = CollectionRead(self._read.collection + 1, None, self._read.documents)
+                del self._collections[0]
+                following = self._collections[0] if self._collections else self._read.collection
+                self._read = CollectionRead(following, None, self._read.documents)
             if self._page:
                 return True
         return False
 
     def _begin(self) -> None:
         """Opens a cursor behind the last published document, at our snapshot or at a new one."""
+        self._read = replace(self._read, collection=self._collection)
+        if list(self._order) != ["_id"]:
+            self._require_whole_index()
         if self._at is None:
             self._at = self._new_snapshot()
         after = None if self._read.after is None else json_util.loads(self._read.after, json_options=STRICT)
@@ -162,47 +179,82 @@ class CollectionReader:
         now = identify(self._client).now
         if self._later is None:
             self._later = Later()
-        start = {"startAfter": server_token(self._start.token)}
-        for collection in self._watched.collections[self._read.collection :]:
-            self._learn(start, collection, now)
+        for collection in self._collections:
+            self._learn(collection, now, self._later)
         return Timestamp(now.seconds, now.increment)
 
-    def _learn(self, start: Document, collection: str, until: ClusterTime) -> None:
+    def _learn(self, collection: str, until: ClusterTime, later: Later) -> None:
+        """Up to `until` and all of it: the last transaction may come in several answers, all of the same time."""
         watched = Watched(self._watched.database, (collection,))
-        stages = watched.inserted(start, collection)
-        cursor = Cursor(self._client, watched, stages)
+        # Not from the beginning each time: were that to take longer than a snapshot is kept, it would never end.
+        begin = self._learnt.get(collection) or server_token(self._start.token)
+        cursor = Cursor(self._client, watched, watched.inserted({"startAfter": begin}, collection))
         try:
-            reached = ClusterTime(0, 0)
-            while reached.pair < until.pair:
+            reached, came = ClusterTime(0, 0), True
+            while reached.pair < until.pair or (reached.pair == until.pair and came):
                 with conversation(DOING):
                     batch = cursor.more(wait_ms=LEARN_MS)
-                if self._later is not None:
-                    self._later.add([key_of(raw) for raw in batch.changes])
+                later.add([key_of(raw) for raw in batch.changes])
+                came = bool(batch.changes)
                 if batch.ended:
                     raise HistoryLost(
                         "the collection was dropped or renamed while the documents before were being read",
                         remedy="Create it again if needed, write a tombstone for the pipeline's key on the offsets "
                         "topic, and start anew.",
                     )
-                reached = (token_time(batch.token) if batch.token else None) or reached
+                if batch.token is not None:
+                    self._learnt[collection] = batch.token
+                    reached = token_time(batch.token) or reached
         finally:
             cursor.close()
 
     @property
     def _collection(self) -> str:
-        return self._watched.collections[self._read.collection]
+        return self._collections[0]
+
+    def _left(self) -> list[str]:
+        """The collections that are still to be read, the one under way first."""
+        names = list(self._watched.collections)
+        if self._read.collection and self._read.collection not in names:
+            raise StreamChanged(
+                f"{self._read.collection} was being read for the first time, and is no longer to be watched",
+                remedy="Name it in source.collection again until the first read is complete.",
+            )
+        return names[names.index(self._read.collection) :] if self._read.collection else names
+
+    def _require_whole_index(self) -> None:
+        """An index that lacks documents, or has some twice, would make the reading lack or repeat them."""
+        question = {"find": self._collection, "sort": self._order, "hint": self._order}
+        with conversation(DOING):
+            try:
+                plan = self._client[self._watched.database].command({"explain": question, "verbosity": "queryPlanner"})
+            except OperationFailure as error:
+                if error.code in NO_INDEX:
+                    raise self._no_index() from None
+                raise
+        scan = _index_scan(plan.get("queryPlanner", {}))
+        kinds = {"isPartial": "partial", "isSparse": "sparse", "isMultiKey": "over arrays", "collation": "collated"}
+        flaws = [word for name, word in kinds.items() if scan.get(name)]
+        if flaws:
+            raise LayoutMismatch(
+                f"the index on {', '.join(self._order)} of {self._watched.database}.{self._collection} is "
+                f"{' and '.join(flaws)}",
+                why="Documents already there are read in its order: it must have each of them once, in plain order.",
+                remedy="Name fields in source.order_by that have a plain index, or leave it out to read by _id.",
+            )
 
     def _sort_key(self, document: Document) -> str:
         """As Extended JSON: what `min` of a later session is given. A missing field sorts as null."""
         return json_util.dumps({name: document.get(name) for name in self._order}, json_options=STRICT)
 
-    def _row(self, document: Document) -> Row:
+    def _row(self, document: Document, key: bytes) -> Row:
         self._read = replace(self._read, documents=self._read.documents + 1)
         when = milliseconds(document.get(self._timestamp)) if self._timestamp else None
         made = document.get("_id")
         if when is None and isinstance(made, ObjectId):
             when = int(made.generation_time.timestamp() * 1000)
-        place = f"{self._start.time}:c{self._read.documents}"
+        # By its id, not by a count: a document that is purged meanwhile must not give its name to the next.
+        place = f"{self._start.time}:{hashlib.blake2b(key, digest_size=8).hexdigest()}"
         return self._documents.row(document, place, time.time_ns() // 1_000_000 if when is None else when)
 
     def _position(self) -> TokenPosition:
@@ -220,3 +272,11 @@ class CollectionReader:
 def before(time_: ClusterTime) -> Timestamp:
     """The snapshot just before a stream's beginning."""
     return Timestamp(time_.seconds, time_.increment - 1)
+
+
+def _index_scan(plan: object) -> Document:
+    """The part of a query's plan that reads an index."""
+    if isinstance(plan, dict) and plan.get("stage") == "IXSCAN":
+        return plan
+    inner = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else []
+    return next((scan for each in inner if (scan := _index_scan(each))), {})

@@ -145,7 +145,8 @@ class MongoSource:
         if not self._options.adopt:
             require_continuable(stored, found, facts.now)
             self._follow({"startAfter": server_token(stored.token)})
-            return stored
+            # What could not be seen of the collections before can be now: from here on they are known.
+            return replace(stored, log=found) if any(found.collections.values()) else stored
         try:
             if is_ahead(stored, facts.now):
                 raise PositionAhead("")
@@ -154,12 +155,13 @@ class MongoSource:
             else:
                 # Another question: the token may not fit it, but its time does; what is out already is left out.
                 start = {"startAtOperationTime": Timestamp(*stored.time.pair)}
-            try:
-                self._follow(start)
-            except EventTooLarge:
-                stored = self._past_large(stored)
-                self._follow({"startAfter": server_token(stored.token)})
-            return replace(stored, log=found)
+            while True:
+                try:
+                    self._follow(start)
+                    return replace(stored, log=found)
+                except EventTooLarge:
+                    stored = self._past_large(stored)
+                    start = {"startAfter": server_token(stored.token)}
         except (HistoryLost, PositionAhead):
             # What is gone from the log cannot be had from it; a person has said to go on.
             return self._now(found, facts, {})
@@ -197,7 +199,7 @@ class MongoSource:
         """Behind the one change that cannot be sent: without its document it can."""
         assert self._client is not None  # noqa: S101 - opened first
         watched = self._options.watched
-        stages = watched.heads({"startAfter": server_token(stored.token)})
+        stages = watched.heads({"startAfter": server_token(stored.token)}, splits=self._splits)
         cursor = Cursor(self._client, watched, stages, limit=1)
         try:
             with conversation("looking for a change that is too large"):
@@ -205,7 +207,10 @@ class MongoSource:
         finally:
             cursor.close()
         if not found:
-            return stored
+            raise EventTooLarge(
+                f"a change behind {stored} is too large, and where it ends cannot be found",
+                remedy="Upgrade to MongoDB 6.0.9, 7.0 or newer, which send it in parts.",
+            )
         stamp = found[0]["clusterTime"]
         return replace(stored, token=plain_token(found[0]["_id"]), time=ClusterTime(stamp.time, stamp.inc), ordinal=1)
 

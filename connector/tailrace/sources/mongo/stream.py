@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import bson
+import pymongo
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
@@ -77,7 +78,8 @@ class Cursor:
         """Tells the server, if it listens."""
         try:
             if self._id:
-                self._database.command({"killCursors": self._name, "cursors": [self._id]}, session=self._session)
+                with pymongo.timeout(FAREWELL_SECONDS):
+                    self._database.command({"killCursors": self._name, "cursors": [self._id]}, session=self._session)
         except PyMongoError:
             pass  # it forgets the cursor by itself
         finally:
@@ -108,7 +110,7 @@ class Stream:
         Where it has a long way to look, the first answer takes its time; then `take` raises it.
         """
         self._answered.wait(FIRST_SECONDS)
-        if self._error is not None:
+        if self._error is not None and not self._batches:
             raise self._error
 
     @property
@@ -131,7 +133,7 @@ class Stream:
         self._stopping.set()
         self._room.release()
         self._thread.join(FAREWELL_SECONDS)
-        if not self._thread.is_alive():
+        if not self._thread.is_alive() and self._error is None:
             self._cursor.close()
 
     def _more(self) -> Batch:

@@ -60,9 +60,10 @@ class Watched:
         stages = [{"$changeStream": start}, self.filter, {"$project": dict.fromkeys(UNUSED, 0)}]
         return [*stages, {"$changeStreamSplitLargeEvent": {}}] if splits else stages
 
-    def heads(self, start: Stage) -> list[Stage]:
+    def heads(self, start: Stage, *, splits: bool) -> list[Stage]:
         """The same changes without their documents: those that are too large to be sent can be sent so."""
-        return [{"$changeStream": start}, self.filter, {"$project": {"clusterTime": 1}}]
+        stages: list[Stage] = [{"$changeStream": start}, self.filter, {"$project": {"clusterTime": 1}}]
+        return [*stages, {"$changeStreamSplitLargeEvent": {}}] if splits else stages
 
     def inserted(self, start: Stage, collection: str) -> list[Stage]:
         """A stream of nothing but the ids of what was inserted into `collection` since `start`."""

@@ -20,7 +20,7 @@ NOW = ClusterTime(60, 5)
     [
         (AT, LOG, NOW),
         (AT, LOG, ClusterTime(61, 1)),
-        (replace(AT, collection_read=CollectionRead(0, "x", 3)), LOG, NOW),
+        (replace(AT, collection_read=CollectionRead("c0", "x", 3)), LOG, NOW),
         (AT, replace(LOG, collections={"outbox": "", "billing": ""}), NOW),
         (replace(AT, log=replace(LOG, collections={"outbox": "", "billing": ""})), LOG, NOW),
         (replace(AT, log=replace(LOG, replica_set="")), replace(LOG, replica_set=""), NOW),
@@ -35,7 +35,6 @@ def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: Clust
     ("found", "now", "error", "says"),
     [
         (replace(LOG, replica_set="rs1"), NOW, WrongLog, "replica set rs0, this is shop of rs1"),
-        (replace(LOG, replica_set=""), NOW, WrongLog, "shop of (sharded)"),
         (replace(LOG, database="bank"), NOW, WrongLog, "database shop"),
         (replace(LOG, collections={"outbox": "cc", "billing": "bb"}), NOW, WrongLog, "shop.outbox is not the one"),
         (replace(LOG, collections={"outbox": "aa", "billing": "cc"}), NOW, WrongLog, "shop.billing is not the one"),

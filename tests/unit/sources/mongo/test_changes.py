@@ -110,7 +110,7 @@ def test_a_server_that_tells_no_wall_time_is_believed_the_seconds() -> None:
 
 
 def test_while_the_collection_was_read_the_stream_stood_at_its_beginning() -> None:
-    start = position(collection_read=CollectionRead(0, "x", 3))
+    start = position(collection_read=CollectionRead("c0", "x", 3))
     assert following(start).position == position()
 
 
