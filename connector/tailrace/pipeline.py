@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tailrace import killpoint
 from tailrace.batch import Batch
-from tailrace.errors import LayoutMismatch, Rejected, Unavailable
+from tailrace.errors import LayoutMismatch, Rejected, SourceError, Unavailable
 from tailrace.event import Chunk, OutboxEvent, Record, Row
 from tailrace.line import Line, Steps
 from tailrace.position import Position
@@ -152,7 +152,12 @@ class Pipeline:
         if room > 0 and batch.size < self._line.batch_bytes:
             # What is at hand is not kept waiting for more while the publisher has nothing to do.
             wait = 0.0 if batch.records and self._publisher.idle else WAIT_SECONDS
-            chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, wait)
+            try:
+                chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, wait)
+            except SourceError:
+                # Whatever ended the log, what came before that is good.
+                self._drain(batch)
+                raise
             batch.size += chunk.size
             try:
                 self._prepare(chunk.rows, batch)

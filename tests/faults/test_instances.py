@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from broken_kafka import HASTY, IMPATIENT, sleeping
 from fix_shop import Connector, Shop, close_shop, open_shop
+from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
@@ -64,7 +65,7 @@ def test_a_sleep_longer_than_the_transaction(hasty_shop: Shop) -> None:
     connector = sleeping(shop)
     wait_until(lambda: not shop.undecided(), 60, what="Kafka to end the transaction")
     os.kill(connector.process.pid, signal.SIGCONT)
-    connector.says('"OutcomeUnknown"')
+    connector.says('"OutcomeUnknown"', COMMIT_TIMEOUT + 60)
     verdict = shop.caught_up()
     assert verdict.ok, verdict
     assert connector.running

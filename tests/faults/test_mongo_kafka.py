@@ -113,7 +113,7 @@ def test_a_sleep_longer_than_the_transaction(own_users: Users) -> None:
     connector = sleeping(users)
     wait_until(lambda: not users.undecided(), 60, what="Kafka to end the transaction")
     os.kill(connector.process.pid, signal.SIGCONT)
-    connector.says('"OutcomeUnknown"')
+    connector.says('"OutcomeUnknown"', COMMIT_TIMEOUT + 60)
     verdict = users.caught_up()
     assert verdict.ok, verdict
     assert connector.running

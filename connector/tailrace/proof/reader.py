@@ -77,6 +77,7 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
             if time.monotonic() > deadline:
                 raise
             consumer.poll(0.2)
+            consumer.list_topics(partition.topic, timeout=10)  # or the client goes on asking whoever led it before
 
 
 def sightings(messages: Iterable[Message]) -> list[Sighting]:
