@@ -7,6 +7,7 @@ they lie. A change of any other form is left to the decoder; nothing depends on 
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,18 +15,17 @@ from tailrace.errors import ProtocolError
 
 DOCUMENT = 3
 _BATCH = b"\x04nextBatch\0"
-_TOKEN = b"\x03_id\0"
-_DATA = b"\x02_data\0"
-_KIND = b"\x02operationType\0\x07\0\0\0insert\0\x11clusterTime\0"
-_WALL = b"\x09wallTime\0"
-_BODY = b"\x03fullDocument\0"
 _SPLIT = b"\x03splitEvent\0"
-_AT_DATA = 4 + len(_TOKEN) + 4
-_AT_TEXT = _AT_DATA + len(_DATA) + 4
+_INSERT = re.compile(
+    # Four dots are a length. The token is nothing but its text: behind the zero that ends it comes its own end.
+    rb"....\x03_id\0....\x02_data\0....([0-9A-F]+)\0\0"
+    rb"\x02operationType\0\x07\0\0\0insert\0\x11clusterTime\0(.{8})\x09wallTime\0(.{8})\x03fullDocument\0",
+    re.DOTALL,
+).match
 
 _length = Struct("<i").unpack_from
-_stamp = Struct("<II").unpack_from
-_millis = Struct("<q").unpack_from
+_stamp = Struct("<II").unpack
+_millis = Struct("<q").unpack
 
 
 class Insert(NamedTuple):
@@ -62,24 +62,13 @@ def parted(cursor: bytes) -> tuple[list[bytes], bytes]:
 
 def insert_of(change: bytes) -> Insert | None:
     """The insert that a change is, if it has the usual form; None leaves it to the decoder."""
-    if not change.startswith(_TOKEN, 4) or not change.startswith(_DATA, _AT_DATA):
+    found = _INSERT(change)
+    if found is None:
         return None
-    end = 4 + len(_TOKEN) + _length(change, 4 + len(_TOKEN))[0]
-    # The text ends with a zero, the token with another; type bits between them are for the decoder.
-    if _AT_TEXT + _length(change, _AT_TEXT - 4)[0] + 1 != end or not change.startswith(_KIND, end):
+    begin = found.end()
+    end = begin + _length(change, begin)[0]
+    if change.find(_SPLIT, end) >= 0:
         return None
-    at = end + len(_KIND)
-    increment, seconds = _stamp(change, at)
-    at += 8
-    if not change.startswith(_WALL, at):
-        return None
-    at += len(_WALL)
-    wall_ms: int = _millis(change, at)[0]
-    at += 8
-    if not change.startswith(_BODY, at):
-        return None
-    at += len(_BODY)
-    behind = at + _length(change, at)[0]
-    if change.find(_SPLIT, behind) >= 0:
-        return None
-    return Insert(change[_AT_TEXT : end - 2].decode(), (seconds, increment), wall_ms, change[at:behind])
+    token, stamp, wall = found.groups()
+    increment, seconds = _stamp(stamp)
+    return Insert(token.decode(), (seconds, increment), _millis(wall)[0], change[begin:end])

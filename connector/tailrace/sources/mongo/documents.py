@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from datetime import datetime
 from decimal import DecimalException
+from operator import itemgetter
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -76,6 +77,10 @@ class UnmappableError(ValueError):
     """A value without a plain JSON form."""
 
 
+_Shape = tuple[Columns, Callable[[Document], tuple[Any, ...]]]
+"""The columns of documents with certain fields, and how to get their values."""
+
+
 class Documents:
     """Makes rows of documents. `required` fields must be there, `optional` may be; others come as further columns."""
 
@@ -86,7 +91,7 @@ class Documents:
         self._fields = required + optional
         self._payload = payload
         self._known = ignored.union(self._fields)
-        self._columns: dict[tuple[str, ...], Columns] = {}
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     def row(self, document: Document, place: str, committed_ms: int) -> Row:
         """The row of `document`; never fails."""
@@ -98,32 +103,38 @@ class Documents:
             return unreadable(document, NOT_TEXT, place, committed_ms)
 
     def _columns_of(self, document: Document) -> tuple[Columns, tuple[bytes | None, ...]]:
-        known = self._known
-        further = tuple([name for name in document if name not in known])
-        columns = self._columns.get(further)
-        if columns is None:
-            columns = self._remember(further)
-        get = document.get
-        values = [_TEXT.get(type(value), field_text)(value) for value in map(get, self._fields + further)]
-        if None in values:
-            for name in self._required:
-                if name not in document:
-                    raise UnmappableError(f"the document has no field {name!r}")
-        payload = get(self._payload)
+        names = tuple(document)
+        shape = self._shapes.get(names)
+        if shape is None:
+            shape = self._remember(names)
+        columns, pick = shape
+        values = [value.encode() if type(value) is str else _text(value) for value in pick(document)]
+        payload = document.get(self._payload)
         if type(payload) not in PAYLOADS and not isinstance(payload, bytes):
             kind = type(payload).__name__
             raise UnmappableError(f"the payload is a bare {kind}: expected a document, an array, a text or binary data")
         return columns, tuple(values)
 
-    def _remember(self, further: tuple[str, ...]) -> Columns:
-        if len(self._columns) >= SHAPES:
-            self._columns.clear()
+    def _remember(self, names: tuple[str, ...]) -> _Shape:
+        """The plan for documents of these fields; UnmappableError if one is missing."""
+        for name in self._required:
+            if name not in names:
+                raise UnmappableError(f"the document has no field {name!r}")
+        further = tuple(name for name in names if name not in self._known)
         for name in further:
             name.encode()  # what cannot be written cannot be a header's name
-        columns = tuple(Column(name, TEXT) for name in self._fields + further)
-        if len(columns) <= WIDTH:
-            self._columns[further] = columns
-        return columns
+        wanted = self._fields + further
+        whole = len(wanted) > 1 and set(wanted) <= set(names)
+        # Of several fields a tuple comes back; one that is not there is None.
+        pick = itemgetter(*wanted) if whole else lambda document: tuple(map(document.get, wanted))
+        columns = tuple(Column(name, TEXT) for name in wanted)
+        # One object for all that have the same, in whichever order: those behind us tell them by that.
+        shape = next((known for known, _ in self._shapes.values() if known == columns), columns), pick
+        if len(self._shapes) >= SHAPES:
+            self._shapes.clear()
+        if len(names) <= WIDTH:
+            self._shapes[names] = shape
+        return shape
 
 
 def unreadable(document: Document, why: str, place: str, committed_ms: int) -> Row:
@@ -228,7 +239,6 @@ _PLAIN: dict[type, Callable[[Any], object]] = {
 
 
 _TEXT: dict[type, Callable[[Any], bytes | None]] = {
-    str: str.encode,
     NoneType: lambda _: None,
     dict: json_text,
     list: json_text,
@@ -237,6 +247,10 @@ _TEXT: dict[type, Callable[[Any], bytes | None]] = {
     ObjectId: lambda value: str(value).encode(),
 }
 """The usual kinds by a short way; `field_text` gives the same for each."""
+
+
+def _text(value: object) -> bytes | None:
+    return _TEXT.get(type(value), field_text)(value)
 
 
 def _tellable(value: object) -> object:

@@ -30,7 +30,7 @@ from tailrace.wake import Wake
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 AWAIT_MS = 1000
 """How long the server waits for a change before it answers that there is none; its answer brings a new token."""
-BATCH = 2000
+BATCH = 1000
 """Changes in one answer, at most; the server also keeps to 16 MB."""
 AHEAD = 2
 """Answers that wait to be taken, at most."""

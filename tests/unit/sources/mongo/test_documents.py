@@ -329,7 +329,7 @@ class TestRows:
         for number in range(100):
             row = rows.row({"_id": 1, f"field{number}": "x"}, "p", 1)
             assert row.columns[-1].name == f"field{number}"
-            assert len(rows._columns) <= 10
+            assert len(rows._shapes) <= 10
 
     @pytest.mark.parametrize("missing", ["_id", "payload"])
     def test_a_required_field_may_be_null_but_not_missing(self, missing: str) -> None:
