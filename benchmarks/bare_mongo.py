@@ -1,6 +1,7 @@
-"""The least a reader of a change stream can do, run as a process of its own: raw batches, counted and thrown away.
+"""The least a reader of a change stream can do, run as a process of its own: changes counted and thrown away.
 
-python -m benchmarks.bare_mongo URI DATABASE TOKEN EVENTS
+Arguments: `batches` or `watch`, then URI, database, token, events. `batches` takes raw batches, undivided; `watch` is
+pymongo's change stream with raw documents, as people write it.
 """
 
 from __future__ import annotations
@@ -9,21 +10,27 @@ import json
 import sys
 import time
 
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 
 def main() -> None:
-    uri, database, token, events = sys.argv[1:]
-    with MongoClient[dict[str, object]](uri) as client:
+    way, uri, database, token, events = sys.argv[1:]
+    inserts = {"$match": {"operationType": "insert"}}
+    with MongoClient[RawBSONDocument](uri, document_class=RawBSONDocument) as client:
         began, seen = time.monotonic(), 0
-        inserts = {"$match": {"operationType": "insert"}}
-        stream = client[database].outbox.aggregate_raw_batches(
-            [{"$changeStream": {"startAfter": json.loads(token)}}, inserts], batchSize=2000
-        )
-        while seen < int(events):
-            seen += _count(next(stream))
+        outbox = client[database].outbox
+        if way == "watch":
+            with outbox.watch([inserts], start_after=json.loads(token)) as stream:
+                while seen < int(events):
+                    next(stream)
+                    seen += 1
+        else:
+            start = {"$changeStream": {"startAfter": json.loads(token)}}
+            with outbox.aggregate_raw_batches([start, inserts], batchSize=2000) as batches:
+                while seen < int(events):
+                    seen += _count(next(batches))
         print(time.monotonic() - began)
-        stream.close()
 
 
 def _count(batch: bytes) -> int:

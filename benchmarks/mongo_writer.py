@@ -1,6 +1,6 @@
 """A service that commits its entity and an event in one transaction, at a steady rate: what latency is measured with.
 
-python -m benchmarks.mongo_writer URI DATABASE RATE SECONDS
+Arguments: URI, database, rate, seconds.
 """
 
 from __future__ import annotations
