@@ -83,7 +83,7 @@ def _run_beside(supervisor: Supervisor) -> None:
 def _share_memory() -> None:
     """One heap for all threads: a record is made by one, sent and freed by another.
 
-    With a heap for each, as glibc has it, what is freed in one is not there for the others, and a fifth lies idle.
+    With a heap for each, as glibc has it, what is freed in one is not there for the others.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
     if set_option is not None:
