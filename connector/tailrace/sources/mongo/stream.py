@@ -1,6 +1,6 @@
 """The conversation with a change stream: one thread asks for the next batch while the last one is worked on.
 
-A batch arrives raw and is decoded where it is used. The thread asks ahead by one batch and no further, so memory is
+A batch arrives raw and is decoded where it is used. The thread asks ahead by two batches and no further, so memory is
 bounded and a pipeline that pauses pauses the server. An error ends the thread and is raised in `take`, behind
 everything that came before it.
 """
