@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from fix_service import Connector, Service
+from tailrace.proof.writer import Mix
 from tailrace.stack import wait_until
 
 HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
@@ -56,7 +57,7 @@ def sleeping(service: Service) -> Connector:
     service.configure(limits={"batch_records": 5})
     connector = service.start(wait=False, program=[str(script)])
     connector.says('"running"')
-    writer = service.writer()
+    writer = service.writer(mix=Mix(invalid=0.0))  # a batch of dead letters alone would leave the topic decided
     for _ in range(10):
         writer.transaction(events=7)
     wait_until(lambda: is_stopped(connector), 60, what=f"the connector to fall asleep; its log:\n{connector.log}")

@@ -14,6 +14,7 @@ from tailrace.proof.writer import Mix
 from tailrace.stack import wait_until
 
 LONGEST_START = 30.0
+LONGEST_WAY = 3.0
 # Points of a first start only: a pipeline that has a stored position does not pass them.
 RECURRING = [
     point
@@ -39,7 +40,8 @@ def one_life(service: Service, chance: random.Random) -> str:
         ended_within(connector, chance.uniform(0.3, 2.0))
     else:
         wait_until(lambda: '"running"' in connector.log or not connector.running, LONGEST_START, what="a start")
-        ended_within(connector, chance.uniform(0.0, 0.8))
+        # A point was chosen to be passed; without one, any moment will do.
+        ended_within(connector, LONGEST_WAY if point not in ("", killpoint.DRAINING) else chance.uniform(0.0, 0.8))
     if connector.running and point == killpoint.DRAINING:
         connector.process.send_signal(signal.SIGTERM)
         ended_within(connector, chance.uniform(0.0, 1.0))
