@@ -25,7 +25,7 @@ IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
 
 # Falls asleep with a transaction open on the broker: everything is sent, nothing committed.
 SLEEPER = """
-import os, signal
+import signal, threading
 from tailrace.kafka.publisher import Publisher
 finish, publish = Publisher._finish, Publisher._publish
 events, slept = False, False
@@ -38,7 +38,8 @@ def sleep(self, step):
     if events and not slept:
         slept = True
         self._producer.flush(10)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this very thread: sent to the process, another one may take it while this one commits.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     finish(self, step)
 Publisher._finish, Publisher._publish = sleep, look
 from tailrace.cli import main

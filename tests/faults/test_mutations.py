@@ -22,7 +22,7 @@ from tailrace.stack import wait_until
 
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
 STOP_BEFORE_PRODUCE = """
-import os, signal
+import signal, threading
 from tailrace import killpoint
 from tailrace.kafka import publisher
 left = 3
@@ -31,7 +31,7 @@ def reached(name):
     if name == killpoint.BEFORE_PRODUCE:
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread, before it goes on
 publisher.killpoint.reached = reached
 """
 DIE_AFTER_SENDING = """
