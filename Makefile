@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 STACK  := $(VENV)/.stack
 FETCHED := $(VENV)/.fetched
-JOBS   ?= 2
+JOBS   ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
