@@ -8,6 +8,7 @@
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
+    │   ├── StoreUnavailable        a projection's database cannot be reached
     │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
@@ -34,6 +35,13 @@
     │   ├── ParkingUnfit            a topic of parked keys is not as it must be, or lost what waited
     │   ├── TopicMissing            an output topic does not exist and may not be created
     │   └── TopicRefused            a topic refuses our records (rights, size, policy)
+    ├── ProjectionError             a projection cannot go on safely            user    HALT
+    │   ├── EventsLost              events were deleted before they were applied
+    │   ├── TopicReplaced           a topic is not the one that was read before
+    │   ├── ReadRefused             Kafka refuses to let it read (rights, group)
+    │   ├── PositionMoved           its position was set back while it ran
+    │   ├── ProjectionStalled       it makes no progress, or has no partitions, for too long
+    │   └── BehindHorizon           a reset would apply events whose markers are gone       (exit 2)
     ├── SchemaError                 a registered schema is itself not usable    user    HALT
     │   └── RegistryRefused         the registry wants other credentials, or is none
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
@@ -116,6 +124,10 @@ class OutcomeUnknown(Unavailable):
 
 
 class RegistryUnavailable(Unavailable):
+    pass
+
+
+class StoreUnavailable(Unavailable):
     pass
 
 
@@ -225,6 +237,34 @@ class TopicMissing(PublishError):
 
 class TopicRefused(PublishError):
     pass
+
+
+class ProjectionError(TailraceError):
+    pass
+
+
+class EventsLost(ProjectionError):
+    pass
+
+
+class TopicReplaced(ProjectionError):
+    pass
+
+
+class ReadRefused(ProjectionError):
+    pass
+
+
+class PositionMoved(ProjectionError):
+    pass
+
+
+class ProjectionStalled(ProjectionError):
+    pass
+
+
+class BehindHorizon(ProjectionError):
+    exit_code = 2
 
 
 class SchemaError(TailraceError):

@@ -15,16 +15,14 @@ import typer
 
 from tailrace.cli import dlq_view as view
 from tailrace.cli.dlq_acting import discard, redrive
-from tailrace.cli.dlq_choice import FILE, KEY, REASON, SINCE, TYPE, UNTIL, wanted
+from tailrace.cli.dlq_choice import BOOTSTRAP, FILE, KAFKA_SETTING, KEY, LETTERS, REASON, SINCE, TYPE, UNTIL, wanted
+from tailrace.cli.dlq_office import Office, find_office, ids_first
 from tailrace.cli.output import emit_json, say, table
-from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import Unavailable
-from tailrace.kafka.letter_box import LetterBox, letter_seen
+from tailrace.errors import ConfigError, Unavailable
+from tailrace.kafka.letter_box import letter_seen
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark, Marked, marks_topic
 from tailrace.kafka.watch import Seen, Watch
-from tailrace.worker.assembly import assemble, kafka_options
 
 DEFAULT_LIMIT = 100
 
@@ -44,7 +42,7 @@ def _quiet() -> None:
 
 @app.command("list")
 def list_letters(
-    file: Path = FILE,
+    file: Path | None = FILE,
     reason: list[str] = REASON,
     type_name: list[str] = TYPE,
     key: list[str] = KEY,
@@ -52,6 +50,9 @@ def list_letters(
     until: str = UNTIL,
     all_letters: bool = typer.Option(False, "--all", help="Also letters that were redriven or discarded."),
     limit: int = typer.Option(DEFAULT_LIMIT, "--limit", min=1, max=10_000, help="Show so many, the newest."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
 ) -> None:
     """Show the open dead letters: the newest --limit of them, in the order in which they came.
@@ -63,14 +64,15 @@ def list_letters(
       tailrace dlq list orders.yaml
       tailrace dlq list orders.yaml --reason schema_validation_failed --type 'Order*' --since 2h
       tailrace dlq list orders.yaml --all --json | jq .letters
+      tailrace dlq list --letters order-summary.dead-letters --bootstrap localhost:9092
     """
     choice = wanted(reason, type_name, key, since, until)
-    box = LetterBox(kafka_options(load_pipeline(file)))
+    box = find_office(file, letters, bootstrap, kafka_setting).box()
     marked = Marked() if all_letters else box.marked()
     newest: deque[Letter] = deque(maxlen=limit)
     matching = 0
-    with closing(box.letters(box.spans(choice.since_ms))) as letters:
-        for letter in letters:
+    with closing(box.letters(box.spans(choice.since_ms))) as found:
+        for letter in found:
             if choice.matches(letter) and letter not in marked:
                 matching += 1
                 newest.append(replace(letter, value=b""))  # payloads would fill memory, and are not shown
@@ -87,26 +89,33 @@ def list_letters(
 
 @app.command()
 def show(
-    file: Path = FILE,
-    letter_id: str = typer.Argument(..., metavar="ID", help="The letter's id, such as 0-42."),
+    file: Path | None = FILE,
+    letter_id: str = typer.Argument("", metavar="ID", help="The letter's id, such as 0-42."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Show everything about one letter, and whether it would pass today.
 
     The event is put through routing and check as they are now, without publishing it: each field that fails is shown
-    with what its schema expects and what the payload has there.
+    with what its schema expects and what the payload has there. Of a consumer's letter only the consumer can tell.
 
     \b
     Examples:
       tailrace dlq show orders.yaml 0-42
       tailrace dlq show orders.yaml 42 --json | jq .now
+      tailrace dlq show 0-42 --letters order-summary.dead-letters --bootstrap localhost:9092
     """
-    wanted_id = LetterId.parse(letter_id)
-    settings = load_pipeline(file)
-    box = LetterBox(kafka_options(settings))
+    file, ids = ids_first(file, [letter_id] if letter_id else [], bootstrap)
+    if len(ids) != 1:
+        raise ConfigError(f"{len(ids) or 'no'} letters are named", remedy="Name one letter by its id, such as 0-42.")
+    wanted_id = LetterId.parse(ids[0])
+    office = find_office(file, letters, bootstrap, kafka_setting)
+    box = office.box()
     letter = box.fetch(wanted_id)
     mark = box.marks([letter]).get(letter.id)
-    now = _now(settings, letter)
+    now = _now(office, letter)
     if as_json:
         emit_json(view.in_full(letter, mark, now))
         return
@@ -116,7 +125,7 @@ def show(
     for name, value in view.headers(letter):
         say(f"  {name}: {value}")
     say(f"\n{'row' if letter.kind == 'row' else 'payload'}\n{view.payload_text(letter)}\n")
-    _print_verdict(now)
+    _print_verdict(now, by_consumer=letter.consumer is not None)
 
 
 app.command("redrive")(redrive)
@@ -125,8 +134,11 @@ app.command("discard")(discard)
 
 @app.command()
 def watch(
-    file: Path = FILE,
+    file: Path | None = FILE,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object a line."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
 ) -> None:
     """Follow dead letters as they arrive, and what becomes of them, until Ctrl-C.
 
@@ -135,10 +147,10 @@ def watch(
       tailrace dlq watch orders.yaml
       tailrace dlq watch orders.yaml --json | jq 'select(.letter) | .letter.explanation'
     """
-    options = kafka_options(load_pipeline(file))
-    letters, marks = options.dead_letter_topic, marks_topic(options)
-    followed = Watch(options, {letters, marks}.__contains__, beginning=False)
-    say(f"watching {', '.join(followed.topics) or f'for {letters}: it is not there yet'}", sys.stderr)
+    options = find_office(file, letters, bootstrap, kafka_setting).kafka
+    topic, marks = options.dead_letter_topic, marks_topic(options)
+    followed = Watch(options, {topic, marks}.__contains__, beginning=False)
+    say(f"watching {', '.join(followed.topics) or f'for {topic}: it is not there yet'}", sys.stderr)
     sys.stderr.flush()
     try:
         for seen in followed:
@@ -148,18 +160,22 @@ def watch(
         followed.close()
 
 
-def _now(settings: Settings, letter: Letter) -> dict[str, Any]:
+def _now(office: Office, letter: Letter) -> dict[str, Any]:
     try:
-        return view.verdict(assemble(settings).line(), letter)
+        return view.verdict(office.publishing().again, letter)
     except Unavailable as error:
         return view.untold(error)
 
 
-def _print_verdict(now: dict[str, Any]) -> None:
+def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
+    if now["passes"] and by_consumer:
+        say(f"A redrive publishes it again to {now['topic']}; whether it is taken there now, its consumer tells.")
+        return
     if now["passes"]:
         say(f"Today it would pass, and go to {now['topic']}: tailrace dlq redrive.")
         return
-    say("Whether it would pass today cannot be told." if now["passes"] is None else "Today it would still fail:")
+    fails = "It cannot be redriven:" if by_consumer else "Today it would still fail:"
+    say("Whether it would pass today cannot be told." if now["passes"] is None else fails)
     say(f"  {view.printable(now['explanation'])}")
     if now["remedy"]:
         say(f"  remedy: {view.printable(now['remedy'])}")

@@ -10,67 +10,46 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from tailrace.cli.dlq_choice import AS_JSON, FILE, IDS, KEY, REASON, SINCE, TYPE, UNTIL, YES, Choice, choose, wanted
+from tailrace.cli.dlq_choice import (
+    AS_JSON,
+    BOOTSTRAP,
+    FILE,
+    IDS,
+    KAFKA_SETTING,
+    KEY,
+    LETTERS,
+    REASON,
+    SINCE,
+    TYPE,
+    UNTIL,
+    YES,
+    Choice,
+    choose,
+    wanted,
+)
 from tailrace.cli.dlq_edit import edited as edit_payload
+from tailrace.cli.dlq_office import Office, Require, find_office, ids_first
+from tailrace.cli.dlq_outcome import Outcome
 from tailrace.cli.dlq_parked import Fronts
-from tailrace.cli.dlq_view import printable, told_mark
-from tailrace.cli.output import emit_json, say
-from tailrace.config.load import load_pipeline
+from tailrace.cli.dlq_view import told_mark
+from tailrace.cli.output import say
 from tailrace.errors import ConfigError, Rejected
 from tailrace.kafka import marks, offsets
-from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letter_box import LetterBox, Spans
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Action, Mark, Marked
-from tailrace.kafka.redrive import Desk, Posting, Refusal, pass_again
-from tailrace.worker.assembly import Assembly, assemble, kafka_options
+from tailrace.kafka.redrive import Desk, Posting
 
 Prepare = Callable[[Letter], Posting]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """Tells what became of each letter, and counts."""
-
-    as_json: bool
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def tell(self, letter: Letter, outcome: str, text: str = "", **more: object) -> None:
-        self.counts[outcome] += 1
-        if self.as_json:
-            emit_json({"letter": str(letter.id), "event_id": letter.event_id, "outcome": outcome, **more})
-        else:
-            say(printable(f"{letter.id} {outcome}{text}"))
-
-    def sent(self, done: tuple[list[Posting], list[Refusal]]) -> None:
-        """What a batch has come to, once it is committed."""
-        for letter, mark, record in done[0]:
-            self.tell(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
-        for (letter, _, _), why in done[1]:
-            self.failed(letter, "permanent_failure", why.what, why.remedy)
-
-    def failed(self, letter: Letter, reason: str, explanation: str, remedy: str) -> None:
-        text = f": {reason}: {explanation}" + (f" Remedy: {remedy}" if remedy else "")
-        self.tell(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
-
-    def end(self) -> int:
-        """The last line, and the exit code."""
-        if self.as_json:
-            emit_json({"summary": dict(self.counts)})
-        else:
-            say(", ".join(f"{number} {name}" for name, number in self.counts.items()) or "Nothing to do.")
-        sys.stdout.flush()
-        return 1 if self.counts["failed"] else 0
-
-
 def redrive(
-    file: Path = FILE,
+    file: Path | None = FILE,
     ids: list[str] = IDS,
     all_open: bool = typer.Option(False, "--all-open", help="Every letter that is open now."),
     reason: list[str] = REASON,
@@ -84,6 +63,9 @@ def redrive(
     yes: bool = YES,
     dry_run: bool = typer.Option(False, "--dry-run", help="Only tell which would pass, and which would not."),
     as_json: bool = AS_JSON,
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
 ) -> int:
     """Publish dead letters after all: through routing, check and format as they are now.
 
@@ -94,6 +76,8 @@ def redrive(
     Newer events of the same key may have been published since: consumers then see the redriven one after them. Not so
     for a parked key: there the pipeline publishes the letter, and then all that waited behind it.
 
+    With --letters, what consumers have set aside goes back as it was to the topic it was read from, unchecked.
+
     Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is away, 4 another redrive began meanwhile.
 
     \b
@@ -102,7 +86,9 @@ def redrive(
       tailrace dlq redrive orders.yaml 0-42 --edit --why 'typo in the currency'
       tailrace dlq redrive orders.yaml --type OrderPlaced --since 2h --dry-run
       tailrace dlq redrive orders.yaml --all-open --yes
+      tailrace dlq redrive 0-42 --letters order-summary.dead-letters --bootstrap localhost:9092
     """
+    file, ids = ids_first(file, ids, bootstrap)
     choice = choose(
         ids,
         wanted(reason, type_name, key, since, until),
@@ -110,13 +96,13 @@ def redrive(
         hint="Name letters by id or by filters, or give --all-open.",
     )
     _require_one(choice, edit=edit, payload=payload)
-    assembly = assemble(load_pipeline(file))
-    line, box, outcome = assembly.line(), LetterBox(assembly.kafka), Outcome(as_json)
+    office = find_office(file, letters, bootstrap, kafka_setting)
+    publishing, box, outcome = office.publishing(), office.box(), Outcome(as_json)
     replaced: dict[LetterId, tuple[Letter, bool]] = {}
 
     def prepare(letter: Letter) -> Posting:
         sent, changed = replaced.get(letter.id, (letter, False))
-        record = pass_again(line, sent, edited=changed)
+        record = publishing.again(sent, edited=changed)
         return Posting(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
 
     spans, counted = _count(box, choice)
@@ -129,11 +115,11 @@ def redrive(
         return _try(box, choice, spans, prepare, outcome)
     if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
         return 1
-    return _act(assembly.kafka, choice, spans, prepare, outcome, require=_require(assembly))
+    return _act(office, choice, spans, prepare, outcome, require=publishing.keeper())
 
 
 def discard(
-    file: Path = FILE,
+    file: Path | None = FILE,
     ids: list[str] = IDS,
     reason: list[str] = REASON,
     type_name: list[str] = TYPE,
@@ -143,6 +129,9 @@ def discard(
     why: str = typer.Option(..., "--why", help="Why it is not needed, for those who look at it later."),
     yes: bool = YES,
     as_json: bool = AS_JSON,
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
 ) -> int:
     """Give dead letters up: they are marked with who did it and why, and no longer listed.
 
@@ -154,23 +143,24 @@ def discard(
       tailrace dlq discard orders.yaml 0-42 --key order-7 --why 'test data'
       tailrace dlq discard orders.yaml --type Experiment --until 3d --why 'no longer used' --yes
     """
+    file, ids = ids_first(file, ids, bootstrap)
     choice = choose(
         ids, wanted(reason, type_name, key, since, until), hint="Name letters by id or by filters, such as --type."
     )
     if not why.strip():
         raise ConfigError("--why is empty", remedy="Say why the letters are not needed.")
-    options = kafka_options(load_pipeline(file))
+    office = find_office(file, letters, bootstrap, kafka_setting)
 
     def prepare(letter: Letter) -> Posting:
         return Posting(letter, _mark("discarded", letter, why))
 
-    box, outcome = LetterBox(options), Outcome(as_json)
+    box, outcome = office.box(), Outcome(as_json)
     spans, counted = _count(box, choice)
     if not counted:
         return _try(box, choice, spans, prepare, outcome)
     if not (yes or _confirmed(counted, "Give up")):
         return 1
-    return _act(options, choice, spans, prepare, outcome)
+    return _act(office, choice, spans, prepare, outcome)
 
 
 _NEWER = "Newer events of the same keys may have been published since: consumers will see these after them."
@@ -195,7 +185,7 @@ def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[Lett
     elif letter.kind == "omitted":
         raise ConfigError(
             f"the letter {letter.id} does not keep its payload, so there is nothing to edit",
-            remedy="Save the payload from the outbox table or the service, and give it with --payload FILE.",
+            remedy="Save the payload from where the event came from, and give it with --payload FILE.",
         )
     else:
         value = edit_payload(b"" if letter.kind == "null" else letter.value, str(letter.id))
@@ -242,15 +232,16 @@ def _try(box: LetterBox, choice: Choice, spans: Spans, prepare: Prepare, outcome
 
 
 def _act(
-    options: KafkaOptions,
+    office: Office,
     choice: Choice,
     spans: Spans,
     prepare: Prepare,
     outcome: Outcome,
-    require: Callable[[list[str]], None] = lambda _: None,
+    require: Require = lambda _: None,
 ) -> int:
+    options = office.kafka
     marks.ensure(options, offsets.admin_client(options))
-    box, desk, fronts = LetterBox(options), Desk(options, require), Fronts(options)
+    box, desk, fronts = office.box(), Desk(options, require), Fronts(options)
     desk.open()
     # Only now are the marks final: nobody else can add one without fencing this command.
     marked = box.marked(final=True)
@@ -263,6 +254,8 @@ def _act(
                     fronts.ask(letter, posting)
                 else:
                     outcome.sent(desk.add(posting))
+                if letter.fingerprint is not None:
+                    marked.note(letter.id, posting.mark)  # a copy that is named beside it is left out
     outcome.sent(desk.flush())
     fronts.tell(outcome)
     return outcome.end()
@@ -282,7 +275,8 @@ def _skip(box: LetterBox, letter: Letter, outcome: Outcome) -> None:
 
 
 def _mark(action: Action, letter: Letter, why: str, **more: Any) -> Mark:  # noqa: ANN401 - fields of Mark
-    return Mark(action, time.time_ns() // 1_000_000, whoami(), why, position=letter.position, **more)
+    now = time.time_ns() // 1_000_000
+    return Mark(action, now, whoami(), why, position=letter.position, fingerprint=letter.fingerprint, **more)
 
 
 def whoami() -> str:
@@ -292,7 +286,3 @@ def whoami() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def _require(assembly: Assembly) -> Callable[[list[str]], None]:
-    return assembly.keeper(assembly.admin()).require

@@ -17,7 +17,14 @@ from tailrace.kafka.letter_box import LetterBox, Spans
 from tailrace.kafka.letters import Letter, LetterId, Wanted
 from tailrace.kafka.marks import Marked
 
-FILE: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml.")
+FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not beside --bootstrap.")
+LETTERS: str = typer.Option("", "--letters", metavar="TOPIC", help="The letters of consumers on this topic instead.")
+BOOTSTRAP: str = typer.Option(
+    "", "--bootstrap", metavar="HOST:PORT", help="Kafka, for --letters without a pipeline's file."
+)
+KAFKA_SETTING: list[str] = typer.Option(
+    [], "--kafka-setting", metavar="NAME=VALUE", help="A setting of librdkafka beside --bootstrap; repeatable."
+)
 IDS: list[str] = typer.Argument(None, metavar="ID", help="Letters by id, such as 0-42.")
 REASON: list[str] = typer.Option([], "--reason", help="Only letters of this reason; repeatable.")
 TYPE: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable.")

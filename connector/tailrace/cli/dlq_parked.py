@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from tailrace.cli.dlq_outcome import Outcome
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letters import Letter
 from tailrace.kafka.parked import FIRST, Request
-
-if TYPE_CHECKING:
-    from tailrace.cli.dlq_acting import Outcome
-    from tailrace.kafka.redrive import Posting
+from tailrace.kafka.redrive import Posting
 
 ANSWER_SECONDS = 30.0
 """A pipeline that runs looks for requests twice a second, and a release takes a few at most."""

@@ -6,16 +6,17 @@ import ast
 import base64
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from tailrace.cli.dlq_edit import laid_out
 from tailrace.errors import Rejected, TailraceError
+from tailrace.event import Record
 from tailrace.kafka.dead_letters import FOREIGN
 from tailrace.kafka.letters import Letter
 from tailrace.kafka.marks import Mark
 from tailrace.kafka.parked import FIRST
-from tailrace.kafka.redrive import Line, pass_again
 
 CUT = 60
 """Characters of an explanation in a table."""
@@ -62,6 +63,9 @@ def as_json(letter: Letter, mark: Mark | None) -> dict[str, Any]:
         "key": letter.key_text,
         "topic": letter.topic,
         "position": letter.position,
+        "consumer": letter.consumer,
+        "place": None if letter.consumer is None else letter.place,
+        "attempts": letter.said.get("tailrace.attempts"),
         "mark": mark.to_json() if mark else None,
     }
 
@@ -83,7 +87,10 @@ def facts(letter: Letter, mark: Mark | None) -> list[tuple[str, str]]:
         ("explanation", letter.explanation),
         ("remedy", letter.remedy),
         ("position", letter.position),
-        ("outbox id", letter.event_id),
+        ("consumer", letter.consumer),
+        ("attempts", said.get("tailrace.attempts")),
+        ("read from", None if letter.consumer is None else letter.place),
+        ("outbox id" if letter.consumer is None else "event id", letter.event_id),
         ("type", letter.type),
         ("aggregate", said.get("tailrace.aggregate")),
         ("version", said.get("tailrace.version")),
@@ -108,10 +115,10 @@ def payload_text(letter: Letter) -> str:
     return "\n".join(printable(line) for line in laid_out(text).split("\n"))
 
 
-def verdict(line: Line, letter: Letter) -> dict[str, Any]:
-    """What the pipeline of today would do with it: `passes`, or why not, field by field."""
+def verdict(again: Callable[[Letter], Record], letter: Letter) -> dict[str, Any]:
+    """What becomes of it if it is published `again` today: `passes`, or why not, field by field."""
     try:
-        made = pass_again(line, letter)
+        made = again(letter)
     except Rejected as rejected:
         return {
             "passes": False,

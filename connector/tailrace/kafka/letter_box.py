@@ -56,23 +56,32 @@ class OpenLetters:
 
 
 class LetterBox:
-    """The letters of one pipeline."""
+    """The letters of one pipeline, or those of the consumers that share a topic."""
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, *, of_consumers: bool = False) -> None:
         self._options = options
+        self._of_consumers = of_consumers
 
     def spans(self, since_ms: int | None = None) -> Spans:
         """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
         return self._spans(self._options.dead_letter_topic, since_ms)
 
     def letters(self, spans: Spans) -> Generator[Letter, None, None]:
-        """This pipeline's letters within `spans`, oldest first in each partition. Others may share the topic."""
-        own = self._options.pipeline
+        """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
+
+        A consumer that is killed after it wrote a letter writes it again: of such copies only the first is given.
+        """
+        seen: set[int] = set()
         with closing(self._scan(self._options.dead_letter_topic, spans)) as messages:
             for message in messages:
                 letter = letter_in(message)
-                if letter is not None and letter.said.get("tailrace.pipeline", own) == own:
-                    yield letter
+                if letter is None or not self._is_ours(letter):
+                    continue
+                if letter.fingerprint is not None:
+                    if hash(letter.fingerprint) in seen:
+                        continue
+                    seen.add(hash(letter.fingerprint))
+                yield letter
 
     def open(self, wanted: Wanted, spans: Spans, marked: Marked) -> Generator[Letter, None, None]:
         """Those that are wanted and have no mark."""
@@ -87,9 +96,10 @@ class LetterBox:
                 for letter in letters:
                     return letter
         first, last = LetterId(wanted.partition, held.start), LetterId(wanted.partition, held.end - 1)
+        whose = "a consumer" if self._of_consumers else self._options.pipeline
         there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
         raise ConfigError(
-            f"there is no dead letter {wanted} of {self._options.pipeline} on {self._options.dead_letter_topic}",
+            f"there is no dead letter {wanted} of {whose} on {self._options.dead_letter_topic}",
             why=f"{there} Older letters are deleted when their time is over, and not every number is a letter.",
             remedy="See `tailrace dlq list`.",
         )
@@ -102,14 +112,21 @@ class LetterBox:
         return found
 
     def marks(self, letters: Iterable[Letter]) -> dict[LetterId, Mark]:
-        """The marks of some letters."""
+        """The marks of some letters, or of copies of them."""
         asked = {letter.id: letter for letter in letters}
+        fingerprints = {letter.fingerprint for letter in asked.values()} - {None}
+        latest: dict[LetterId, Mark] = {}
+        for name, mark in self._marks():
+            latest.pop(name, None)
+            if mark is not None and (name in asked or mark.fingerprint in fingerprints):
+                latest[name] = mark
+        of_copies: dict[str | None, Mark] = {each.fingerprint: each for each in latest.values() if each.fingerprint}
         found: dict[LetterId, Mark] = {}
-        for letter, mark in self._marks():
-            if letter in asked:
-                found.pop(letter, None)
-                if mark is not None and mark.is_of(asked[letter]):
-                    found[letter] = mark
+        for letter in asked.values():
+            mark = latest.get(letter.id)
+            mark = mark if mark is not None and mark.is_of(letter) else of_copies.get(letter.fingerprint)
+            if mark is not None:
+                found[letter.id] = mark
         return found
 
     def count(self, limit: int, seconds: float) -> OpenLetters:
@@ -143,6 +160,12 @@ class LetterBox:
     def scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
         """Every committed record of a topic within `spans`."""
         return self._scan(topic, spans)
+
+    def _is_ours(self, letter: Letter) -> bool:
+        """Letters of pipelines and of consumers are kept apart: whoever redrives one kind does not fence the other."""
+        if self._of_consumers or letter.consumer is not None:
+            return self._of_consumers and letter.consumer is not None
+        return letter.said.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
 
     def _marks(self, *, final: bool = False) -> Generator[tuple[LetterId, Mark | None], None, None]:
         topic = marks_topic(self._options)

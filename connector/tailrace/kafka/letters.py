@@ -1,4 +1,4 @@
-"""A dead letter as it is read back: what it says, and the event or the row that it keeps.
+"""A dead letter as it is read back: what it says, and the event, the row or a consumer's record that it keeps.
 
 Pure: a record's parts come in, and what can go through the line again comes out. A letter that does not keep everything
 (its payload, its key or a column did not fit, or was not to be kept) makes no event: half an event must not be
@@ -19,12 +19,13 @@ from typing import NamedTuple
 import orjson
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.event import Column, Headers, OutboxEvent, Row
-from tailrace.kafka.dead_letters import FOREIGN, PREFIX
+from tailrace.event import Column, Headers, OutboxEvent, Record, Row
+from tailrace.kafka.dead_letters import FOREIGN, KEPT, PREFIX
 from tailrace.wire.records import OUR_HEADERS
 
 REMEDY = " Remedy: "
 """What stands between explanation and remedy in the one header that holds both."""
+_OF_THE_RECORD = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
 _id = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,18})", re.ASCII).fullmatch
 
 
@@ -84,16 +85,40 @@ class Letter:
 
     @property
     def topic(self) -> str | None:
-        """Where the event would have gone, if that was known."""
+        """Where the event would have gone, if that was known; where a consumer read it."""
         return self.said.get("tailrace.topic")
 
     @property
+    def consumer(self) -> str | None:
+        """The group of the consumer that wrote the letter; None if a pipeline did."""
+        return self.said.get("tailrace.consumer")
+
+    @property
+    def place(self) -> str:
+        """Where the consumer read the record: topic, partition and offset."""
+        partition, offset = (self.said.get(f"tailrace.consumer.{name}", "?") for name in ("partition", "offset"))
+        return f"{self.topic}[{partition}]@{offset}"
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the record that the consumer read: copies of a letter have the same, and no other letter has.
+
+        Not of position and id: an event that was redriven and failed again has those of its first letter.
+        """
+        if self.consumer is None:
+            return None
+        parts = (self.consumer, self.place, self.position, *(self.said.get(name, "") for name in _OF_THE_RECORD))
+        return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+
+    @property
     def event_id(self) -> str | None:
-        return self.said.get("id")
+        if self.consumer is None:
+            return self.said.get("id")
+        return self.said.get("id") or self.said.get("ce_id") or self.place
 
     @property
     def type(self) -> str | None:
-        return self.said.get("type")
+        return self.said.get("type") if self.consumer is None else self.said.get("type") or self.said.get("ce_type")
 
     @property
     def key_text(self) -> str | None:
@@ -107,7 +132,7 @@ class Letter:
     @property
     def committed_ms(self) -> int:
         """When the row was committed. A topic may be set to stamp records itself, so the header comes first."""
-        stamp = self.said.get("timestamp", "")
+        stamp = self.said.get("tailrace.consumer.timestamp") or self.said.get("timestamp", "")
         return int(stamp) if stamp.isascii() and stamp.isdigit() else self.recorded_ms
 
     @property
@@ -145,6 +170,20 @@ class Letter:
             extra=self.carried(),
         )
 
+    def record(self) -> Record:
+        """The record that a consumer read, as it was; Rejected if the letter does not keep all of it."""
+        self._require_whole()
+        if self.topic is None:
+            raise self._incomplete("does not name the topic that it was read from")
+        ours = (PREFIX, *FOREIGN)
+        headers: Headers = [
+            (name.removeprefix(KEPT), value)
+            for name, value in self.headers
+            if name.startswith(KEPT) or not name.startswith(ours)
+        ]
+        value = None if self.kind == "null" else self.value
+        return Record(self.topic, value, self.key, headers, self.committed_ms)
+
     def row(self) -> Row:
         """The row; Rejected if the letter does not keep all of it."""
         self._require_whole()
@@ -158,16 +197,18 @@ class Letter:
         if self.kind not in ("original", "null", "row"):
             size, digest = self.said.get("tailrace.payload.length", "?"), self.said.get("tailrace.payload.sha256", "?")
             what = "row" if self.is_row else "payload"
+            source = "the outbox table or the service" if self.consumer is None else self.place
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 f"the letter does not keep the {what}, only its length ({size} bytes) and its SHA-256 ({digest})",
-                remedy=f"Save the {what} from the outbox table or the service, and give it with --payload FILE; "
+                remedy=f"Save the {what} from {source}, and give it with --payload FILE; "
                 "or write the event to the outbox anew and discard the letter.",
             )
         if "tailrace.key.omitted" in self.said:
             raise self._incomplete(f"does not keep the key, which has {self.said['tailrace.key.omitted']} bytes")
         if "tailrace.headers.omitted" in self.said:
-            raise self._incomplete(f"does not keep these columns: {self.said['tailrace.headers.omitted']}")
+            what = "columns" if self.consumer is None else "headers"
+            raise self._incomplete(f"does not keep these {what}: {self.said['tailrace.headers.omitted']}")
 
     def _incomplete(self, what: str) -> Rejected:
         return Rejected(

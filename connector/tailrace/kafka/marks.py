@@ -2,12 +2,15 @@
 
 Letters themselves are never changed or deleted; a letter is open as long as it has no mark. A mark also names the
 position of its letter's event: if the dead-letter topic is deleted and made anew, its offsets begin again, and an old
-mark must not hide a new letter. A mark that cannot be read counts all the same: to publish twice would be worse.
+mark must not hide a new letter. A letter that a consumer wrote twice is marked once, by what its copies have in common:
+the fingerprint of the record that was read. A mark that cannot be read counts all the same: to publish twice would be
+worse.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -38,6 +41,8 @@ class Mark:
     topic: str = ""
     edited: bool = False
     position: str | None = None
+    fingerprint: str | None = None
+    """Of a consumer's letter, which may be there twice: the mark counts for its copies, too."""
 
     def is_of(self, letter: Letter) -> bool:
         return self.position is None or self.position == letter.position
@@ -57,16 +62,19 @@ class Mark:
                 topic=str(found.get("topic") or ""),
                 edited=bool(found.get("edited", False)),
                 position=None if found.get("position") is None else str(found["position"]),
+                fingerprint=None if found.get("fingerprint") is None else str(found["fingerprint"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(UNREADABLE)
 
 
 class Marked:
-    """Which letters have a mark, in little memory: of each only its offset and a hash."""
+    """Which letters have a mark, in little memory: of each only its offset and a hash or two."""
 
     def __init__(self) -> None:
         self._positions: dict[int, dict[int, int | None]] = {}
+        self._fingerprints: dict[LetterId, int] = {}
+        self._copies: Counter[int] = Counter()
 
     def note(self, letter: LetterId, mark: Mark | None) -> None:
         """`None` takes a mark away, as a tombstone does."""
@@ -75,8 +83,15 @@ class Marked:
             known.pop(letter.offset, None)
         else:
             known[letter.offset] = None if mark.position is None else hash(mark.position)
+        if letter in self._fingerprints:
+            self._copies[self._fingerprints.pop(letter)] -= 1
+        if mark is not None and mark.fingerprint is not None:
+            self._fingerprints[letter] = hash(mark.fingerprint)
+            self._copies[hash(mark.fingerprint)] += 1
 
     def __contains__(self, letter: Letter) -> bool:
+        if letter.fingerprint is not None and self._copies[hash(letter.fingerprint)]:
+            return True
         known = self._positions.get(letter.id.partition, {})
         return letter.id.offset in known and known[letter.id.offset] in (None, hash(letter.position))
 

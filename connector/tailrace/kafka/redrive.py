@@ -1,8 +1,9 @@
 """Dead letters put through the line again: what passes is published, and marked in the same Kafka transaction.
 
 So a letter is published exactly once, however often a redrive is killed and run again: either both its record and its
-mark are there, or neither. The transactional id is the pipeline's with `.redrive` behind it: two redrives fence each
-other, and the pipeline itself is never disturbed. Marks are read after the older redrive is fenced, so they are final.
+mark are there, or neither. The transactional id is the pipeline's with `.redrive` behind it (for the letters of
+consumers, their topic's): two redrives fence each other, and the pipeline itself is never disturbed. Marks are read
+after the older redrive is fenced, so they are final.
 """
 
 from __future__ import annotations
@@ -88,8 +89,24 @@ def pass_again(line: Line, letter: Letter, *, edited: bool = False) -> Record:
     except LayoutMismatch as error:
         raise Rejected(Reason.PERMANENT_FAILURE, error.what, remedy=error.remedy) from None
     to = line.route(event)
-    made = line.record(event, to, line.check(event, to.topic))
+    return _told(line.record(event, to, line.check(event, to.topic)), letter, edited=edited)
+
+
+def publish_again(letter: Letter, *, edited: bool = False) -> Record:
+    """The record that a consumer read, as it was: it has been checked and routed before.
+
+    But for its time. With the old one, a topic that is quiet and keeps records for a shorter time than they were set
+    aside would delete it again before its consumer is back.
+    """
+    now = time.time_ns() // 1_000_000
+    return _told(letter.record()._replace(timestamp=now), letter, edited=edited)
+
+
+def _told(made: Record, letter: Letter, *, edited: bool) -> Record:
+    """With the headers that say what it was."""
     told: Headers = [("tailrace.redriven", str(letter.id))]
+    if letter.consumer is not None:
+        told.append(("tailrace.redriven.for", letter.consumer))
     if edited:
         told.append(("tailrace.edited", "true"))
     return made._replace(headers=[*made.headers, *told])
@@ -231,7 +248,7 @@ class Desk:
         if isinstance(why, Fenced):
             return Fenced(
                 why.what,
-                why="Another `dlq redrive` or `dlq discard` of this pipeline began meanwhile.",
+                why="Another `dlq redrive` or `dlq discard` of these letters began meanwhile.",
                 remedy="Let it end, then run this one again: letters that are marked are left out.",
             )
         if isinstance(why, OutcomeUnknown | KafkaUnavailable):

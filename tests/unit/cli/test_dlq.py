@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from tailrace.cli.dlq_view import part_at, printable, row, verdict
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route, Row
 from tailrace.kafka.letters import Letter, LetterId, Wanted
+from tailrace.kafka.redrive import pass_again
 from tailrace.schemas.checking import Checked
 from tailrace.schemas.explaining import path_text
 from tailrace.wire.records import plain_record
@@ -163,7 +165,7 @@ def test_each_failing_field_beside_its_part_of_the_payload() -> None:
         'the payload breaks version 1 of T: $.a: expected number, got "x; y, got z"; '
         "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
     )
-    now = verdict(Steps(explanation), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
+    now = verdict(partial(pass_again, Steps(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
     assert now["passes"] is False
     assert [tuple(field.values()) for field in now["fields"]] == [
         ("$.a", "number", '"x; y, got z"', '"x; y, got z"'),
@@ -173,9 +175,9 @@ def test_each_failing_field_beside_its_part_of_the_payload() -> None:
 
 
 def test_a_verdict_without_fields() -> None:
-    assert verdict(Steps("no rule matches"), letter(b"{}"))["fields"] == []
-    assert verdict(Steps("$.a: expected x, got y"), letter(b"no JSON"))["fields"] == []
-    assert verdict(Steps(), letter(b"{}")) == {"passes": True, "topic": "orders"}
+    assert verdict(partial(pass_again, Steps("no rule matches")), letter(b"{}"))["fields"] == []
+    assert verdict(partial(pass_again, Steps("$.a: expected x, got y")), letter(b"no JSON"))["fields"] == []
+    assert verdict(partial(pass_again, Steps()), letter(b"{}")) == {"passes": True, "topic": "orders"}
 
 
 def test_a_line_begins_with_the_field() -> None:

@@ -1,0 +1,54 @@
+"""Projections: consumers as Faust apps, in which a crash, a rebalance, a replay or a duplicate applies nothing twice.
+
+See `docs/projections.md`. Stores are imported from their own modules where their driver is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrace.projections.app import ProjectionApp, projection_app
+    from tailrace.projections.event import Event
+    from tailrace.projections.mongo_effects import MongoEffects
+    from tailrace.projections.mongo_store import MongoStore
+    from tailrace.projections.postgres_effects import PostgresEffects
+    from tailrace.projections.postgres_store import PostgresStore
+    from tailrace.projections.projection import Projection
+    from tailrace.projections.settings import Versions
+    from tailrace.projections.testing import Rehearsal
+
+_HOMES = {
+    "Event": "event",
+    "MongoEffects": "mongo_effects",
+    "MongoStore": "mongo_store",
+    "PostgresEffects": "postgres_effects",
+    "PostgresStore": "postgres_store",
+    "Projection": "projection",
+    "ProjectionApp": "app",
+    "Rehearsal": "testing",
+    "Versions": "settings",
+    "projection_app": "app",
+}
+__all__ = [
+    "Event",
+    "MongoEffects",
+    "MongoStore",
+    "PostgresEffects",
+    "PostgresStore",
+    "Projection",
+    "ProjectionApp",
+    "Rehearsal",
+    "Versions",
+    "projection_app",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever it is, mypy knows it from above
+    """Imported when it is asked for: nobody needs both drivers."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name)
