@@ -25,6 +25,9 @@ RELEASING = "releasing"  # a part of what waited behind a parked key is publishe
 REDRIVE_BEFORE_PRODUCE = "redrive-before-produce"  # dead letters: a transaction is open and empty
 REDRIVE_AFTER_PRODUCE = "redrive-after-produce"  # their records and marks are produced, not committed
 REDRIVE_AFTER_COMMIT = "redrive-after-commit"  # committed, and nobody has been told
+PROJECTION_APPLIED = "projection-applied"  # handlers have run, the store's transaction is not committed
+PROJECTION_COMMITTED = "projection-committed"  # the store has committed, nobody has been told
+PROJECTION_LETTER = "projection-letter"  # the dead letter is written, the event is not passed yet
 
 ALL = (
     SLOT_INTENDED,
@@ -42,6 +45,8 @@ ALL = (
 """Those of a pipeline."""
 REDRIVING = (REDRIVE_BEFORE_PRODUCE, REDRIVE_AFTER_PRODUCE, REDRIVE_AFTER_COMMIT)
 """Those of `tailrace dlq redrive`."""
+PROJECTING = (PROJECTION_APPLIED, PROJECTION_COMMITTED, PROJECTION_LETTER)
+"""Those of a projection."""
 
 _armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
 _left = int(_count or 1)

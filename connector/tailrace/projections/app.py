@@ -1,0 +1,169 @@
+"""A Faust app that projections live in: `projection_app(name)` instead of `faust.App(name)`.
+
+It is a Faust app in every other way: agents, timers and tasks of its own run beside the projections, and both
+`tailrace project module:app` and `faust -A module worker` start it. What projections rely on is set here, and looked at
+again when the app starts (`app_checks.py`): environment variables win over what an app's code says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import faust
+from aiokafka import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError
+from faust.app.base import BootStrategy
+from faust.streams import Stream
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
+from faust.types import StreamT
+from faust.types.transports import TransportT
+
+from tailrace import retry
+from tailrace.projections.app_checks import check_app
+from tailrace.projections.guide import ProjectionGuide
+from tailrace.projections.reading import Guide, Unguided
+from tailrace.projections.store import Partition
+from tailrace.projections.transport import Consumer, Transport
+from tailrace.projections.upkeep import Caretaker
+
+if TYPE_CHECKING:
+    from tailrace.projections.projection import Projection
+
+DEFAULTS: dict[str, Any] = {
+    "processing_guarantee": "at_least_once",
+    # A worker that died is missed after 10 s, not after a minute.
+    "broker_session_timeout": 10.0,
+    "broker_heartbeat_interval": 3.0,
+    "broker_request_timeout": 30.0,
+    # Topics and partitions that are made later are found within half a minute, not five.
+    "consumer_metadata_max_age_ms": 30_000,
+    "key_serializer": "raw",
+    "value_serializer": "raw",
+    "stream_wait_empty": False,
+    "web_enabled": False,
+    # Faust makes no topic: what is read exists or is waited for, and there are no tables, replies or leaders.
+    "topic_allow_declare": False,
+    "topic_disable_leader": True,
+    "store": "memory://",
+    # With none, any Kafka client can be a member of the group: Faust's own way to assign needs all of them to be Faust.
+    "table_standby_replicas": 0,
+    "autodiscover": False,
+    "Worker": "tailrace.projections.worker:ProjectionWorker",
+}
+
+log = logging.getLogger("tailrace.projections")
+
+
+class WithoutWeb(BootStrategy):
+    """Never starts Faust's web server, which `faust worker` otherwise does whatever the settings say."""
+
+    def _should_enable_web(self) -> bool:
+        return False
+
+
+class ProjectionApp(faust.App):
+    """See the module's docstring. `guide` is the projections' voice in the consumer."""
+
+    logger = logging.getLogger("faust.projections")
+    BootStrategy = WithoutWeb
+
+    def __init__(self, id: str, **settings: Any) -> None:  # noqa: ANN401 - Faust's own
+        self.projections: list[Projection] = []
+        self.guide: Guide = Unguided()
+        self.wants_web = bool(settings.get("web_enabled", False))
+        self._failing: asyncio.Task[None] | None = None
+        self._caretaker: Caretaker | None = None
+        super().__init__(id, **{**DEFAULTS, **settings})
+
+    @property
+    def reader(self) -> Consumer:
+        """The consumer, by what it can do for projections."""
+        return cast(Consumer, self.consumer)
+
+    # What projections call.
+
+    def register(self, projection: Projection) -> None:
+        """Takes a projection in: its topics are read, each record is given to its `take`."""
+        self.projections.append(projection)
+        if isinstance(self.guide, Unguided):
+            self.guide = ProjectionGuide(self.projections)
+
+        async def read(stream: StreamT[Any]) -> None:
+            async for event in cast(Stream[Any], stream).noack().events():
+                message = event.message
+                if self.reader.is_current(message):
+                    projection.take(message.topic, message.partition, message.offset, message)
+
+        topic = self.topic(*projection.topics, key_serializer="raw", value_serializer="raw", acks=False)
+        self.agent(topic, name=f"projection-{projection.name}", concurrency=1)(read)
+
+    def pause(self, partition: Partition, holder: object) -> None:
+        """Reads no more of a partition until all who asked for it have called `resume`."""
+        self.reader.hold(partition, holder)
+
+    def resume(self, partition: Partition, holder: object) -> None:
+        self.reader.let_go(partition, holder)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the worker with this error."""
+        self._failing = asyncio.get_running_loop().create_task(self.crash(error))
+
+    # What Faust calls.
+
+    async def on_start(self) -> None:
+        check_app(self)
+        await self._wait_for_kafka()
+        self._caretaker = Caretaker(self)
+        await self._caretaker.start()
+        await super().on_start()
+
+    async def on_shutdown(self) -> None:
+        """Called when nothing is read any more."""
+        await super().on_shutdown()
+        if self._caretaker is not None:
+            await self._caretaker.stop()
+
+    async def _wait_for_kafka(self) -> None:
+        """A broker that is away at the start may come back, as it may later; Faust would end."""
+        attempt = 0
+        while not self.should_stop:
+            conf = self.conf
+            client = AIOKafkaClient(
+                bootstrap_servers=server_list(conf.broker_consumer, self.transport.default_port),  # type: ignore[attr-defined]
+                **credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
+            )
+            try:
+                await client.bootstrap()
+            except KafkaConnectionError:
+                attempt += 1
+                seconds = retry.delay(attempt)
+                log.warning(
+                    "waiting",
+                    extra={"fields": {"error": "KafkaUnavailable", "retry_in": round(seconds, 1), "attempt": attempt}},
+                )
+                await self.sleep(seconds)
+            else:
+                return
+            finally:
+                await client.close()
+
+    async def on_started_init_web_server(self) -> None:
+        """None, not even one that was given to Faust in place of its own."""
+
+    def _new_transport(self) -> TransportT:
+        return Transport(self.conf.broker_consumer, self)
+
+    def _create_directories(self) -> None:
+        # Faust leaves a folder `<id>-data` wherever it is started, but only tables kept on disk need one.
+        if self.conf.store.scheme != "memory":
+            super()._create_directories()
+
+
+def projection_app(name: str, broker: str = "kafka://localhost:9092", **settings: Any) -> ProjectionApp:  # noqa: ANN401
+    """An app for projections. `name` is also its consumer group; `settings` are Faust's own.
+
+    Several brokers are given as `kafka://one:9092;kafka://two:9092`, credentials as `broker_credentials`.
+    """
+    return ProjectionApp(name, broker=broker, **settings)

@@ -1,0 +1,258 @@
+"""A block of events of one partition, applied in one transaction: marker, effect and next offset, all or nothing.
+
+The order of steps carries the guarantee. First the position, which locks the partition against a second worker and says
+what is done already. Then the markers: only events whose marker is new go on. Then versions and handlers, event by
+event, in the order of the partition. Last the next offset. The caller commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tailrace.errors import Reason, Rejected
+from tailrace.projections.event import Event, Teller, reread
+from tailrace.projections.handlers import Handlers, Handling
+from tailrace.projections.settings import Settings, key_of, version_header
+from tailrace.projections.store import EntityState, Marker, Outcome, Transaction, Waiting
+from tailrace.projections.versions import Turn, turn
+
+
+class Failed(Exception):
+    """An event of a block could not be applied. `index` is its place in the block, None if nobody can tell.
+
+    `event` is the culprit; it is not that of the block if it had waited for the one at `index`.
+    """
+
+    def __init__(self, error: Exception, index: int | None = None, event: Event | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.index = index
+        self.event = event
+
+
+class TooSlow(Exception):
+    """A handler did not return within its time."""
+
+
+class Moved(Exception):
+    """The stored position is not where this worker left it: somebody has reset it."""
+
+    def __init__(self, stored: int | None, expected: int) -> None:
+        super().__init__(f"the stored position is {stored}, expected {expected}")
+        self.stored = stored
+        self.expected = expected
+
+
+class Tracing(Protocol):
+    """What surrounds the work, so that it shows in traces."""
+
+    def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
+        """Around the transaction of a block."""
+
+    def handling(self, event: Event) -> AbstractContextManager[object]:
+        """Around a handler's call: what it calls belongs to the trace of the event."""
+
+
+class NoTracing:
+    def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def handling(self, event: Event) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a projection does with an event: everything but its store and its partition."""
+
+    projection: str
+    handlers: Handlers
+    settings: Settings
+    entity: Teller = key_of
+    version: Teller = version_header
+    tracing: Tracing = field(default_factory=NoTracing)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What one block came to."""
+
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    duplicates: int = 0
+
+    def count(self, outcome: Outcome) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+async def apply(
+    transaction: Transaction[Any],
+    events: Sequence[Event],
+    rules: Rules,
+    *,
+    expected: int,
+    now_ms: int,
+    doomed: Collection[str] = (),
+) -> Applied:
+    """Applies `events` and stores the offset behind the last of them.
+
+    `expected` is the position as this worker knows it. Events whose ids are `doomed` have gone to the dead letters.
+    """
+    stored = await transaction.position()
+    if stored is not None and stored < expected:
+        raise Moved(stored, expected)
+    run = _Run(transaction, rules, now_ms, doomed)
+    await run.through([event for event in events if stored is None or event.offset >= stored])
+    await transaction.flush()
+    behind = events[-1].offset + 1
+    if stored is None or behind > stored:
+        await transaction.advance(behind)
+    return run.applied
+
+
+class _Run:
+    def __init__(self, transaction: Transaction[Any], rules: Rules, now_ms: int, doomed: Collection[str]) -> None:
+        self.applied = Applied()
+        self._transaction = transaction
+        self._rules = rules
+        self._versions = rules.settings.versions
+        self._now_ms = now_ms
+        self._doomed = doomed
+        self._horizon: int | None = None
+        self._states: dict[str, EntityState] = {}
+        self._changed: dict[str, EntityState] = {}
+        self._waiting: dict[str, dict[int, Waiting]] = {}
+        self._begun: list[Waiting] = []
+        self._released: list[str] = []
+        self._outcomes: dict[str, Outcome] = {}
+
+    async def through(self, events: Sequence[Event]) -> None:
+        """All of them, in order."""
+        if self._rules.settings.on_replay == "skip":
+            events = [event for event in events if not event.is_replay]
+        if not events:
+            return
+        fresh = await self._mark(events)
+        if self._versions is not None:
+            await self._recall({event.entity for event in events if event.entity is not None})
+        for index, event in enumerate(events):
+            if event.id not in fresh:
+                self.applied.duplicates += 1
+                continue
+            fresh.discard(event.id)
+            culprit = event
+            try:
+                if event.is_replay or event.redriven_for not in (None, self._rules.projection):
+                    await self._require_remembered(event)
+                went_on = await self._one(event)
+                while went_on and (waited := self._successor(culprit)) is not None:
+                    culprit = self._tell(reread(waited))
+                    self._released.append(culprit.id)
+                    went_on = await self._one(culprit)
+            except Exception as error:
+                raise Failed(error, index, culprit) from error
+        await self._write_down()
+
+    def _tell(self, event: Event) -> Event:
+        event.entity = self._rules.entity(event)
+        event.version = self._rules.version(event)
+        return event
+
+    async def _mark(self, events: Sequence[Event]) -> set[str]:
+        for index, event in enumerate(events):
+            try:
+                self._tell(event)
+            except Exception as error:
+                raise Failed(error, index, event) from error
+        return await self._transaction.mark(
+            [Marker(each.id, each.entity, each.version, each.time_ms) for each in events]
+        )
+
+    async def _recall(self, names: set[str]) -> None:
+        if not names:
+            return
+        self._states = await self._transaction.entities(names)
+        if self._versions is not None and self._versions.gaps == "wait":
+            for waiting in await self._transaction.waiting(names):
+                self._waiting.setdefault(waiting.entity, {})[waiting.version] = waiting
+
+    async def _require_remembered(self, event: Event) -> None:
+        """Told again, but so old that its marker may have been pruned: nobody knows whether it was applied."""
+        if self._horizon is None:
+            self._horizon = await self._transaction.horizon()
+        if event.time_ms < self._horizon and event.id not in self._doomed:
+            raise Rejected(
+                Reason.PERMANENT_FAILURE,
+                "the event is told again, and is older than the markers that are kept",
+                remedy="Rebuild the projection (`tailrace project … --rebuild`), or keep markers longer.",
+            )
+
+    async def _one(self, event: Event) -> bool:
+        """Whether it took effect, so that what waited for it may go on."""
+        if event.id in self._doomed:
+            self._settle(event, Outcome.DEAD)
+            return False
+        known = self._states.get(event.entity) if event.entity is not None else None
+        if self._versions is not None and event.entity is not None:
+            when = turn(event.version, known, self._versions)
+            if when is Turn.STALE:
+                self._settle(event, Outcome.STALE)
+                return False
+            if when is Turn.LATER:
+                self._settle(event, Outcome.WAITING)
+                waiting = event.waiting(self._now_ms)
+                self._begun.append(waiting)
+                self._waiting.setdefault(waiting.entity, {}).setdefault(waiting.version, waiting)
+                return False
+        handling = self._rules.handlers.find(event)
+        if handling is None:
+            self._settle(event, Outcome.SKIPPED)
+        else:
+            self._rules.handlers.read(event, handling)
+            await self._call(handling, event)
+            self._settle(event, Outcome.APPLIED)
+        if event.version is not None and event.entity is not None and self._versions is not None:
+            deleted = event.is_tombstone or (handling is not None and handling.deletes)
+            self._states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
+        return True
+
+    async def _call(self, handling: Handling, event: Event) -> None:
+        limit = asyncio.timeout(self._rules.settings.time_limit)
+        try:
+            with self._rules.tracing.handling(event):
+                async with limit:
+                    await handling.handler(event, self._transaction.effects)
+        except TimeoutError:
+            if limit.expired():
+                raise TooSlow(f"the handler took longer than {self._rules.settings.time_limit:g} s") from None
+            raise
+
+    def _successor(self, event: Event) -> Waiting | None:
+        """The one that waited for `event`, if any."""
+        if event.entity is None or event.version is None:
+            return None
+        return self._waiting.get(event.entity, {}).pop(event.version + 1, None)
+
+    def _settle(self, event: Event, outcome: Outcome) -> None:
+        self._outcomes[event.id] = outcome
+        self.applied.count(outcome)
+
+    async def _write_down(self) -> None:
+        begun = [waiting for waiting in self._begun if waiting.event_id not in self._released]
+        if begun:
+            await self._transaction.wait(begun)
+        if self._released:
+            await self._transaction.release(self._released)
+        if self._changed:
+            await self._transaction.save_entities(self._changed)
+        corrected = self._corrected()
+        if corrected:
+            await self._transaction.settle(corrected)
+
+    def _corrected(self) -> Mapping[str, Outcome]:
+        """`mark` wrote APPLIED for the block's own; what had waited was marked as such."""
+        released = set(self._released)
+        return {name: each for name, each in self._outcomes.items() if each is not Outcome.APPLIED or name in released}

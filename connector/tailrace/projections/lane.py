@@ -1,0 +1,277 @@
+"""One partition on its way into the store: blocks in order, retries, splits around a bad event, dead letters.
+
+Each partition has a lane of its own, so that an event which is being tried again holds up its own partition and no
+other. A block that fails is cut around the event that failed: what stands before it is applied, it is tried by itself,
+what stands behind it comes last. Nothing leaves the lane before the store has committed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from tailrace import killpoint, retry
+from tailrace.errors import Halted, Reason, Rejected, TailraceError
+from tailrace.projections.block import Applied, Failed, Moved, Rules, TooSlow, apply
+from tailrace.projections.event import Event, reread
+from tailrace.projections.letters import Failure
+from tailrace.projections.store import Outcome, Partition, Store
+from tailrace.projections.versions import Turn, turn
+
+QUEUED_BLOCKS = 4
+"""A lane that has more than this many blocks at hand asks for no more; it asks again below half of it."""
+EXPIRY_SECONDS = 5.0
+EXPIRED_AT_ONCE = 100
+
+
+class Surroundings(Protocol):
+    """What a lane needs of the worker around it."""
+
+    async def set_aside(self, event: Event, failure: Failure) -> None:
+        """Returns when the dead letter is stored for good."""
+
+    def committed(self, lane: Lane, applied: Applied) -> None: ...
+
+    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
+        """What holds the lane up; None when it goes on."""
+
+    def pause(self, lane: Lane) -> None: ...
+
+    def resume(self, lane: Lane) -> None: ...
+
+
+class Lane:
+    """`next` is the offset behind the last event that the store has committed."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        start: int,
+        store: Store[Any],
+        rules: Rules,
+        around: Surroundings,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.partition = partition
+        self.next = start
+        self.busy_since: float | None = None
+        """Since when it works on what it has without having committed anything; None if it has nothing."""
+        self._store = store
+        self._rules = rules
+        self._settings = rules.settings
+        self._around = around
+        self._sleep = sleep
+        self._clock = clock
+        self._queue: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._paused = False
+
+    def put(self, event: Event) -> None:
+        """Queues an event; never blocks, but may ask for a pause."""
+        self._queue.append(event)
+        if not self._arrived.is_set():
+            self._arrived.set()
+        if not self._paused and len(self._queue) > QUEUED_BLOCKS * self._settings.events:
+            self._paused = True
+            self._around.pause(self)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    async def run(self) -> None:
+        """For ever, or until something is wrong that only a person, or a new start, can mend."""
+        await self._begin()
+        while True:
+            block = await self._take()
+            if block:
+                self.busy_since = time.monotonic()
+                await self.settle(block)
+                self.busy_since = None
+            else:
+                await self.expire()
+
+    async def _begin(self) -> None:
+        """Stores where reading begins: who starts with the latest must not skip what comes before the first block."""
+        times, since = 0, time.monotonic()
+        while True:
+            try:
+                async with self._store.transaction(self.partition) as transaction:
+                    if await transaction.position() is None:
+                        await transaction.advance(self.next)
+            except Exception as error:
+                if not self._store.is_away(error):
+                    raise
+                times += 1
+                self._around.waiting_for(self, error)
+                await self._wait_for_store(error, times, since)
+            else:
+                return
+
+    async def _take(self) -> list[Event]:
+        """What is there, once it is enough or has waited long enough; nothing if nothing comes for a while."""
+        if not self._queue:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(EXPIRY_SECONDS):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return []
+        if len(self._queue) < self._settings.events and self._settings.within:
+            await asyncio.sleep(self._settings.within)
+        block = [self._queue.popleft() for _ in range(min(len(self._queue), self._settings.events))]
+        if self._paused and len(self._queue) <= QUEUED_BLOCKS * self._settings.events // 2:
+            self._paused = False
+            self._around.resume(self)
+        return block
+
+    async def settle(self, events: Sequence[Event]) -> None:
+        """Returns when all of them are applied, or set aside, and committed."""
+        parts = deque([events])
+        while parts:
+            part = parts.popleft()
+            failed = await self._through(part)
+            if failed is not None:
+                parts.extendleft(reversed(cut(part, failed.index)))
+
+    async def _through(self, part: Sequence[Event]) -> Failed | None:
+        """Commits a part; one of several events that fails is given back, a single one is tried until it is decided."""
+        doomed: dict[str, Failure] = {}
+        attempts = 0
+        away = 0
+        away_since = 0.0
+        while True:
+            try:
+                applied = await self._commit(part, doomed)
+            except Moved:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is the event's failure
+                failed = error if isinstance(error, Failed) else Failed(error)
+                self._around.waiting_for(self, failed.error)
+                if self._store.is_away(failed.error):
+                    away += 1
+                    away_since = away_since or time.monotonic()
+                    await self._wait_for_store(failed.error, away, away_since)
+                    continue
+                away, away_since = 0, 0.0
+                if len(part) > 1:
+                    return failed
+                attempts += 1
+                culprit = failed.event or part[0]
+                verdict = judgement(failed.error, attempts, self._settings.max_attempts)
+                if verdict is None:
+                    await self._sleep(retry.delay(attempts))
+                    continue
+                if culprit.id in doomed:
+                    raise failed.error from None  # set aside, and the store cannot even pass over it
+                await self._give_up(culprit, verdict, failed.error, doomed)
+                attempts = 0
+            else:
+                self.busy_since = time.monotonic()
+                self._around.waiting_for(self, None)
+                self._around.committed(self, applied)
+                return None
+
+    async def _commit(self, part: Sequence[Event], doomed: dict[str, Failure]) -> Applied:
+        with self._rules.tracing.block(part):
+            applied = await self._transact(part, doomed)
+        killpoint.reached(killpoint.PROJECTION_COMMITTED)
+        self.next = max(self.next, part[-1].offset + 1)
+        return applied
+
+    async def _transact(self, part: Sequence[Event], doomed: dict[str, Failure]) -> Applied:
+        async with self._store.transaction(self.partition) as transaction:
+            applied = await apply(
+                transaction,
+                part,
+                self._rules,
+                expected=self.next,
+                now_ms=int(self._clock() * 1000),
+                doomed=doomed,
+            )
+            killpoint.reached(killpoint.PROJECTION_APPLIED)
+        return applied
+
+    async def _wait_for_store(self, error: BaseException, times: int, since: float) -> None:
+        """The database is away, or wants it done again: that is no fault of the event's, and costs it no attempt."""
+        if time.monotonic() - since > self._settings.give_up:
+            raise error
+        await self._sleep(0.05 if times == 1 else retry.delay(times - 1))
+
+    async def _give_up(self, event: Event, failure: Failure, error: Exception, doomed: dict[str, Failure]) -> None:
+        if self._settings.on_failure == "halt":
+            raise Halted(
+                f"{self._rules.projection}: {event.type or 'event'} {event.id} at {event.place} cannot be applied: "
+                f"{failure.reason.value}",
+                why=failure.explanation,
+                remedy='Mend the handler or the data and start again, or choose on_failure="dead_letter".',
+            ) from error
+        await self._around.set_aside(event, failure)
+        killpoint.reached(killpoint.PROJECTION_LETTER)
+        doomed[event.id] = failure
+
+    async def expire(self) -> None:
+        """Sets aside what has waited too long for an earlier version of its entity."""
+        versions = self._settings.versions
+        if versions is None or versions.gaps != "wait":
+            return
+        try:
+            async with self._store.transaction(self.partition) as transaction:
+                await transaction.position()
+                before = int((self._clock() - versions.timeout) * 1000)
+                expired = await transaction.expired(before, EXPIRED_AT_ONCE)
+                states = await transaction.entities({each.entity for each in expired}) if expired else {}
+                outcomes: dict[str, Outcome] = {}
+                for each in expired:
+                    if turn(each.version, states.get(each.entity), versions) is Turn.STALE:
+                        outcomes[each.event_id] = Outcome.STALE
+                        continue
+                    await self._around.set_aside(reread(each), waited_too_long(versions.timeout, each.version))
+                    outcomes[each.event_id] = Outcome.DEAD
+                if outcomes:
+                    await transaction.release(outcomes)
+                    await transaction.settle(outcomes)
+        except Exception as error:
+            if not self._store.is_away(error):
+                raise
+            self._around.waiting_for(self, error)
+
+
+def cut(part: Sequence[Event], index: int | None) -> list[Sequence[Event]]:
+    """The parts to try next: around the event at `index`, or in halves if nobody knows which it was."""
+    if index is None:
+        index = len(part) // 2
+        return [part[:index], part[index:]]
+    return [piece for piece in (part[:index], part[index : index + 1], part[index + 1 :]) if piece]
+
+
+def judgement(error: Exception, attempts: int, most: int) -> Failure | None:
+    """Why an event is given up; None if it is worth another try."""
+    if isinstance(error, Rejected):
+        return Failure(error.reason, error.explanation, error.remedy, attempts)
+    if attempts < most:
+        return None
+    if isinstance(error, TooSlow):
+        reason, why = Reason.PROCESSING_TIMEOUT, str(error)
+    else:
+        reason, why = Reason.MAX_RETRIES_EXCEEDED, f"the handler raised {described(error)}"
+    return Failure(reason, why, "Mend the handler, then put it back with `tailrace dlq redrive`.", attempts)
+
+
+def waited_too_long(seconds: float, version: int) -> Failure:
+    return Failure(
+        Reason.PERMANENT_FAILURE,
+        f"version {version} of its entity waited {seconds:g} s for version {version - 1}, which did not come",
+        "Find out what became of the earlier event; once that is applied, `tailrace dlq redrive` puts this one back.",
+        1,
+    )
+
+
+def described(error: BaseException) -> str:
+    """For people, without what an error of ours says about remedies."""
+    return error.what if isinstance(error, TailraceError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,264 @@
+"""One transaction of the MongoDB store: markers, versions, what waits, and the next offset.
+
+In MongoDB an error ends the transaction, a duplicate key too, and a conflict with another transaction is an error at
+once where others would wait. So what may be there already is looked for before it is written, and the lock on a
+partition is waited for by beginning again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from bson.datetime_ms import DatetimeMS
+from pymongo import ReadPreference, UpdateMany, UpdateOne
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+
+from tailrace.projections.mongo_effects import Conversation, MongoEffects
+from tailrace.projections.mongo_offsets import OFFSETS, offset_id
+from tailrace.projections.mongo_server import (
+    DURABLE,
+    LOCK_TIMEOUT,
+    MAJORITY_SECONDS,
+    UNKNOWN_COMMIT,
+    WRITE_CONFLICT,
+    Database,
+    Document,
+    own,
+)
+from tailrace.projections.store import EntityState, Marker, Outcome, Partition, Waiting
+
+MARKERS = "tailrace_markers"
+ENTITIES = "tailrace_entities"
+WAITING = "tailrace_waiting"
+HORIZON = "tailrace_horizon"
+
+FIRST_PAUSE = 0.005
+LONGEST_PAUSE = 0.1
+LOCK_SECONDS = 120.0
+"""Longer than a server lets a transaction live whose worker has died: 60 s by default, and it looks every 30 s."""
+COMMIT_SECONDS = 60.0
+
+
+async def begin(session: AsyncClientSession) -> None:
+    await session.start_transaction(
+        read_concern=ReadConcern("snapshot"),
+        write_concern=DURABLE,
+        read_preference=ReadPreference.PRIMARY,
+        max_commit_time_ms=MAJORITY_SECONDS * 1000,
+    )
+
+
+async def commit(session: AsyncClientSession) -> None:
+    """Returns when it is committed for good. Asks again while nobody knows; past the bound, that error is raised."""
+    deadline = time.monotonic() + COMMIT_SECONDS
+    while True:
+        try:
+            await session.commit_transaction()
+        except PyMongoError as error:
+            if not error.has_error_label(UNKNOWN_COMMIT) or time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(LONGEST_PAUSE)
+        else:
+            return
+
+
+class MongoTransaction:
+    """For events of one partition of the projection `group`."""
+
+    def __init__(self, database: Database, group: str, partition: Partition, session: AsyncClientSession) -> None:
+        self._database = database
+        self._group = group
+        self._partition = partition
+        self._session = session
+        self._conversation = Conversation(session)
+        self._effects = MongoEffects(database, self._conversation)
+        self._ask = self._conversation.ask
+        self._offsets = own(database, OFFSETS)
+        self._markers = own(database, MARKERS)
+        self._entities = own(database, ENTITIES)
+        self._waiting = own(database, WAITING)
+
+    @property
+    def effects(self) -> MongoEffects:
+        return self._effects
+
+    async def position(self) -> int | None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                found = await self._ask(
+                    self._offsets.find_one_and_update,
+                    {"_id": offset_id(self._group, self._partition)},
+                    # A real change: what writes the same again locks nothing.
+                    {"$inc": {"turns": 1}},
+                    upsert=True,
+                )
+            except OperationFailure as error:
+                if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or time.monotonic() >= deadline:
+                    raise
+            else:
+                return None if found is None else found.get("next_offset")
+            # A new transaction, which will see what the other one did.
+            await self._session.abort_transaction()
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+            await begin(self._session)
+
+    async def advance(self, offset: int) -> None:
+        name = offset_id(self._group, self._partition)
+        await self._ask(self._offsets.update_one, {"_id": name}, {"$set": {"next_offset": offset}}, upsert=True)
+
+    async def mark(self, markers: Sequence[Marker]) -> set[str]:
+        wanted: dict[str, Marker] = {}
+        for marker in markers:
+            wanted.setdefault(marker.event_id, marker)
+        known: dict[str, str] = {}
+        for each in await self._found(self._markers, {"_id": self._any(wanted)}, {"outcome": 1}):
+            known[each["_id"]["event_id"]] = each["outcome"]
+        now = datetime.now(UTC)
+        # Whoever marks one of them at the same time makes the insert a conflict: all is tried again, and seen then.
+        new = [self._marker(marker, now) for name, marker in wanted.items() if name not in known]
+        if new:
+            await self._ask(self._markers.insert_many, new, ordered=False)
+        dead = [name for name, outcome in known.items() if outcome == Outcome.DEAD]
+        if dead:
+            again = {"outcome": Outcome.APPLIED.value, "processed_at": now}
+            await self._ask(self._markers.update_many, {"_id": self._any(dead)}, {"$set": again})
+        return {each["_id"]["event_id"] for each in new}.union(dead)
+
+    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+        by_outcome: dict[Outcome, list[str]] = {}
+        for name, outcome in outcomes.items():
+            by_outcome.setdefault(outcome, []).append(name)
+        if by_outcome:
+            writes = [
+                UpdateMany({"_id": self._any(names)}, {"$set": {"outcome": outcome.value}})
+                for outcome, names in by_outcome.items()
+            ]
+            await self._ask(self._markers.bulk_write, writes)
+
+    async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
+        ids = [self._entity_id(name) for name in names]
+        found = await self._found(self._entities, {"_id": {"$in": ids}})
+        return {each["_id"]["entity_id"]: EntityState(each["version"], each["deleted"]) for each in found}
+
+    async def save_entities(self, states: Mapping[str, EntityState]) -> None:
+        if states:
+            writes = [
+                UpdateOne({"_id": self._entity_id(name)}, {"$set": state._asdict()}, upsert=True)
+                for name, state in states.items()
+            ]
+            await self._ask(self._entities.bulk_write, writes, ordered=False)
+
+    async def wait(self, events: Sequence[Waiting]) -> None:
+        if events:
+            writes = [
+                UpdateOne({"_id": self._event_id(event.event_id)}, {"$setOnInsert": _kept(event)}, upsert=True)
+                for event in events
+            ]
+            await self._ask(self._waiting.bulk_write, writes)
+
+    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+        wanted = {"_id.consumer_group": self._group, "entity_id": {"$in": list(names)}}
+        found = await self._found(self._waiting, wanted, sort=[("entity_id", 1), ("version", 1)])
+        return [_waiting(each) for each in found]
+
+    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+        wanted = {
+            "_id.consumer_group": self._group,
+            "topic": self._partition.topic,
+            "partition": self._partition.number,
+            "since": {"$lt": DatetimeMS(before_ms)},
+        }
+        found = await self._found(self._waiting, wanted, sort=[("since", 1)], limit=limit)
+        return [_waiting(each) for each in found]
+
+    async def release(self, event_ids: Collection[str]) -> None:
+        if event_ids:
+            await self._ask(self._waiting.delete_many, {"_id": self._any(event_ids)})
+
+    async def horizon(self) -> int:
+        found: Document | None = await self._ask(own(self._database, HORIZON).find_one, {"_id": self._group})
+        return horizon_of(found)
+
+    async def flush(self) -> None:
+        await self._effects.flush()
+
+    def end(self) -> None:
+        """Nobody must go on with it."""
+        self._conversation.end()
+
+    async def _found(
+        self,
+        collection: AsyncCollection[Document],
+        wanted: Document,
+        fields: Document | None = None,
+        *,
+        sort: Sequence[tuple[str, int]] | None = None,
+        limit: int = 0,
+    ) -> list[Document]:
+        async def listed(session: AsyncClientSession) -> list[Document]:
+            return await collection.find(wanted, fields, sort=sort, limit=limit, session=session).to_list()
+
+        found: list[Document] = await self._ask(listed)
+        return found
+
+    def _marker(self, marker: Marker, now: datetime) -> Document:
+        return {
+            "_id": self._event_id(marker.event_id),
+            "entity_id": marker.entity,
+            "entity_version": marker.version,
+            "event_time": DatetimeMS(marker.time_ms),
+            "processed_at": now,
+            "outcome": Outcome.APPLIED.value,
+        }
+
+    def _any(self, event_ids: Iterable[str]) -> Document:
+        return {"$in": [self._event_id(each) for each in event_ids]}
+
+    def _event_id(self, event_id: str) -> Document:
+        return {"consumer_group": self._group, "event_id": event_id}
+
+    def _entity_id(self, name: str) -> Document:
+        return {"consumer_group": self._group, "entity_id": name}
+
+
+def horizon_of(found: Document | None) -> int:
+    return 0 if found is None else int(found["before"])
+
+
+def _kept(event: Waiting) -> Document:
+    return {
+        "entity_id": event.entity,
+        "version": event.version,
+        "topic": event.partition.topic,
+        "partition": event.partition.number,
+        "offset": event.offset,
+        "key": event.key,
+        "value": event.value,
+        "headers": [list(header) for header in event.headers],
+        "event_time": DatetimeMS(event.time_ms),
+        "since": DatetimeMS(event.since_ms),
+    }
+
+
+def _waiting(kept: Document) -> Waiting:
+    return Waiting(
+        event_id=kept["_id"]["event_id"],
+        entity=kept["entity_id"],
+        version=kept["version"],
+        partition=Partition(kept["topic"], kept["partition"]),
+        offset=kept["offset"],
+        key=kept["key"],
+        value=kept["value"],
+        headers=[(name, value) for name, value in kept["headers"]],
+        time_ms=int(kept["event_time"]),
+        since_ms=int(kept["since"]),
+    )

@@ -1,0 +1,69 @@
+"""The kit's own tables in Postgres, and how a projection's schema is made ready.
+
+All names are unqualified: the session's `search_path` says in which schema they live, so that a second schema can be
+filled beside the first and take its place by being renamed. What exists already is left alone, without asking for the
+right to create it: a role that may only read and write can run a projection whose tables somebody else has made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+from psycopg import AsyncConnection, sql
+
+_LOCK = 0x7461_696C_7261_6365
+"""The advisory lock of those who make tables: `CREATE … IF NOT EXISTS` alone fails when two do so at once."""
+
+# Entities are written again and again: room on each page spares their index from it.
+_TABLES: dict[str, LiteralString] = {
+    "tailrace_offsets": """
+        CREATE TABLE tailrace_offsets (
+            projection text NOT NULL, topic text NOT NULL, partition integer NOT NULL,
+            next_offset bigint, updated_at timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (projection, topic, partition)
+        ) WITH (fillfactor = 50)""",
+    "tailrace_markers": """
+        CREATE TABLE tailrace_markers (
+            projection text NOT NULL, event_id text NOT NULL, entity text, version bigint,
+            time_ms bigint NOT NULL, outcome text NOT NULL, processed_at timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (projection, event_id)
+        );
+        CREATE INDEX ON tailrace_markers (projection, time_ms) WHERE outcome NOT IN ('dead', 'waiting')""",
+    "tailrace_entities": """
+        CREATE TABLE tailrace_entities (
+            projection text NOT NULL, entity text NOT NULL, version bigint NOT NULL, deleted boolean NOT NULL,
+            PRIMARY KEY (projection, entity)
+        ) WITH (fillfactor = 70)""",
+    "tailrace_waiting": """
+        CREATE TABLE tailrace_waiting (
+            projection text NOT NULL, event_id text NOT NULL, entity text NOT NULL, version bigint NOT NULL,
+            topic text NOT NULL, partition integer NOT NULL, "offset" bigint NOT NULL,
+            key bytea, value bytea, headers json NOT NULL, time_ms bigint NOT NULL, since_ms bigint NOT NULL,
+            PRIMARY KEY (projection, event_id)
+        );
+        CREATE INDEX ON tailrace_waiting (projection, entity, version);
+        CREATE INDEX ON tailrace_waiting (projection, topic, partition, since_ms)""",
+    "tailrace_horizon": """
+        CREATE TABLE tailrace_horizon (projection text PRIMARY KEY, horizon_ms bigint NOT NULL)""",
+}
+
+
+async def prepare(connection: AsyncConnection[Any], schema: str, tables: str) -> None:
+    """Makes what is missing: the schema, the kit's tables, and whatever the user's `tables` say."""
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        if schema:
+            known = await connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema])
+            if not known.rowcount:
+                await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        found = await connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename = ANY(%s)",
+            [list(_TABLES)],
+        )
+        present = {row[0] for row in await found.fetchall()}
+        for name, statement in _TABLES.items():
+            if name not in present:
+                await connection.execute(statement)
+        if tables.strip():
+            # Without parameters it may be several statements. It is the user's own text, as their migrations are.
+            await connection.execute(tables.encode())

@@ -1,0 +1,186 @@
+"""One transaction of the Postgres store: markers, versions, what waits, and the next offset, a statement for each.
+
+Rows are written in the order of their keys, so that two workers that write the same ones wait for each other instead of
+ending in a deadlock.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from psycopg.rows import TupleRow
+
+from tailrace.projections.postgres_effects import PostgresEffects
+from tailrace.projections.postgres_session import Session
+from tailrace.projections.postgres_values import array, binary, numbers
+from tailrace.projections.store import EntityState, Marker, Outcome, Partition, Waiting
+
+_POSITION = """
+    SELECT next_offset FROM tailrace_offsets WHERE projection = %s AND topic = %s AND partition = %s FOR UPDATE
+"""
+# Where there is no row to lock one is made; whoever comes second waits for it, and then reads what the first has made
+# of it: an update that changes nothing is what reads and locks in one.
+_FIRST_POSITION = """
+    INSERT INTO tailrace_offsets (projection, topic, partition) VALUES (%s, %s, %s)
+    ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = tailrace_offsets.next_offset
+    RETURNING next_offset
+"""
+_ADVANCE = """
+    INSERT INTO tailrace_offsets (projection, topic, partition, next_offset) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, updated_at = now()
+"""
+_MARK = """
+    INSERT INTO tailrace_markers AS known (projection, event_id, entity, version, time_ms, outcome)
+    SELECT %s, u.*, 'applied' FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[]) AS u
+    ON CONFLICT (projection, event_id) DO UPDATE
+    SET outcome = 'applied', entity = EXCLUDED.entity, version = EXCLUDED.version, time_ms = EXCLUDED.time_ms,
+        processed_at = now()
+    WHERE known.outcome = 'dead'
+    RETURNING event_id
+"""
+_SETTLE = """
+    UPDATE tailrace_markers AS known SET outcome = u.outcome
+    FROM unnest(%s::text[], %s::text[]) AS u(event_id, outcome)
+    WHERE known.projection = %s AND known.event_id = u.event_id
+"""
+# An entity whose events stand in two partitions, since their number was raised, has two writers: one waits here.
+_ENTITIES = """
+    SELECT entity, version, deleted FROM tailrace_entities WHERE projection = %s AND entity = ANY(%s::text[])
+    ORDER BY entity FOR UPDATE
+"""
+_SAVE_ENTITIES = """
+    INSERT INTO tailrace_entities (projection, entity, version, deleted)
+    SELECT %s, u.* FROM unnest(%s::text[], %s::bigint[], %s::boolean[]) AS u
+    ON CONFLICT (projection, entity) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted
+"""
+_WAITING = 'event_id, entity, version, topic, partition, "offset", key, value, headers, time_ms, since_ms'
+_WAIT = f"""
+    INSERT INTO tailrace_waiting (projection, {_WAITING})
+    SELECT %s, u.* FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::integer[], %s::bigint[],
+                               %s::bytea[], %s::bytea[], %s::json[], %s::bigint[], %s::bigint[]) AS u
+    ON CONFLICT (projection, event_id) DO NOTHING
+"""  # noqa: S608 - no value in it
+_WAITING_FOR = f"""
+    SELECT {_WAITING} FROM tailrace_waiting WHERE projection = %s AND entity = ANY(%s::text[])
+    ORDER BY entity COLLATE "C", version
+"""  # noqa: S608
+_EXPIRED = f"""
+    SELECT {_WAITING} FROM tailrace_waiting
+    WHERE projection = %s AND topic = %s AND partition = %s AND since_ms < %s ORDER BY since_ms, "offset" LIMIT %s
+"""  # noqa: S608
+_RELEASE = "DELETE FROM tailrace_waiting WHERE projection = %s AND event_id = ANY(%s::text[])"
+_HORIZON = "SELECT horizon_ms FROM tailrace_horizon WHERE projection = %s"
+
+
+class PostgresTransaction:
+    """For events of one partition of the projection `name`."""
+
+    def __init__(self, session: Session, name: str, partition: Partition, effects: PostgresEffects) -> None:
+        self._session = session
+        self._name = name
+        self._partition = partition
+        self._effects = effects
+
+    @property
+    def effects(self) -> PostgresEffects:
+        return self._effects
+
+    async def position(self) -> int | None:
+        place = [self._name, *self._partition]
+        found = await self._rows(_POSITION, place) or await self._rows(_FIRST_POSITION, place)
+        offset: int | None = found[0][0]
+        return offset
+
+    async def advance(self, offset: int) -> None:
+        await self._session.execute(_ADVANCE, [self._name, *self._partition, offset])
+
+    async def mark(self, markers: Sequence[Marker]) -> set[str]:
+        once = {marker.event_id: marker for marker in reversed(markers)}
+        if not once:
+            return set()
+        ids, entities, versions, times = zip(*[once[each] for each in sorted(once)], strict=True)
+        columns = [array(ids), array(entities), numbers(versions), numbers(times)]
+        return {row[0] for row in await self._rows(_MARK, [self._name, *columns])}
+
+    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+        if outcomes:
+            await self._session.execute(_SETTLE, [array(outcomes), array(outcomes.values()), self._name])
+
+    async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
+        if not names:
+            return {}
+        found = await self._rows(_ENTITIES, [self._name, array(names)])
+        return {entity: EntityState(version, deleted) for entity, version, deleted in found}
+
+    async def save_entities(self, states: Mapping[str, EntityState]) -> None:
+        if not states:
+            return
+        names = sorted(states)
+        columns = [
+            array(names),
+            numbers([states[name].version for name in names]),
+            array(["t" if states[name].deleted else "f" for name in names]),
+        ]
+        await self._session.execute(_SAVE_ENTITIES, [self._name, *columns])
+
+    async def wait(self, events: Sequence[Waiting]) -> None:
+        if not events:
+            return
+        events = sorted(events, key=lambda event: event.event_id)
+        columns = [
+            array([event.event_id for event in events]),
+            array([event.entity for event in events]),
+            numbers([event.version for event in events]),
+            array([event.partition.topic for event in events]),
+            numbers([event.partition.number for event in events]),
+            numbers([event.offset for event in events]),
+            array([binary(event.key) for event in events]),
+            array([binary(event.value) for event in events]),
+            array([_headers_text(event.headers) for event in events]),
+            numbers([event.time_ms for event in events]),
+            numbers([event.since_ms for event in events]),
+        ]
+        await self._session.execute(_WAIT, [self._name, *columns])
+
+    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+        if not names:
+            return []
+        return [_waiting(*row) for row in await self._rows(_WAITING_FOR, [self._name, array(names)])]
+
+    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+        rows = await self._rows(_EXPIRED, [self._name, *self._partition, before_ms, limit])
+        return [_waiting(*row) for row in rows]
+
+    async def release(self, event_ids: Collection[str]) -> None:
+        if event_ids:
+            await self._session.execute(_RELEASE, [self._name, array(event_ids)])
+
+    async def horizon(self) -> int:
+        return await horizon_of(self._session, self._name)
+
+    async def flush(self) -> None:
+        await self._effects.flush()
+
+    async def _rows(self, query: str, params: Sequence[object]) -> list[TupleRow]:
+        return await (await self._session.execute(query.encode(), params)).fetchall()
+
+
+async def horizon_of(session: Session, name: str) -> int:
+    row = await (await session.execute(_HORIZON, [name])).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+# Text of the type json, which keeps what it is given, where jsonb refuses a NUL.
+def _headers_text(headers: Sequence[tuple[str, bytes]]) -> str:
+    return json.dumps([[name, base64.b64encode(value).decode()] for name, value in headers])
+
+
+def _waiting(
+    event_id: str, entity: str, version: int, topic: str, partition: int, offset: int, key: bytes | None,
+    value: bytes | None, headers: list[list[str]], time_ms: int, since_ms: int,
+) -> Waiting:  # fmt: skip
+    decoded = [(name, base64.b64decode(text)) for name, text in headers]
+    place = Partition(topic, partition)
+    return Waiting(event_id, entity, version, place, offset, key, value, decoded, time_ms, since_ms)

@@ -1,0 +1,259 @@
+"""A projection: topics in, handlers in the middle, a store at the end. What users declare.
+
+    app = projection_app("order-summary")
+    orders = Projection(app, "shop.orders", store=PostgresStore("postgresql://localhost/shop"))
+
+    @orders.on("OrderPlaced")
+    async def placed(event, effects):
+        effects.upsert("order_summary", {"order_id": event.data["id"]}, {"state": "placed"})
+
+It is an agent of the Faust app that hands each record to the lane of its partition and does nothing else: retrying,
+committing and dead letters are the lanes' own. See `docs/projections.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from tailrace import retry
+from tailrace.errors import ConfigError, PositionMoved
+from tailrace.event import Record
+from tailrace.projections.app import ProjectionApp
+from tailrace.projections.block import Applied, Moved, Rules
+from tailrace.projections.decoding import Decode, parsed
+from tailrace.projections.event import Event, Teller, read
+from tailrace.projections.handlers import Handler, Handlers, Handling, Model
+from tailrace.projections.lane import Lane, described
+from tailrace.projections.letters import Failure, letter
+from tailrace.projections.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
+from tailrace.projections.store import Outcome, Partition, Store
+from tailrace.projections.tracing import tracing
+
+H = TypeVar("H", bound=Handler)
+T = TypeVar("T")
+Start = Literal["earliest", "latest"]
+log = logging.getLogger("tailrace.projections")
+DAY = 86_400.0
+
+
+class Projection:
+    """See the module's docstring.
+
+    - `events`, `within`: up to so many events, or what came within so many seconds, are one transaction (500, 0.05);
+    - `max_attempts`, `time_limit`: how often an event is tried (5), and how long a handler may take each time (30 s);
+    - `on_failure`: then it goes to the topic `letters` ("dead_letter"), or the worker stops ("halt");
+    - `on_replay`: events told again are applied if they were not ("apply"), or passed over ("skip");
+    - `versions`: events carry versions of their entities; `entity` and `version` tell which;
+    - `give_up`: after so many seconds without its database, or without progress, the worker exits (300);
+    - `keep_markers`: how many days markers are kept, None for ever (30);
+    - `start`: where to begin in a topic that was never read ("earliest").
+    """
+
+    def __init__(
+        self,
+        app: ProjectionApp,
+        *topics: str,
+        store: Store[Any],
+        name: str | None = None,
+        letters: str | None = None,
+        decode: Decode = parsed,
+        entity: Teller | None = None,
+        version: Teller = version_header,
+        versions: Versions | None = None,
+        start: Start = "earliest",
+        events: int = Settings.events,
+        within: float = Settings.within,
+        max_attempts: int = Settings.max_attempts,
+        time_limit: float = Settings.time_limit,
+        on_failure: OnFailure = Settings.on_failure,
+        on_replay: OnReplay = Settings.on_replay,
+        give_up: float = Settings.give_up,
+        keep_markers: float | None = 30.0,
+    ) -> None:
+        self.name = name or str(app.conf.id)
+        if not topics:
+            raise ConfigError(f"the projection {self.name} reads no topic", remedy="Name at least one after the app.")
+        if versions is not None and entity is None and len(topics) > 1:
+            raise ConfigError(
+                f"{self.name} reads several topics with versions, but nothing tells its entities apart",
+                why="The same key in two topics may be two entities.",
+                remedy='Give `entity`, such as `lambda event: f"{event.partition.topic}/{event.key.decode()}"`.',
+            )
+        self.app = app
+        self.topics = topics
+        self.store = store
+        self.letters = letters or f"{self.name}.dead-letters"
+        self.start: Start = start
+        self.outcomes: Counter[str] = Counter()
+        self.handlers = Handlers(decode)
+        self.rules = Rules(
+            self.name,
+            self.handlers,
+            Settings(
+                events=events,
+                within=within,
+                max_attempts=max_attempts,
+                time_limit=time_limit,
+                on_failure=on_failure,
+                on_replay=on_replay,
+                versions=versions,
+                give_up=give_up,
+                keep_markers=None if keep_markers is None else keep_markers * DAY,
+            ),
+            entity or key_of,
+            version,
+            tracing(self.name),
+        )
+        self.lanes: dict[Partition, Lane] = {}
+        self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._held_up: dict[Partition, str] = {}
+        self._open = False
+        app.register(self)
+
+    def on(self, *types: str, model: Model | None = None, deletes: bool = False) -> Callable[[H], H]:
+        """Registers a handler for these types of events, or for all others if none is named.
+
+        `model` (pydantic) is what `event.data` will be. `deletes` says that the entity is gone with this event.
+        """
+
+        def register(handler: H) -> H:
+            self.handlers.add(types, Handling(handler, model, deletes))
+            return handler
+
+        return register
+
+    # What the app asks of it: lanes for the partitions it is given.
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """An answer of the store; one that is away is asked again, until it is away for too long."""
+        times, since = 0, time.monotonic()
+        while True:
+            try:
+                return await ask()
+            except Exception as error:
+                if not self.store.is_away(error) or time.monotonic() - since > self.rules.settings.give_up:
+                    raise
+                times += 1
+                seconds = retry.delay(times)
+                self._tell(logging.WARNING, "waiting", error=described(error), retry_in=round(seconds, 1))
+                await asyncio.sleep(seconds)
+
+    async def open(self) -> None:
+        """Opens its store, unless it is open."""
+        if not self._open:
+            await self.patiently(lambda: self.store.open(self.name))
+            self._open = True
+
+    async def close(self) -> None:
+        await self.close_lanes()
+        self._open = False
+        await self.store.close()
+
+    def take(self, topic: str, partition: int, offset: int, message: Any) -> None:  # noqa: ANN401 - Faust's message
+        """A record, from Faust. One of a partition that is no longer ours has no lane: its new owner reads it."""
+        lane = self.lanes.get(Partition(topic, partition))
+        if lane is not None and offset >= lane.next:
+            stamp = int((message.timestamp or 0) * 1000)
+            lane.put(read(lane.partition, offset, message.key, message.value, message.headers or (), stamp))
+
+    def open_lane(self, partition: Partition, start: int) -> None:
+        lane = Lane(partition, start, self.store, self.rules, self)
+        self.lanes[partition] = lane
+        task = asyncio.create_task(lane.run(), name=f"{self.name} {partition}")
+        task.add_done_callback(self._ended)
+        self._tasks[partition] = task
+
+    async def close_lanes(self) -> None:
+        """Ends them: what is not committed by now belongs to whoever gets the partitions next."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        self.lanes.clear()
+        self._held_up.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.app.fail(_for_people(self.name, error))
+
+    # What lanes ask of it.
+
+    async def set_aside(self, event: Event, failure: Failure) -> None:
+        record = letter(event, failure, group=self.name, topic=self.letters)
+        attempt = 0
+        began = time.monotonic()
+        while True:
+            try:
+                await self._send(record)
+            except Exception as error:
+                attempt += 1
+                if time.monotonic() - began > self.rules.settings.give_up:
+                    raise
+                self._tell(logging.WARNING, "a dead letter cannot be written yet", error=described(error))
+                await asyncio.sleep(retry.delay(attempt))
+            else:
+                break
+        self._tell(
+            logging.WARNING,
+            "set aside",
+            reason=failure.reason.value,
+            type=event.type,
+            event_id=event.id,
+            place=event.place,
+            attempts=failure.attempts,
+            topic=self.letters,
+        )
+
+    async def _send(self, record: Record) -> None:
+        headers = [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in record.headers]
+        await self.app.producer.send_and_wait(
+            record.topic, record.key, record.value, None, None, headers, transactional_id=None
+        )
+
+    def committed(self, lane: Lane, applied: Applied) -> None:
+        for outcome, count in applied.outcomes.items():
+            self.outcomes[outcome] += count
+        self.outcomes["duplicate"] += applied.duplicates
+
+    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
+        if error is None:
+            if self._held_up.pop(lane.partition, None) is not None:
+                self._tell(logging.INFO, "goes on", partition=str(lane.partition))
+            return
+        told = type(error).__name__
+        if self._held_up.get(lane.partition) != told:
+            self._held_up[lane.partition] = told
+            self._tell(logging.WARNING, "held up", partition=str(lane.partition), error=described(error))
+
+    def _tell(self, level: int, what: str, **fields: object) -> None:
+        log.log(level, what, extra={"fields": {"projection": self.name, **fields}})
+
+    def pause(self, lane: Lane) -> None:
+        self.app.pause(lane.partition, self)
+
+    def resume(self, lane: Lane) -> None:
+        self.app.resume(lane.partition, self)
+
+    def progress(self) -> Mapping[Partition, int]:
+        """The next offsets that the store has committed."""
+        return {partition: lane.next for partition, lane in self.lanes.items()}
+
+    @property
+    def applied(self) -> int:
+        return self.outcomes[Outcome.APPLIED]
+
+
+def _for_people(name: str, error: BaseException) -> BaseException:
+    if isinstance(error, Moved):
+        return PositionMoved(
+            f"{name}: {error}",
+            why="The position was set back while this worker ran.",
+            remedy="Start it again: it reads the stored position when it starts.",
+        )
+    return error

@@ -1,0 +1,195 @@
+"""What a worker does beside applying events: prunes markers, and notices when it no longer gets anywhere.
+
+A worker that stands still must not look alive. It exits with an error if a lane makes no progress with what it has, if
+it lost its partitions and got none back, or if its event loop hangs, as it does when a handler blocks it: that last one
+is seen by a thread, which ends the process itself since nothing else can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ProjectionStalled
+from tailrace.projections.lane import Lane
+from tailrace.projections.topics import ensure_letters
+
+if TYPE_CHECKING:
+    from tailrace.projections.app import ProjectionApp
+    from tailrace.projections.projection import Projection
+
+log = logging.getLogger("tailrace.projections")
+LOOK_SECONDS = 5.0
+PRUNE_SECONDS = 600.0
+PRUNED_AT_ONCE = 10_000
+WARN_AFTER = 0.5
+"""Of the bound: from then on the worker says that it is unhealthy."""
+STALLED = 3
+"""The exit code of a process whose event loop hangs."""
+
+
+def slowest(lanes: Iterable[Lane], now: float) -> tuple[Lane | None, float]:
+    """The lane that has worked longest on what it has, and for how long."""
+    found, longest = None, 0.0
+    for lane in lanes:
+        if lane.busy_since is not None and now - lane.busy_since > longest:
+            found, longest = lane, now - lane.busy_since
+    return found, longest
+
+
+def stalled(projection: Projection, now: float, unassigned_since: float | None) -> ProjectionStalled | None:
+    """The error, if this projection stands still for longer than it may."""
+    bound = projection.rules.settings.give_up
+    lane, seconds = slowest(projection.lanes.values(), now)
+    if lane is not None and seconds > 2 * bound:
+        return ProjectionStalled(
+            f"{projection.name}: {lane.partition} has made no progress for {seconds:.0f} s, next offset {lane.next}",
+            why="A handler takes very long, or the store answers neither yes nor no.",
+            remedy="Look at the handler and at locks in its database; a new start goes on where this one stopped.",
+        )
+    if unassigned_since is not None and now - unassigned_since > bound:
+        return ProjectionStalled(
+            f"{projection.name}: no partitions for {now - unassigned_since:.0f} s",
+            why="They were taken away and not given back: Kafka is away, or the group does not settle.",
+            remedy="Look at the brokers and at the other members of the group; then start again.",
+        )
+    return None
+
+
+async def prune(projection: Projection, now_ms: int) -> int:
+    """Deletes markers that are older than the projection keeps them; how many."""
+    keep = projection.rules.settings.keep_markers
+    if keep is None:
+        return 0
+    before = now_ms - int(keep * 1000)
+    deleted = 0
+    while (count := await projection.store.prune(before, PRUNED_AT_ONCE)) > 0:
+        deleted += count
+        if count < PRUNED_AT_ONCE:
+            break
+    return deleted
+
+
+class Caretaker:
+    """Opens what the projections of an app need, looks after them while they run, and closes up."""
+
+    def __init__(self, app: ProjectionApp) -> None:
+        self._app = app
+        self._unassigned_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._watchdog: Watchdog | None = None
+        app.on_partitions_assigned.connect(self._assigned, weak=False)
+        app.on_partitions_revoked.connect(self._revoked, weak=False)
+
+    async def start(self) -> None:
+        for projection in self._app.projections:
+            await ensure_letters(self._app, projection.letters, projection.topics[0])
+            await projection.open()
+        if self._app.projections:
+            self._unassigned_since = time.monotonic()
+            self._task = asyncio.create_task(self._keep_up(), name="upkeep")
+            self._watchdog = Watchdog(min(each.rules.settings.give_up for each in self._app.projections))
+            self._watchdog.start(asyncio.get_running_loop())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        for projection in self._app.projections:
+            await projection.close()
+
+    async def _assigned(self, *_: object, **__: object) -> None:
+        """Perhaps none at all: others of the group may have them."""
+        self._unassigned_since = None
+
+    async def _revoked(self, *_: object, **__: object) -> None:
+        self._unassigned_since = time.monotonic()
+
+    async def _keep_up(self) -> None:
+        pruned_at = time.monotonic()
+        warned: set[str] = set()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            for projection in self._app.projections:
+                error = stalled(projection, now, self._unassigned_since)
+                if error is not None:
+                    self._app.fail(error)
+                    return
+                _warn(projection, now, warned)
+            if now - pruned_at > PRUNE_SECONDS:
+                pruned_at = now
+                for projection in self._app.projections:
+                    await _prune_if_possible(projection)
+
+
+def _warn(projection: Projection, now: float, warned: set[str]) -> None:
+    lane, seconds = slowest(projection.lanes.values(), now)
+    if lane is not None and seconds > WARN_AFTER * projection.rules.settings.give_up:
+        if projection.name not in warned:
+            warned.add(projection.name)
+            log.warning(
+                "unhealthy",
+                extra={
+                    "fields": {
+                        "projection": projection.name,
+                        "partition": str(lane.partition),
+                        "seconds": round(seconds),
+                    }
+                },
+            )
+    else:
+        warned.discard(projection.name)
+
+
+async def _prune_if_possible(projection: Projection) -> None:
+    try:
+        deleted = await prune(projection, int(time.time() * 1000))
+    except Exception as error:  # noqa: BLE001 - the lanes tell of a database that is away; markers can wait
+        told = {"projection": projection.name, "error": type(error).__name__}
+        log.warning("markers were not pruned", extra={"fields": told})
+    else:
+        if deleted:
+            log.info("markers pruned", extra={"fields": {"projection": projection.name, "markers": deleted}})
+
+
+class Watchdog:
+    """Ends the process if its event loop hangs for longer than `bound` seconds."""
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
+        self._seen = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._seen = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(1.0, self._bound / 4)):
+            if self._loop.is_closed():
+                return
+            self._loop.call_soon_threadsafe(self._beat)
+            if time.monotonic() - self._seen > self._bound:
+                sys.stderr.write(
+                    f"ProjectionStalled: the event loop has been blocked for more than {self._bound:.0f} s\n"
+                    "  why:    A handler does not give way: it computes, or waits without `await`.\n"
+                    "  remedy: Use an asynchronous client in handlers, or `await asyncio.to_thread(…)`.\n"
+                )
+                sys.stderr.flush()
+                os._exit(STALLED)
+
+    def _beat(self) -> None:
+        self._seen = time.monotonic()

@@ -1,0 +1,111 @@
+"""Runs a projection app: Faust's worker, but it ends with the error that ended it, in words and as an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from typing import Any, NoReturn
+
+import faust
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+)
+from faust.types import AppT
+from mode import ServiceT
+
+from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError
+
+EXIT_SECONDS = 10.0
+"""SIGTERM promises an end within this time. Leaving in the middle is safe: the store has all of a block or nothing."""
+REFUSALS = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+
+
+class ProjectionWorker(faust.Worker):
+    """What both `tailrace project` and `faust worker` run."""
+
+    logger = logging.getLogger("faust.projections")
+
+    def __init__(self, app: AppT, *services: ServiceT, **options: Any) -> None:  # noqa: ANN401 - Faust's own
+        # The `faust worker` command has switched it on by now, and would tell of a server that is never started.
+        app.conf.web_enabled = False
+        super().__init__(app, *services, **options)
+
+    def run(self) -> None:
+        """Returns after SIGTERM or SIGINT; raises what the app could not go on with."""
+        try:
+            super().execute_from_commandline()
+        except SystemExit as end:
+            # Faust's own ways of ending: the reason stands beside the exit code, which is 1 for all of them.
+            reason = self.crash_reason or end.__context__
+            if end.code and isinstance(reason, Exception):
+                raise for_people(reason) from reason
+            if end.code:
+                raise
+
+    def execute_from_commandline(self) -> NoReturn:
+        try:
+            self.run()
+        except TailraceError as error:
+            sys.stderr.write(f"{error}\n")
+            raise SystemExit(error.exit_code) from None
+        except Exception:  # noqa: BLE001 - Faust has logged it
+            raise SystemExit(1) from None
+        raise SystemExit(0)
+
+    def on_setup_root_logger(self, logger: logging.Logger, level: int) -> None:
+        super().on_setup_root_logger(logger, level)
+        tell_errors_once()
+
+    def _on_sigint(self) -> None:
+        _leave_in_time()
+        super()._on_sigint()
+
+    def _on_sigterm(self) -> None:
+        _leave_in_time()
+        super()._on_sigterm()
+
+    def _on_sigusr2(self) -> None:
+        """Faust would start a debugger and stop."""
+
+
+class _ToldAtTheEnd(logging.Filter):
+    """Leaves out what each of Faust's services logs of an error that goes through them all and ends the worker."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith(("mode", "faust")):
+            return True
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, TailraceError | KafkaError) and "Reraising original" not in record.getMessage()
+
+
+def tell_errors_once() -> None:
+    """For the handlers that the root logger has by now."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_ToldAtTheEnd())
+
+
+def _leave_in_time() -> None:
+    timer = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+
+
+def for_people(reason: Exception) -> Exception:
+    """Kafka's own errors in our words; others as they are."""
+    if isinstance(reason, REFUSALS):
+        return ReadRefused(
+            f"Kafka refuses: {type(reason).__name__}",
+            why=str(reason),
+            remedy="Allow this user to read the topics and the consumer group of the app's name.",
+        )
+    if isinstance(reason, KafkaError | asyncio.TimeoutError):
+        return KafkaUnavailable(
+            f"the consumer cannot go on: {type(reason).__name__}", why=str(reason), remedy="Start it again."
+        )
+    return reason

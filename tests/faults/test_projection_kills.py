@@ -1,0 +1,87 @@
+"""Rows 59-61 of the fault matrix: a projection killed between any two steps, and a group that does not come to rest."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from fix_projection import Projected
+from tailrace import killpoint
+from tailrace.stack import wait_until
+
+KEYS = [f"o-{number}" for number in range(12)]
+
+
+def some_events(projected: Projected, chance: random.Random, count: int = 20) -> None:
+    projected.publish(*({"key": chance.choice(KEYS)} for _ in range(count)))
+
+
+@pytest.mark.parametrize("point", [killpoint.PROJECTION_APPLIED, killpoint.PROJECTION_COMMITTED])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_killed_at(projected: Projected, point: str, nth: int) -> None:
+    """Before its commit a block is applied again, after it never again."""
+    projected.configure("events=7, within=0.01")
+    chance = random.Random(nth)
+    for _ in range(5):
+        some_events(projected, chance)
+    worker = projected.start(kill=f"{point}:{nth}", wait=False)
+    assert worker.ended(120) == -signal.SIGKILL, worker.log
+    applied = sum(map(len, projected.state().values()))
+    assert applied < 100, "it died in the middle"
+    if point == killpoint.PROJECTION_COMMITTED:
+        assert applied > 0, "what it had committed is there"
+    projected.start()
+    projected.caught_up()
+    some_events(projected, chance)
+    projected.caught_up()
+
+
+def test_killed_after_a_dead_letter(projected: Projected) -> None:
+    """The letter is written, the event is not passed: it fails again. Its letter may stand there twice, but stands."""
+    projected.configure("max_attempts=1, within=0.01")
+    [first, bad, last] = projected.publish({"key": "o-1"}, {"key": "o-1", "value": b'{"fail": true}'}, {"key": "o-1"})
+    worker = projected.start(kill=f"{killpoint.PROJECTION_LETTER}:1", wait=False)
+    assert worker.ended(120) == -signal.SIGKILL, worker.log
+    projected.start()
+    wait_until(lambda: projected.state() == {"o-1": [first, last]}, 120, what="the others to be applied")
+    assert {said["id"] for said in projected.set_aside()} == {bad}
+
+
+def test_a_group_that_does_not_come_to_rest(projected: Projected) -> None:
+    """Workers come and go, by request and by force, while events arrive: each change moves partitions."""
+    projected.configure("events=5, within=0.02")
+    chance = random.Random(61)
+    projected.start()
+    for _ in range(6):
+        for _ in range(3):
+            some_events(projected, chance, 10)
+        projected.start(wait=chance.random() < 0.5)
+        some_events(projected, chance, 10)
+        running = [worker for worker in projected.workers if worker.running]
+        if len(running) > 2:
+            leaver = chance.choice(running)
+            if chance.random() < 0.5:
+                leaver.kill()
+            else:
+                assert leaver.stop(30) == 0, leaver.log
+    projected.caught_up(180)
+    some_events(projected, chance, 30)
+    projected.caught_up()
+
+
+def test_a_worker_that_slept_while_another_took_over(projected: Projected) -> None:
+    """It wakes up with events in hand that are no longer its own: they are done, and it does them no more."""
+    projected.configure("events=5, within=0.02")
+    chance = random.Random(7)
+    sleeper = projected.start()
+    some_events(projected, chance, 30)
+    projected.caught_up()
+    sleeper.process.send_signal(signal.SIGSTOP)
+    some_events(projected, chance, 60)
+    projected.start()
+    projected.caught_up(180)
+    sleeper.process.send_signal(signal.SIGCONT)
+    some_events(projected, chance, 60)
+    projected.caught_up(180)

@@ -1,0 +1,76 @@
+"""The tests of projections can fail: a kit that is broken on purpose makes the projection differ from its fold."""
+
+from __future__ import annotations
+
+import signal
+
+from fix_projection import Projected
+from tailrace import killpoint
+from tailrace.stack import wait_until
+
+WITHOUT_MARKERS = """
+from tailrace.projections.postgres_transaction import PostgresTransaction
+async def mark(self, markers):
+    return {marker.event_id for marker in markers}
+PostgresTransaction.mark = mark
+"""
+OFFSET_FIRST = """
+from tailrace.projections import block, lane
+async def offset_first(transaction, events, rules, **more):
+    async with projection.store.transaction(events[0].partition) as other:
+        await other.advance(events[-1].offset + 1)
+    return await apply(transaction, events, rules, **more)
+apply, lane.apply = lane.apply, offset_first
+from tailrace.projections.postgres_transaction import PostgresTransaction
+async def position(self):
+    return None
+PostgresTransaction.position = position
+"""
+UNCOMMITTED = """
+from tailrace.projections.consumer_thread import ConsumerThread
+create = ConsumerThread._create_worker_consumer
+def uncommitted(self, transport):
+    consumer = create(self, transport)
+    consumer._isolation_level = "read_uncommitted"
+    return consumer
+ConsumerThread._create_worker_consumer = uncommitted
+ConsumerThread.check_reader = lambda self: None
+"""
+
+
+def test_without_markers_a_replay_applies_twice(projected: Projected) -> None:
+    projected.configure("within=0.01", WITHOUT_MARKERS)
+    ids = projected.publish({"key": "k"}, {"key": "k"})
+    projected.start()
+    wait_until(lambda: projected.state() == {"k": ids}, 120, what="the events")
+    projected.publish({"key": "k", "id": ids[0], "headers": {"tailrace.replay": "r"}})
+    wait_until(lambda: projected.state() == {"k": [*ids, ids[0]]}, 120, what="the same event, applied twice")
+    assert projected.state() != projected.fold()
+
+
+def test_with_the_offset_stored_first_a_crash_loses_events(projected: Projected) -> None:
+    projected.configure("within=0.01, events=3", OFFSET_FIRST)
+    lost = projected.publish(*({"key": "k"} for _ in range(3)))
+    worker = projected.start(kill=f"{killpoint.PROJECTION_APPLIED}:1", wait=False)
+    assert worker.ended(120) == -signal.SIGKILL, worker.log
+    projected.start()
+    [new] = projected.publish({"key": "k"})
+    wait_until(lambda: projected.state() == {"k": [new]}, 120, what="the new event alone")
+    assert lost[0] in projected.fold()["k"]
+
+
+def test_reading_what_is_not_committed_shows_what_was_aborted(projected: Projected) -> None:
+    projected.configure("within=0.01", UNCOMMITTED)
+    [aborted] = projected.publish({"key": "k"}, commit=False)
+    [committed] = projected.publish({"key": "k"})
+    projected.start()
+    wait_until(lambda: projected.state() == {"k": [aborted, committed]}, 120, what="an aborted event")
+    assert projected.fold() == {"k": [committed]}
+
+
+def test_such_a_reader_is_refused(projected: Projected) -> None:
+    """Settings are asserted, not assumed."""
+    projected.configure("within=0.01", UNCOMMITTED.rpartition("ConsumerThread.check_reader")[0])
+    worker = projected.start(wait=False)
+    assert worker.ended(120) == 2, worker.log
+    assert "isolation level" in worker.log

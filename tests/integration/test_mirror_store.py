@@ -1,0 +1,307 @@
+"""A mirror on a real MongoDB: every event is there once, whole, whatever was told twice or broke in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson.decimal128 import Decimal128
+from pymongo import DESCENDING, IndexModel
+
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.projections.block import Applied, Rules
+from tailrace.projections.event import Event, read
+from tailrace.projections.handlers import Handlers, Handling
+from tailrace.projections.lane import Lane
+from tailrace.projections.letters import Failure
+from tailrace.projections.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
+from tailrace.projections.mirror_store import MirrorStore
+from tailrace.projections.settings import Settings
+from tailrace.projections.store import Outcome, Partition
+from tailrace.stack import MongoServer
+
+PLACE = Partition("transactions", 0)
+NONCES = IndexModel([("payload.sender", 1), ("payload.nonce", 1)], unique=True)
+FIVE = [
+    IndexModel([("payload.sender", 1), ("arrived", DESCENDING)]),
+    IndexModel([("arrived", DESCENDING)]),
+    IndexModel([("payload.status", 1), ("arrived", DESCENDING)]),
+    IndexModel([("type", 1), ("arrived", DESCENDING)]),
+    IndexModel([("payload.sender", 1), ("payload.nonce", 1)]),
+]
+
+
+@pytest.fixture
+def place() -> str:
+    """A database of its own, and the projection's name: fail points go by it."""
+    return f"test_{uuid.uuid4().hex[:12]}"
+
+
+@asynccontextmanager
+async def opened(mongo: MongoServer, place: str, *indexes: IndexModel) -> AsyncIterator[MirrorStore]:
+    store = MirrorStore(mongo.uri, place, "transactions", indexes=indexes)
+    await store.open(place)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def event(offset: int, *, sender: str = "a", nonce: int | None = None, value: bytes | None = None) -> Event:
+    payload = json.dumps({"sender": sender, "nonce": offset if nonce is None else nonce}).encode()
+    headers = [("id", f"t-{offset}".encode()), ("type", b"Transferred"), ("position", b"0/16"), ("timestamp", b"1700")]
+    return read(PLACE, offset, sender.encode(), payload if value is None else value, headers, 1)
+
+
+class Around:
+    """What a lane needs: here, somebody who remembers."""
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[str, Failure]] = []
+        self.applied: list[Applied] = []
+        self.errors: list[BaseException] = []
+
+    async def set_aside(self, event: Event, failure: Failure) -> None:
+        self.letters.append((event.id, failure))
+
+    def committed(self, lane: Lane, applied: Applied) -> None:
+        self.applied.append(applied)
+
+    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
+        if error is not None:
+            self.errors.append(error)
+
+    def pause(self, lane: Lane) -> None: ...
+
+    def resume(self, lane: Lane) -> None: ...
+
+
+async def through(store: MirrorStore, place: str, events: Sequence[Event], start: int = 0) -> Around:
+    """The way of a worker, but retries do not wait."""
+    around = Around()
+    handlers = Handlers(mirror_decode)
+    handlers.add((), Handling(mirror_handler, None, deletes=False))
+    rules = Rules(place, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
+
+    async def at_once(seconds: float) -> None: ...
+
+    lane = Lane(PLACE, start, store, rules, around, sleep=at_once)
+    await lane.settle(events)
+    return around
+
+
+def mirrored(mongo: MongoServer, place: str) -> list[dict[str, Any]]:
+    with mongo.client(tz_aware=True) as client:
+        return list(client[place].transactions.find(sort=[("offset", 1)]))
+
+
+def offsets(documents: Sequence[dict[str, Any]]) -> list[int]:
+    return [each["offset"] for each in documents]
+
+
+def fail(mongo: MongoServer, place: str, times: int, **how: Any) -> None:
+    with mongo.client() as client:
+        client.admin.command(
+            "configureFailPoint", "failCommand", mode={"times": times}, data={"appName": f"tailrace {place}", **how}
+        )
+
+
+def test_a_document_holds_the_whole_event(mongo: MongoServer, place: str) -> None:
+    told = event(7, value=b'{"sender": "a",  "fee": 18446744073709551615, "tags": [1, {"x": null}]}')
+
+    async def scenario() -> None:
+        async with opened(mongo, place, *FIVE) as store:
+            await through(store, place, [told])
+            assert await store.positions() == {PLACE: 8}
+
+    before = datetime.now(UTC).replace(microsecond=0)
+    asyncio.run(scenario())
+    (document,) = mirrored(mongo, place)
+    assert before <= document.pop("arrived") <= datetime.now(UTC)
+    assert document == {
+        "_id": "t-7",
+        "type": "Transferred",
+        "key": b"a",
+        "topic": "transactions",
+        "partition": 0,
+        "offset": 7,
+        "position": "0/16",
+        "event_time": datetime.fromtimestamp(1.7, UTC),
+        "headers": [{"name": name, "value": value} for name, value in told.headers],
+        "payload": {"sender": "a", "fee": Decimal128("18446744073709551615"), "tags": [1, {"x": None}]},
+        "raw": told.value,
+    }
+    headers = [(each["name"], each["value"]) for each in document["headers"]]
+    again = read(PLACE, 7, document["key"], document["raw"], headers, 1)
+    assert again == event(7, value=told.value)
+    with mongo.client() as client:
+        assert len(client[place].transactions.index_information()) == 1 + len(FIVE)
+
+
+def test_a_payload_that_is_no_json_and_a_tombstone_are_kept_too(mongo: MongoServer, place: str) -> None:
+    tombstone = read(PLACE, 1, b"a", None, [("id", b"gone")], 1)
+
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            around = await through(store, place, [event(0, value=b"\xff\x00not json"), tombstone])
+            assert around.letters == []
+
+    asyncio.run(scenario())
+    assert [(each["payload"], each["raw"]) for each in mirrored(mongo, place)] == [
+        (None, b"\xff\x00not json"),
+        (None, None),
+    ]
+
+
+def test_what_is_told_twice_is_there_once(mongo: MongoServer, place: str) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            await through(store, place, [event(offset) for offset in range(3)])
+            await store.reset({PLACE: 0})
+            around = await through(store, place, [event(offset) for offset in range(6)])
+            assert around.errors == []
+            assert await store.positions() == {PLACE: 6}
+
+    asyncio.run(scenario())
+    assert offsets(mirrored(mongo, place)) == list(range(6))
+
+
+def test_cut_off_between_the_documents_and_the_offset(mongo: MongoServer, place: str) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            await through(store, place, [event(0)])
+            # The driver by itself asks twice.
+            fail(mongo, place, 2, failCommands=["update"], closeConnection=True)
+            around = await through(store, place, [event(1), event(2)], 1)
+            assert [store.is_away(error) for error in around.errors] == [True]
+            assert await store.positions() == {PLACE: 3}
+
+    asyncio.run(scenario())
+    assert offsets(mirrored(mongo, place)) == [0, 1, 2]
+
+
+def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(mongo: MongoServer, place: str) -> None:
+    class Died(Exception):
+        pass
+
+    async def dies(store: MirrorStore) -> None:
+        async with store.transaction(PLACE) as transaction:
+            await transaction.position()
+            await mirror_handler(event(0), transaction.effects)
+            await transaction.flush()
+            await transaction.advance(1)
+            raise Died
+
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            with pytest.raises(Died):
+                await dies(store)
+            assert await store.positions() == {}
+            assert offsets(mirrored(mongo, place)) == [0]
+            await through(store, place, [event(0), event(1)])
+            assert await store.positions() == {PLACE: 2}
+
+    asyncio.run(scenario())
+    assert offsets(mirrored(mongo, place)) == [0, 1]
+
+
+def test_a_majority_that_is_late_holds_the_offset_back(mongo: MongoServer, place: str) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            await through(store, place, [event(0)])
+            late = {"code": 64, "errmsg": "waiting for replication timed out", "errInfo": {"wtimeout": True}}
+            # Once with documents that are new, once with documents that are there, on one server at least.
+            fail(mongo, place, 2, failCommands=["insert"], writeConcernError=late)
+            around = await through(store, place, [event(1)], 1)
+            assert [store.is_away(error) for error in around.errors] == [True, True]
+            assert await store.positions() == {PLACE: 2}
+
+    asyncio.run(scenario())
+    assert offsets(mirrored(mongo, place)) == [0, 1]
+
+
+def test_a_document_that_breaks_another_unique_index_is_not_dropped_silently(mongo: MongoServer, place: str) -> None:
+    events = [event(0), event(1), event(2, nonce=0), event(3), event(1)]
+
+    async def scenario() -> None:
+        async with opened(mongo, place, NONCES) as store:
+            around = await through(store, place, events[:4])
+            ((name, failure),) = around.letters
+            assert name == "t-2"
+            assert failure.reason is Reason.PERMANENT_FAILURE
+            assert "payload.nonce" in failure.explanation
+            assert sum(each.outcomes.get(Outcome.DEAD, 0) for each in around.applied) == 1
+            assert await store.positions() == {PLACE: 4}
+
+    asyncio.run(scenario())
+    assert offsets(mirrored(mongo, place)) == [0, 1, 3]
+
+
+def test_the_same_index_broken_among_duplicates_is_seen(mongo: MongoServer, place: str) -> None:
+    async def tell(store: MirrorStore, *events: Event) -> None:
+        async with store.transaction(PLACE) as transaction:
+            await transaction.position()
+            for each in events:
+                each.data = mirror_decode(each)
+                await mirror_handler(each, transaction.effects)
+            await transaction.advance(events[-1].offset + 1)
+
+    async def scenario() -> None:
+        async with opened(mongo, place, NONCES) as store:
+            await tell(store, event(0), event(1))
+            with pytest.raises(Rejected):
+                await tell(store, event(0), event(1), event(2, nonce=1))
+            assert await store.positions() == {PLACE: 2}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("elsewhere", [5, 1, None])
+def test_an_offset_that_somebody_else_has_stored_is_not_undone(
+    mongo: MongoServer, place: str, elsewhere: int | None
+) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store, opened(mongo, place) as other:
+            await store.reset({PLACE: 2})
+            late = store.transaction(PLACE)
+            transaction = await late.__aenter__()
+            assert await transaction.position() == 2
+            await other.reset({PLACE: elsewhere})
+            await transaction.advance(3)
+            (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
+            assert isinstance(error, Exception)
+            assert store.is_away(error)
+            assert (await store.positions()).get(PLACE) == elsewhere
+
+    asyncio.run(scenario())
+
+
+def test_of_two_that_begin_one_stores_its_offset(mongo: MongoServer, place: str) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store:
+            late = store.transaction(PLACE)
+            transaction = await late.__aenter__()
+            assert await transaction.position() is None
+            await through(store, place, [event(0), event(1)])
+            await transaction.advance(1)
+            (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
+            assert isinstance(error, Exception)
+            assert store.is_away(error)
+            assert await store.positions() == {PLACE: 2}
+
+    asyncio.run(scenario())
+
+
+def test_versions_are_refused(mongo: MongoServer, place: str) -> None:
+    async def scenario() -> None:
+        async with opened(mongo, place) as store, store.transaction(PLACE) as transaction:
+            with pytest.raises(ConfigError, match="versions"):
+                await transaction.entities(["a"])
+
+    asyncio.run(scenario())

@@ -1,0 +1,59 @@
+"""The MongoDB store fulfils the contract of stores."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from store_contract import StoreContract
+from store_scenes import Stores
+from tailrace.projections.mongo_effects import MongoEffects
+from tailrace.projections.mongo_store import MongoStore
+from tailrace.stack import MongoServer, Source, TcpProxy
+
+
+class MongoStores:
+    def __init__(self, server: MongoServer, proxy: TcpProxy) -> None:
+        self._server = server
+        self._proxy = proxy
+        self._database = f"test_{uuid.uuid4().hex[:12]}"
+
+    def new(self) -> MongoStore:
+        return MongoStore(self._server.uri, self._database, collections={"things": []})
+
+    def write(self, effects: MongoEffects, key: str, value: str) -> None:
+        effects.upsert("things", {"_id": key}, {"value": value})
+
+    async def written(self) -> dict[str, str]:
+        def look() -> dict[str, str]:
+            with self._server.client() as client:
+                return {each["_id"]: each["value"] for each in client[self._database].things.find()}
+
+        return await asyncio.to_thread(look)
+
+    async def cut(self) -> None:
+        """A transaction outlives its connection, and ends with its session: both go, as in an election."""
+
+        def kill() -> None:
+            with self._server.client() as client:
+                client.admin.command("killAllSessions", [])
+
+        await asyncio.to_thread(kill)
+        self._proxy.cut()
+
+
+@pytest.fixture(scope="module")
+def wired() -> Iterator[tuple[MongoServer, TcpProxy]]:
+    """A server of its own, since others' sessions must not be killed."""
+    with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+        server.advertise(proxy.port)
+        yield server, proxy
+
+
+class TestMongoStore(StoreContract):
+    @pytest.fixture
+    def stores(self, wired: tuple[MongoServer, TcpProxy]) -> Stores:
+        return MongoStores(*wired)

@@ -1,0 +1,331 @@
+"""A projection in Postgres: the contract of stores, its connections, its schema, and how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from store_contract import StoreContract
+from store_scenes import P0, P1, Boom, Stores, again, in_loop, mark, marker, opened, still_waits
+from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable
+from tailrace.projections.postgres_effects import PostgresEffects
+from tailrace.projections.postgres_store import PostgresStore
+from tailrace.projections.store import EntityState, Partition
+from tailrace.sqlname import quote, quote_table
+from tailrace.stack import wait_until
+from tailrace.stack.ports import free_port
+
+THINGS = "CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, value text NOT NULL)"
+OURS = """
+    SELECT pid, wait_event FROM pg_stat_activity
+    WHERE application_name LIKE 'tailrace %' AND datname = current_database()
+"""
+KIT = {"tailrace_offsets", "tailrace_markers", "tailrace_entities", "tailrace_waiting", "tailrace_horizon"}
+
+
+class PostgresStores:
+    def __init__(self, dsn: str, schema: str = "", tables: str = THINGS) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.tables = tables
+
+    def new(self) -> PostgresStore:
+        return PostgresStore(self.dsn, schema=self.schema, tables=self.tables)
+
+    def write(self, effects: PostgresEffects, key: str, value: str) -> None:
+        effects.upsert("things", {"key": key}, {"value": value})
+
+    async def written(self) -> dict[str, str]:
+        place = quote_table(f"{quote(self.schema or 'public')}.things")
+        return dict(self.ask(f"SELECT key, value FROM {place}"))
+
+    async def cut(self) -> None:
+        self.ask(f"SELECT pg_terminate_backend(pid) FROM ({OURS}) AS ours")
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def stores(database: str) -> PostgresStores:
+    return PostgresStores(database)
+
+
+class TestPostgresStore(StoreContract):
+    @pytest.fixture
+    def stores(self, database: str) -> Stores:
+        return PostgresStores(database, schema='Read "Models"')
+
+
+def tables_of(stores: PostgresStores, schema: str) -> set[str]:
+    return {name for (name,) in stores.ask(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")}
+
+
+@in_loop
+async def test_a_schema_holds_all_tables_and_public_is_still_in_reach(database: str) -> None:
+    stores = PostgresStores(database, schema="views")
+    stores.ask("CREATE TABLE public.rates (currency text); INSERT INTO rates VALUES ('EUR')")
+    async with opened(stores) as store, store.transaction(P0) as transaction:
+        assert await transaction.effects.fetch_one("SELECT currency FROM rates") == {"currency": "EUR"}
+    assert tables_of(stores, "views") == KIT | {"things"}
+    assert tables_of(stores, "public") == {"rates"}
+
+
+@in_loop
+async def test_another_schema_takes_the_place_of_the_first_under_a_worker(database: str) -> None:
+    stores, rebuilt = PostgresStores(database, schema="views"), PostgresStores(database, schema="views_new")
+    async with opened(stores) as store:
+        for offset in range(12):  # until its statements are prepared
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                stores.write(transaction.effects, "old", str(offset))
+                await transaction.advance(offset)
+        async with opened(rebuilt) as other, other.transaction(P0) as transaction:
+            await transaction.position()
+            rebuilt.write(transaction.effects, "new", "a")
+            await transaction.advance(1000)
+        stores.ask("BEGIN; ALTER SCHEMA views RENAME TO views_old; ALTER SCHEMA views_new RENAME TO views; COMMIT")
+        async with store.transaction(P0) as transaction:
+            assert await transaction.position() == 1000
+            stores.write(transaction.effects, "newer", "b")
+        assert await stores.written() == {"new": "a", "newer": "b"}
+
+
+@in_loop
+async def test_many_workers_open_at_once(database: str) -> None:
+    stores = PostgresStores(database, "views", f"{THINGS}; CREATE TABLE IF NOT EXISTS more ()")
+    workers = [stores.new() for _ in range(8)]
+    try:
+        await asyncio.gather(*(worker.open("orders") for worker in workers))
+    finally:
+        await asyncio.gather(*(worker.close() for worker in workers))
+    assert tables_of(stores, "views") == KIT | {"things", "more"}
+
+
+@in_loop
+async def test_a_role_that_may_not_create_runs_on_tables_made_for_it(database: str) -> None:
+    owner = PostgresStores(database, schema="views")
+    role = database.split("dbname=")[1].split(maxsplit=1)[0]
+    async with opened(owner):
+        pass
+    owner.ask(f"""
+        CREATE ROLE {role} LOGIN PASSWORD 'secret-word'; GRANT USAGE ON SCHEMA views TO {role};
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA views TO {role}""")
+    try:
+        limited = make_conninfo(database, user=role, password="secret-word")
+        async with opened(PostgresStores(limited, schema="views", tables="")) as store:
+            assert await mark(store, marker("a")) == {"a"}
+        with pytest.raises(AccessRefused, match="permission denied") as caught:
+            await PostgresStore(limited, schema="elsewhere").open("orders")
+        assert "secret-word" not in str(caught.value)
+    finally:
+        owner.ask(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@in_loop
+async def test_errors_of_opening_say_what_to_do_and_no_secret(database: str) -> None:
+    cases: list[tuple[str, str, type[Exception]]] = [
+        (make_conninfo(database, password="secret-word"), "", AccessRefused),
+        (make_conninfo(database, dbname="nowhere"), "", AccessRefused),
+        (make_conninfo(database, port=free_port(), password="secret-word"), "", StoreUnavailable),
+        ("postgresql://me:secret-word%zz@localhost/x", "", ConfigError),
+        ("host=localhost secret-word", "", ConfigError),
+        (database, "CREATE TABEL x ()", ConfigError),
+    ]
+    for dsn, tables, kind in cases:
+        store = PostgresStore(dsn, tables=tables)
+        with pytest.raises(kind) as caught:
+            await store.open("orders")
+        assert "secret-word" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert store.is_away(caught.value) == (kind is StoreUnavailable)
+        await store.close()
+
+
+@in_loop
+async def test_sessions_are_durable_bounded_and_named(database: str) -> None:
+    eager = make_conninfo(
+        database, options="-c synchronous_commit=off -c default_transaction_isolation=serializable -c lock_timeout=7s"
+    )
+    async with opened(PostgresStores(eager), "my orders") as store, store.transaction(P0) as transaction:
+        for setting, value in {
+            "synchronous_commit": "on",
+            "transaction_isolation": "read committed",
+            "lock_timeout": "7s",
+            "idle_in_transaction_session_timeout": "5min",
+            "application_name": "tailrace my orders",
+        }.items():
+            assert await transaction.effects.fetch_one("SELECT current_setting(%s) AS it", [setting]) == {"it": value}
+
+
+@in_loop
+async def test_a_backend_killed_in_mid_statement_is_away(stores: PostgresStores) -> None:
+    async def work() -> None:
+        async with store.transaction(P0) as transaction:
+            await transaction.position()
+            await transaction.advance(5)
+            stores.write(transaction.effects, "row", "lost")
+            await transaction.effects.execute("SELECT pg_sleep(600)")
+
+    async with opened(stores) as store:
+        task = asyncio.create_task(work())
+        sleeping = f"{OURS} AND wait_event = 'PgSleep'"
+        await asyncio.to_thread(wait_until, lambda: bool(stores.ask(sleeping)), 60, what="the statement")
+        await stores.cut()
+        with pytest.raises(psycopg.OperationalError) as caught:
+            await task
+        assert store.is_away(caught.value)
+        assert await store.positions() == {}
+        assert await stores.written() == {}
+
+
+@in_loop
+async def test_after_the_server_was_away_no_session_of_before_is_used(stores: PostgresStores) -> None:
+    together = asyncio.Barrier(4)
+
+    async def work(number: int) -> None:
+        async with store.transaction(Partition("orders", number)) as transaction:
+            await transaction.position()
+            await together.wait()
+
+    async with opened(stores) as store:
+        await asyncio.gather(*(work(number) for number in range(4)))
+        await stores.cut()
+        with pytest.raises(psycopg.OperationalError) as caught:
+            await mark(store, marker("a"))
+        assert store.is_away(caught.value)
+        await asyncio.gather(*(work(number) for number in range(4)))
+
+
+@in_loop
+async def test_as_many_sessions_as_work_at_once(stores: PostgresStores) -> None:
+    async with opened(stores) as store:
+        for number in range(20):
+            await mark(store, marker(str(number)), partition=Partition("orders", number))
+        assert len(stores.ask(OURS)) == 1
+
+
+@in_loop
+async def test_a_deadlock_heals_by_trying_again(stores: PostgresStores) -> None:
+    together = asyncio.Barrier(2)
+    met: set[Partition] = set()
+
+    async def work(place: Partition, *keys: str) -> None:
+        async with store.transaction(place) as transaction:
+            await transaction.position()
+            for key in keys:
+                await transaction.effects.execute("UPDATE things SET value = value || 'x' WHERE key = %s", [key])
+                if place not in met:
+                    met.add(place)
+                    await together.wait()
+
+    async with opened(stores) as store:
+        stores.ask("INSERT INTO things VALUES ('a', ''), ('b', '')")
+        await asyncio.gather(
+            again(store, lambda: work(P0, "a", "b")),
+            again(store, lambda: work(P1, "b", "a")),
+        )
+        assert await stores.written() == {"a": "xx", "b": "xx"}
+
+
+@pytest.mark.parametrize(
+    ("make", "away"),
+    [
+        (psycopg.errors.SerializationFailure, True),
+        (psycopg.errors.LockNotAvailable, True),
+        (psycopg.errors.CrashShutdown, True),
+        (psycopg.errors.TooManyConnections, True),
+        (psycopg.errors.ReadOnlySqlTransaction, True),
+        (psycopg.errors.ConnectionTimeout, True),
+        (psycopg.errors.UniqueViolation, False),
+        (psycopg.errors.NumericValueOutOfRange, False),
+        (psycopg.errors.UndefinedTable, False),
+        (psycopg.errors.QueryCanceled, False),
+        (psycopg.errors.InFailedSqlTransaction, False),
+    ],
+)
+def test_which_errors_are_away(make: Callable[[str], Exception], away: bool) -> None:
+    assert PostgresStore("").is_away(make("it failed")) is away
+
+
+@in_loop
+async def test_an_error_that_a_handler_keeps_to_itself_is_no_commit(stores: PostgresStores) -> None:
+    async with opened(stores) as store:
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="went on") as caught:  # noqa: PT012
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                await transaction.advance(1)
+                with pytest.raises(psycopg.errors.DivisionByZero):
+                    await transaction.effects.execute("SELECT 1 / 0")
+        assert not store.is_away(caught.value)
+        assert await store.positions() == {}
+
+
+@in_loop
+async def test_a_handler_cannot_end_the_transaction(stores: PostgresStores) -> None:
+    async with opened(stores) as store:
+        with pytest.raises(psycopg.ProgrammingError, match="forbidden"):  # noqa: PT012
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                await transaction.advance(1)
+                await (await transaction.effects.connection()).commit()
+        with pytest.raises(RuntimeError, match="rolled"):  # noqa: PT012
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                await transaction.advance(1)
+                raise psycopg.Rollback
+        assert await store.positions() == {}
+
+
+@in_loop
+async def test_a_constraint_that_is_checked_at_the_commit(database: str) -> None:
+    late = "value text REFERENCES things DEFERRABLE INITIALLY DEFERRED"
+    stores = PostgresStores(database, tables=f"CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, {late})")
+    async with opened(stores) as store:
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):  # noqa: PT012
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                await transaction.advance(1)
+                stores.write(transaction.effects, "a", "nobody")
+                await transaction.flush()
+        assert await store.positions() == {}
+
+
+@in_loop
+async def test_an_entity_in_two_partitions_has_one_writer_at_a_time(stores: PostgresStores) -> None:
+    async def late() -> dict[str, EntityState]:
+        async with store.transaction(P1) as transaction:
+            await transaction.position()
+            return await transaction.entities(["o-1"])
+
+    async with opened(stores) as store:
+        async with store.transaction(P0) as transaction:
+            await transaction.save_entities({"o-1": EntityState(1, deleted=False)})
+        async with store.transaction(P0) as transaction:
+            await transaction.position()
+            await transaction.entities(["o-1"])
+            task = asyncio.create_task(late())
+            assert await still_waits(task)
+            await transaction.save_entities({"o-1": EntityState(2, deleted=False)})
+        assert await task == {"o-1": EntityState(2, deleted=False)}
+
+
+@in_loop
+async def test_pruning_does_not_wait_for_a_transaction_and_takes_nothing_from_it(stores: PostgresStores) -> None:
+    async with opened(stores) as store:
+        await mark(store, marker("a", 10), marker("b", 10))
+        with pytest.raises(Boom):  # noqa: PT012
+            async with store.transaction(P0) as transaction:
+                await transaction.position()
+                assert await transaction.mark([marker("a", 10), marker("c", 10)]) == {"c"}
+                assert await store.prune(100, 10) == 1
+                assert await transaction.horizon() == 100
+                raise Boom
+        assert await mark(store, marker("a", 10), marker("b", 10)) == {"b"}

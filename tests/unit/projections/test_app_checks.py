@@ -1,0 +1,124 @@
+"""What an app is refused for, before it reads anything. That it is asked at all, `test_projection_app.py` shows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import pytest
+from faust.serializers import codecs
+
+from tailrace.errors import ConfigError
+from tailrace.projections.app import ProjectionApp, projection_app
+from tailrace.projections.app_checks import check_app, problems
+from tailrace.projections.reading import Unguided
+
+
+class Owner(Unguided):
+    """Owns the topic `orders`."""
+
+    def owns(self, topic: str) -> bool:
+        return topic == "orders"
+
+
+def made(**settings: Any) -> ProjectionApp:
+    app = projection_app("play", **settings)
+    app.guide = Owner()
+    return app
+
+
+async def nothing(stream: Any) -> None:
+    pass
+
+
+def test_the_defaults_are_fine() -> None:
+    app = made()
+    app.agent(app.topic("orders"))(nothing)
+    assert list(problems(app)) == []
+    check_app(app)
+
+
+def test_what_the_defaults_are() -> None:
+    conf = made(broker="kafka://one:1;kafka://two:2").conf
+    assert [(url.host, url.port) for url in conf.broker_consumer] == [("one", 1), ("two", 2)]
+    assert conf.broker_session_timeout < conf.broker_request_timeout
+    assert (conf.key_serializer, conf.value_serializer) == ("raw", "raw")
+    assert conf.topic_disable_leader
+    assert not conf.topic_allow_declare
+    assert not conf.stream_wait_empty
+    assert not conf.web_enabled
+
+
+def test_settings_of_faust_are_passed_on() -> None:
+    assert made(consumer_group_instance_id="one").conf.consumer_group_instance_id == "one"
+    assert made(broker_session_timeout=20).conf.broker_session_timeout == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"processing_guarantee": "exactly_once"}, "exactly_once"),
+        ({"stream_wait_empty": True}, "stream_wait_empty"),
+        ({"web_enabled": True}, "web server"),
+        ({"broker": "confluent://localhost"}, "kafka://"),
+        ({"key_serializer": "pickle"}, "key_serializer is pickle"),
+        ({"value_serializer": "json|pickle"}, "value_serializer is pickle"),
+        ({"value_serializer": "pickle_restricted"}, "value_serializer is pickle"),
+        ({"value_serializer": codecs.pickle()}, "value_serializer is pickle"),
+    ],
+)
+def test_a_setting_is_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_app(_unwarned(lambda: made(**settings)))
+    assert told in caught.value.what
+    assert caught.value.why
+    assert caught.value.remedy
+
+
+def test_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCESSING_GUARANTEE", "exactly_once")
+    with pytest.raises(ConfigError, match="exactly_once"):
+        check_app(made())
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 2}, {"isolated_partitions": True}])
+def test_an_agent_with_several_tasks_is_refused_on_a_topic_of_projections_only(options: dict[str, Any]) -> None:
+    app = made()
+    app.agent(app.topic("others"), name="others", **options)(nothing)
+    assert list(problems(app)) == []
+    app.agent(app.topic("orders"), name="several", **options)(nothing)
+    assert [problem.what for problem in problems(app)] == ["play: the agent several reads orders with several tasks"]
+
+
+def test_pickle_is_refused_on_every_topic_and_table() -> None:
+    app = made()
+
+    def declare() -> None:
+        app.agent(app.topic("others", value_serializer="pickle"), name="others")(nothing)
+
+        class Count(faust.Record, serializer="pickle"):
+            count: int
+
+        app.Table("counts", value_type=Count)
+
+    _unwarned(declare)
+    assert [problem.what for problem in problems(app)] == [
+        "play: the value serializer of others is pickle",
+        "play: the value serializer of table counts is pickle",
+    ]
+
+
+def test_a_server_given_to_faust_is_refused() -> None:
+    app = made()
+    app.web_server(faust.Service)
+    with pytest.raises(ConfigError, match="web server"):
+        check_app(app)
+
+
+def _unwarned(act: Callable[[], Any]) -> Any:
+    """Faust itself warns of pickle."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return act()
