@@ -173,3 +173,41 @@ def test_a_gap_that_stays_ends_in_the_dead_letters(projected: Projected) -> None
         }
     )
     wait_until(lambda: projected.state() == {"k": [one, two, three]}, 120, what="the redriven one")
+
+
+def test_made_anew_beside_the_old_one_while_that_goes_on(projected: Projected) -> None:
+    """The handler was wrong; the new one is filled from the start, and takes the place of the old one whole."""
+    projected.publish(*({"key": f"k-{n % 4}"} for n in range(40)))
+    live = projected.start()
+    projected.caught_up()
+    projected.execute("UPDATE history SET ids = ARRAY['wrong'] || ids")
+    rebuilder = projected.start("--rebuild", wait=False)
+    for _ in range(10):
+        projected.publish(*({"key": f"k-{n % 4}"} for n in range(10)))
+    assert rebuilder.ended(180) == 0, rebuilder.log
+    assert '"rebuilt"' in rebuilder.log
+    projected.publish(*({"key": f"k-{n % 4}"} for n in range(10)))
+    projected.caught_up()
+    assert live.running, live.log
+    schemas = projected.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE %s", f"{projected.name}%")
+    assert schemas == [(projected.name,)]
+
+
+def test_killed_while_it_is_made_anew_it_goes_on(projected: Projected) -> None:
+    projected.configure("events=5, within=0.01")
+    projected.publish(*({"key": f"k-{n % 4}"} for n in range(60)))
+    worker = projected.start()
+    projected.caught_up()
+    assert worker.stop(30) == 0
+    # Behind the last event, where only the end of its transaction stands.
+    assert projected.command("--reset", "latest", "--yes").returncode == 0
+    before = projected.state()
+    killed = projected.start("--rebuild", kill="projection-committed:3", wait=False)
+    assert killed.ended(120) == -9, killed.log
+    assert projected.state() == before
+    rebuilder = projected.start("--rebuild", wait=False)
+    assert rebuilder.ended(180) == 0, rebuilder.log
+    assert projected.state() == before
+    projected.start()
+    projected.publish({"key": "k-0"})
+    projected.caught_up()

@@ -29,6 +29,7 @@ def project(
         help="Set it to earliest, latest or a time, and end. Only shows, without --yes.",
     ),
     prune: bool = typer.Option(False, "--prune", help="Prune markers older than they are kept, and end."),
+    rebuild: bool = typer.Option(False, "--rebuild", help="Make it anew beside itself, swap when caught up, and end."),
     projection: str | None = typer.Option(None, "--projection", help="Which one, if the app has several."),
     yes: bool = typer.Option(False, "--yes", help="Do what --reset shows."),
 ) -> None:
@@ -45,6 +46,8 @@ def project(
         tailrace project shop.projections --log-json
 
         tailrace project shop.projections:app --reset 2026-11-01T14:05Z --yes
+
+        tailrace project shop.projections:app --rebuild
     """
     logs.configure(as_json=log_json)
     found = load_app(app)
@@ -56,6 +59,11 @@ def project(
         if prune:
             project_acting.prune_markers(found)
         return
+    if rebuild:
+        from tailrace.cli.project_acting import chosen
+        from tailrace.projections.rebuilding import Rebuild
+
+        Rebuild(found, chosen(found, projection))
     log = logs.Log(app=found.conf.id)
     from tailrace.projections.worker import ProjectionWorker, tell_errors_once
 

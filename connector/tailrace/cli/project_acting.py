@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def reset(app: ProjectionApp, to: str, *, name: str | None, yes: bool) -> None:
     """Shows where each partition would be read on from, and does it if asked to."""
-    asyncio.run(_reset(app, _chosen(app, name), to, yes=yes))
+    asyncio.run(_reset(app, chosen(app, name), to, yes=yes))
 
 
 async def _reset(app: ProjectionApp, projection: Projection, to: str, *, yes: bool) -> None:
@@ -60,7 +60,8 @@ async def _prune(app: ProjectionApp) -> None:
         say(f"{projection.name}: {deleted} markers pruned")
 
 
-def _chosen(app: ProjectionApp, name: str | None) -> Projection:
+def chosen(app: ProjectionApp, name: str | None) -> Projection:
+    """The one that is meant."""
     names = [projection.name for projection in app.projections]
     if name is None and len(names) == 1:
         return app.projections[0]

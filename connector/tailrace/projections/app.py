@@ -15,9 +15,7 @@ import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
-from faust.streams import Stream
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
-from faust.types import StreamT
 from faust.types.transports import TransportT
 
 from tailrace import retry
@@ -25,7 +23,7 @@ from tailrace.projections.app_checks import check_app
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.reading import Guide, Unguided
 from tailrace.projections.store import Partition
-from tailrace.projections.transport import Consumer, Transport
+from tailrace.projections.transport import Consumer, Taker, Transport
 from tailrace.projections.upkeep import Caretaker
 
 if TYPE_CHECKING:
@@ -82,6 +80,12 @@ class ProjectionApp(faust.App):
         """The consumer, by what it can do for projections."""
         return cast(Consumer, self.consumer)
 
+    @property
+    def takers(self) -> dict[str, list[Taker]]:
+        """Who is given the records of which topic."""
+        topics = {topic for projection in self.projections for topic in projection.topics}
+        return {topic: [each.take for each in self.projections if topic in each.topics] for topic in topics}
+
     # What projections call.
 
     def register(self, projection: Projection) -> None:
@@ -89,15 +93,6 @@ class ProjectionApp(faust.App):
         self.projections.append(projection)
         if isinstance(self.guide, Unguided):
             self.guide = ProjectionGuide(self.projections)
-
-        async def read(stream: StreamT[Any]) -> None:
-            async for event in cast(Stream[Any], stream).noack().events():
-                message = event.message
-                if self.reader.is_current(message):
-                    projection.take(message.topic, message.partition, message.offset, message)
-
-        topic = self.topic(*projection.topics, key_serializer="raw", value_serializer="raw", acks=False)
-        self.agent(topic, name=f"projection-{projection.name}", concurrency=1)(read)
 
     def pause(self, partition: Partition, holder: object) -> None:
         """Reads no more of a partition until all who asked for it have called `resume`."""
@@ -118,6 +113,9 @@ class ProjectionApp(faust.App):
         self._caretaker = Caretaker(self)
         await self._caretaker.start()
         await super().on_start()
+        if self.takers:
+            # Only to be subscribed to: no stream is behind it.
+            self.topics.add(self.topic(*self.takers, acks=False))
 
     async def on_shutdown(self) -> None:
         """Called when nothing is read any more."""

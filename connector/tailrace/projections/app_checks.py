@@ -96,6 +96,13 @@ def _is_pickle(codec: Any) -> bool:  # noqa: ANN401 - a name, a codec or None
 
 def _agents(app: ProjectionApp) -> Iterator[ConfigError]:
     for agent in app.agents.values():
+        taken = [topic for topic in agent.get_topic_names() if topic in app.takers]
+        if taken:
+            yield ConfigError(
+                f"{app.conf.id}: the agent {agent.name} reads {', '.join(taken)}, as a projection does",
+                why="Its records go to the projection alone, and Faust keeps no account of them.",
+                remedy="Put the agent into an app of its own.",
+            )
         owned = [topic for topic in agent.get_topic_names() if app.guide.owns(topic)]
         if owned and (agent.concurrency > 1 or agent.isolated_partitions):
             yield ConfigError(

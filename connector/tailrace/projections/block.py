@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.event import Event, Teller, reread
+from tailrace.projections.event import Event, Teller, name, reread
 from tailrace.projections.handlers import Handlers, Handling
 from tailrace.projections.settings import Settings, key_of, version_header
 from tailrace.projections.store import EntityState, Marker, Outcome, Transaction, Waiting
@@ -132,7 +132,7 @@ class _Run:
     async def through(self, events: Sequence[Event]) -> None:
         """All of them, in order."""
         if self._rules.settings.on_replay == "skip":
-            events = [event for event in events if not event.is_replay]
+            events = [event for event in events if event.replay_id is None]
         if not events:
             return
         fresh = await self._mark(events)
@@ -145,7 +145,7 @@ class _Run:
             fresh.discard(event.id)
             culprit = event
             try:
-                if event.is_replay or event.redriven_for not in (None, self._rules.projection):
+                if event.replay_id is not None or event.redriven_for not in (None, self._rules.projection):
                     await self._require_remembered(event)
                 went_on = await self._one(event)
                 while went_on and (waited := self._successor(culprit)) is not None:
@@ -157,7 +157,8 @@ class _Run:
         await self._write_down()
 
     def _tell(self, event: Event) -> Event:
-        event.entity = self._rules.entity(event)
+        entity = self._rules.entity(event)
+        event.entity = None if entity is None else name(str(entity))
         event.version = self._rules.version(event)
         return event
 

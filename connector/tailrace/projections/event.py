@@ -6,6 +6,7 @@ are taken as they are: without an `id` the place in the topic names the event.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ REPLAY = "tailrace.replay"
 REDRIVEN_FOR = "tailrace.redriven.for"
 """The header that names the projection whose dead letter it was, if it was a projection's."""
 
+LONGEST_NAME = 500
+"""Of an event or an entity: Postgres takes 2,700 bytes into an index, MongoDB as much as one likes."""
 MOST_DIGITS = 15
 """Of a time in milliseconds."""
 
@@ -39,6 +42,8 @@ class Event:
     data: Any = None
     entity: str | None = None
     version: int | None = None
+    is_retold: bool = False
+    """Whether its projection is being made anew."""
     said: dict[str, bytes | None] = field(default_factory=dict, repr=False, compare=False)
     """The headers by name; of several of one name, the last."""
 
@@ -49,7 +54,7 @@ class Event:
     @property
     def is_replay(self) -> bool:
         """Whether history is being told again: ask before doing what cannot be undone, such as sending a mail."""
-        return REPLAY in self.said
+        return self.is_retold or REPLAY in self.said
 
     @property
     def replay_id(self) -> str | None:
@@ -91,6 +96,14 @@ def text(value: bytes) -> str:
     return value.decode(errors="replace").replace("\0", "\ufffd")
 
 
+def name(value: str) -> str:
+    """An id as any index takes it: what is longer than LONGEST_NAME is named by its hash."""
+    sound = value.encode(errors="replace").decode().replace("\0", "\ufffd")
+    if len(sound) <= LONGEST_NAME:
+        return sound
+    return f"{sound[:64]}… sha256:{hashlib.sha256(sound.encode()).hexdigest()}"
+
+
 def read(
     partition: Partition,
     offset: int,
@@ -101,11 +114,11 @@ def read(
 ) -> Event:
     """The event of one record, its payload not yet looked at."""
     said = dict(headers)
-    name = said.get("id") or said.get("ce_id")
+    told = said.get("id") or said.get("ce_id")
     kind = said.get("type") or said.get("ce_type")
     stamp = said.get("timestamp")
     return Event(
-        id=text(name) if name else f"{partition}@{offset}",
+        id=name(text(told)) if told else f"{partition}@{offset}",
         type=text(kind) if kind else "",
         key=key,
         value=value,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from tailrace import killpoint, retry
-from tailrace.errors import Halted, Reason, Rejected, TailraceError
+from tailrace.errors import ConfigError, Halted, Reason, Rejected, TailraceError
 from tailrace.projections.block import Applied, Failed, Moved, Rules, TooSlow, apply
 from tailrace.projections.event import Event, reread
 from tailrace.projections.letters import Failure
@@ -23,6 +23,8 @@ from tailrace.projections.versions import Turn, turn
 
 QUEUED_BLOCKS = 4
 """A lane that has more than this many blocks at hand asks for no more; it asks again below half of it."""
+CONFIG_ATTEMPTS = 2
+"""A table or a column that is not there may have been made just now."""
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
 
@@ -167,8 +169,9 @@ class Lane:
                 if verdict is None:
                     await self._sleep(retry.delay(attempts))
                     continue
-                if culprit.id in doomed:
-                    raise failed.error from None  # set aside, and the store cannot even pass over it
+                if culprit.id in doomed or isinstance(failed.error, ConfigError):
+                    # Set aside, and the store cannot even pass over it; or no event is to blame, but what was declared.
+                    raise failed.error from None
                 await self._give_up(culprit, verdict, failed.error, doomed)
                 attempts = 0
             else:
@@ -254,7 +257,7 @@ def judgement(error: Exception, attempts: int, most: int) -> Failure | None:
     """Why an event is given up; None if it is worth another try."""
     if isinstance(error, Rejected):
         return Failure(error.reason, error.explanation, error.remedy, attempts)
-    if attempts < most:
+    if attempts < (CONFIG_ATTEMPTS if isinstance(error, ConfigError) else most):
         return None
     if isinstance(error, TooSlow):
         reason, why = Reason.PROCESSING_TIMEOUT, str(error)

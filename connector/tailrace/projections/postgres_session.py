@@ -69,7 +69,7 @@ async def connect(dsn: str, name: str, schema: str) -> Session:
 def hang_up(session: Session) -> None:
     """Ends a session that another task may be waiting on.
 
-    To close it would close the file that the other task's event loop watches, and the task would wait for ever.
+    To close it would free a file number that the event loop still watches, and that the next connection may be given.
     """
     if not session.closed:
         with socket.socket(fileno=os.dup(session.fileno())) as twin:

@@ -15,10 +15,12 @@ from contextlib import asynccontextmanager
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from tailrace.errors import ConfigError
 from tailrace.projections import postgres_session
 from tailrace.projections.postgres_ddl import prepare
 from tailrace.projections.postgres_effects import PostgresEffects
 from tailrace.projections.postgres_session import Session, connect, hang_up, refusal
+from tailrace.projections.postgres_swap import NEXT, swap_schemas
 from tailrace.projections.postgres_table import Table
 from tailrace.projections.postgres_transaction import PostgresTransaction, horizon_of
 from tailrace.projections.postgres_values import array, numbers
@@ -124,6 +126,23 @@ class PostgresStore:
 
     def is_away(self, error: BaseException) -> bool:
         return postgres_session.is_away(error)
+
+    def beside(self) -> PostgresStore:
+        """The store of the same projection made anew, in a schema of its own."""
+        if not self._schema:
+            raise ConfigError(
+                "a projection can be made anew beside itself only if it has a schema of its own",
+                remedy="Give its PostgresStore a `schema`, or move its tables into one.",
+            )
+        return PostgresStore(self._dsn, schema=self._schema + NEXT, tables=self._ddl)
+
+    async def swap(self, name: str, reached: Mapping[Partition, int]) -> bool:
+        """Puts what was made beside in its place, if it is as far; see `rebuilding.py`."""
+        session = await connect(self._dsn, name, "")
+        try:
+            return await swap_schemas(session, self._schema, name, reached)
+        finally:
+            await session.close()
 
     @property
     def _opened(self) -> str:

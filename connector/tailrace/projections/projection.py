@@ -90,6 +90,8 @@ class Projection:
         self.letters = letters or f"{self.name}.dead-letters"
         self.start: Start = start
         self.outcomes: Counter[str] = Counter()
+        self.is_rebuilding = False
+        """Whether it is being made anew: to handlers, all of history is told again."""
         self.handlers = Handlers(decode)
         self.rules = Rules(
             self.name,
@@ -159,7 +161,9 @@ class Projection:
         lane = self.lanes.get(Partition(topic, partition))
         if lane is not None and offset >= lane.next:
             stamp = int((message.timestamp or 0) * 1000)
-            lane.put(read(lane.partition, offset, message.key, message.value, message.headers or (), stamp))
+            event = read(lane.partition, offset, message.key, message.value, message.headers or (), stamp)
+            event.is_retold = self.is_rebuilding
+            lane.put(event)
 
     def open_lane(self, partition: Partition, start: int) -> None:
         lane = Lane(partition, start, self.store, self.rules, self)

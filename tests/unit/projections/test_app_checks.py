@@ -122,3 +122,22 @@ def _unwarned(act: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return act()
+
+
+class Stub:
+    """A projection, as far as the app looks at it."""
+
+    topics = ("orders", "payments")
+
+    def take(self, topic: str, partition: int, offset: int, message: object) -> None:
+        pass
+
+
+def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
+    app = made()
+    app.projections.append(Stub())  # type: ignore[arg-type]
+    app.agent(app.topic("payments"), name="beside")(nothing)
+    assert [problem.what for problem in problems(app)] == [
+        "play: the agent beside reads payments, as a projection does"
+    ]
+    assert app.takers.keys() == {"orders", "payments"}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_store import MemoryStore
-from tailrace.errors import Halted, Reason, Rejected
+from tailrace.errors import ConfigError, Halted, Reason, Rejected
 from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.event import Event, read
 from tailrace.projections.handlers import Handlers, Handling
@@ -243,6 +243,26 @@ async def test_halt_stops_before_the_event() -> None:
     assert scene.history() == ["e0"]
     assert scene.store.records.offsets == {P0: 1}
     assert scene.letters == []
+
+
+@on_stage
+async def test_a_declaration_that_is_wrong_sets_no_event_aside() -> None:
+    scene = await opened()
+    scene.error = lambda: ConfigError("there is no table history")
+    scene.fails["e1"] = 99
+    with pytest.raises(ConfigError, match="no table"):
+        await scene.lane.settle([event(0), event(1), event(2)])
+    assert scene.history() == ["e0"]
+    assert scene.letters == []
+
+
+@on_stage
+async def test_ids_of_any_length_can_be_kept() -> None:
+    scene = await opened()
+    long = "x" * 10_000
+    await scene.lane.settle([event(0, id=long), event(1, id=long + "y"), event(2, id=long)])
+    assert len(scene.history()) == 2
+    assert all(len(each) < 600 for each in scene.store.outcomes())
 
 
 @on_stage
