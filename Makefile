@@ -8,7 +8,7 @@ FETCHED := $(VENV)/.fetched
 JOBS   ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo examples test check format bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -29,6 +29,10 @@ $(STACK): $(READY)
 demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, two connectors killed twice, a verdict
 	@$(BIN)/tailrace demo
 
+examples: $(STACK) ## Two projections on real servers, disturbed, and compared with the outbox
+	@$(BIN)/python -m examples.run order_summary
+	@$(BIN)/python -m examples.run user_cards
+
 $(FETCHED): $(STACK) tests/fetched.py
 	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"
 	@$(BIN)/tailrace stack fetch --registry
@@ -48,11 +52,12 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, and what contracts cost
+bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what contracts cost, and projections
 	@$(BIN)/python -m benchmarks.drain
 	@$(BIN)/python -m benchmarks.contracts
 	@$(BIN)/python -m benchmarks.letters
 	@$(BIN)/python -m benchmarks.mongo
+	@$(BIN)/python -m benchmarks.projections
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

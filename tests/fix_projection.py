@@ -79,11 +79,11 @@ class Projected:
             future.result(30)
         self.configure()
 
-    def configure(self, settings: str = "within=0.01", more: str = "") -> None:
+    def configure(self, settings: str = "within=0.01", more: str = "", *, app: str = APP) -> None:
         """Writes the app; `settings` are arguments of `Projection`, `more` is put behind the handler."""
         self.module = f"app_{self.name}"
         (self.folder / f"{self.module}.py").write_text(
-            APP.format(
+            app.format(
                 name=self.name,
                 bootstrap=self.kafka.bootstrap,
                 topic=self.topic,

@@ -19,6 +19,7 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, serve
 from faust.types.transports import TransportT
 
 from tailrace import retry
+from tailrace.errors import ConfigError
 from tailrace.projections.app_checks import check_app
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.reading import Guide, Unguided
@@ -90,6 +91,12 @@ class ProjectionApp(faust.App):
 
     def register(self, projection: Projection) -> None:
         """Takes a projection in: its topics are read, each record is given to its `take`."""
+        if any(known.name == projection.name for known in self.projections):
+            raise ConfigError(
+                f"two projections of {self.conf.id} have the name {projection.name}",
+                why="They would share their offsets and markers, and each would leave out what the other has done.",
+                remedy="Give one of them another `name`.",
+            )
         self.projections.append(projection)
         if isinstance(self.guide, Unguided):
             self.guide = ProjectionGuide(self.projections)

@@ -1,7 +1,8 @@
 """A ready-made projection: every event of a topic as a document of a MongoDB collection.
 
-With it go a `MirrorStore`, and a projection of `BATCH` events within `FLUSH_SECONDS` that is decoded by `mirror_decode`
-and handled by `mirror_handler`.
+    archive = mirror(app, "shop.orders", store=MirrorStore("mongodb://localhost/?replicaSet=rs0", "archive", "orders"))
+
+Documents go in unordered, many at once; one that is there already is as good as written.
 """
 
 from __future__ import annotations
@@ -14,15 +15,33 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from tailrace.errors import Rejected
+from tailrace.projections.app import ProjectionApp
 from tailrace.projections.decoding import parsed
 from tailrace.projections.event import Event
-from tailrace.projections.mirror_store import MirrorEffects
+from tailrace.projections.mirror_store import MirrorEffects, MirrorStore
 from tailrace.projections.mongo_server import Document
+from tailrace.projections.projection import Projection
 
 BATCH = 100
 FLUSH_SECONDS = 1.0
 BEYOND = 2**63
 """Integers of BSON are smaller than this."""
+
+
+def mirror(
+    app: ProjectionApp,
+    *topics: str,
+    store: MirrorStore,
+    name: str | None = None,
+    events: int = BATCH,
+    within: float = FLUSH_SECONDS,
+) -> Projection:
+    """A projection of the topics that keeps every event whole; so many go in at once, or what came `within` seconds."""
+    made = Projection(
+        app, *topics, store=store, name=name, decode=mirror_decode, events=events, within=within, keep_markers=None
+    )
+    made.on()(mirror_handler)
+    return made
 
 
 async def mirror_handler(event: Event, effects: MirrorEffects) -> None:

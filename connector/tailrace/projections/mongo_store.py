@@ -1,11 +1,11 @@
 """A projection that lives in MongoDB: its collections, and beside them what the kit keeps, in one transaction.
 
 Collections of the kit, shared by all projections of a database and told apart by `consumer_group`: `tailrace_offsets`,
-`tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`. Their `_id` is composed of what must be
-unique, so one event has one marker in each group and no further index is needed for that.
+`tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`, `tailrace_owners`. Their `_id` is
+composed of what must be unique, so one event has one marker in each group and no further index is needed for that.
 
-A worker that dies within a transaction leaves it open on the server, which ends it some time after
-`transactionLifetimeLimitSeconds` (60, and half as much again at most); as long, the next owner of the partition waits.
+Each partition has a session to itself. A worker that dies within a transaction leaves it open on the server; the next
+owner of the partition ends it after some seconds (`mongo_owners.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace.projections import mongo_server
 from tailrace.projections.mongo_offsets import OFFSETS, read_offsets, reset_offsets
+from tailrace.projections.mongo_owners import OWNERS, Evict, take_over
 from tailrace.projections.mongo_server import TIMEOUT, Client, Collections, Database, own
 from tailrace.projections.mongo_transaction import (
     ENTITIES,
@@ -43,6 +44,7 @@ OWN: Collections = {
         IndexModel([(GROUP, 1), ("topic", 1), ("partition", 1), ("since", 1)]),
     ],
     HORIZON: [],
+    OWNERS: [],
 }
 KEPT = [Outcome.DEAD.value, Outcome.WAITING.value]
 
@@ -60,6 +62,7 @@ class MongoStore:
         self._name = ""
         self._client: Client | None = None
         self._sessions: set[AsyncClientSession] = set()
+        self._idle: dict[Partition, tuple[AsyncClientSession, Evict]] = {}
 
     async def open(self, name: str) -> None:
         self._name = name
@@ -69,6 +72,7 @@ class MongoStore:
 
     async def close(self) -> None:
         client, self._client = self._client, None
+        self._idle.clear()
         if client is None:
             return
         for session in tuple(self._sessions):
@@ -78,21 +82,34 @@ class MongoStore:
 
     @asynccontextmanager
     async def transaction(self, partition: Partition) -> AsyncIterator[MongoTransaction]:
-        async with self._connected.start_session() as session:
+        idle = partition in self._idle
+        session, evict = self._idle.pop(partition) if idle else await self._new_session(partition)
+        self._sessions.add(session)
+        transaction: MongoTransaction | None = None
+        try:
             await begin(session)
-            self._sessions.add(session)
-            transaction = MongoTransaction(self._database, self._name, partition, session)
-            try:
-                yield transaction
-                await transaction.flush()
-            except BaseException:
-                await _roll_back(session)
-                raise
-            else:
-                await commit(session)
-            finally:
+            transaction = MongoTransaction(self._database, self._name, partition, session, evict)
+            yield transaction
+            await transaction.flush()
+            await commit(session)
+            self._idle[partition] = session, evict
+        except BaseException:
+            await _roll_back(session)
+            await session.end_session()
+            raise
+        finally:
+            if transaction is not None:
                 transaction.end()
-                self._sessions.discard(session)
+            self._sessions.discard(session)
+
+    async def _new_session(self, partition: Partition) -> tuple[AsyncClientSession, Evict]:
+        session = self._connected.start_session()
+        try:
+            evict = await take_over(self._connected, self._database, self._name, partition, session)
+        except BaseException:
+            await session.end_session()
+            raise
+        return session, evict
 
     async def positions(self) -> dict[Partition, int]:
         return await read_offsets(self._database, self._name)

@@ -21,6 +21,7 @@ from pymongo.read_concern import ReadConcern
 
 from tailrace.projections.mongo_effects import Conversation, MongoEffects
 from tailrace.projections.mongo_offsets import OFFSETS, offset_id
+from tailrace.projections.mongo_owners import Evict
 from tailrace.projections.mongo_server import (
     DURABLE,
     LOCK_TIMEOUT,
@@ -42,6 +43,8 @@ FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 LOCK_SECONDS = 120.0
 """Longer than a server lets a transaction live whose worker has died: 60 s by default, and it looks every 30 s."""
+EVICT_SECONDS = 5.0
+"""A transaction that is alive is done by then, or can as well be done again by its successor."""
 COMMIT_SECONDS = 60.0
 
 
@@ -71,7 +74,11 @@ async def commit(session: AsyncClientSession) -> None:
 class MongoTransaction:
     """For events of one partition of the projection `group`."""
 
-    def __init__(self, database: Database, group: str, partition: Partition, session: AsyncClientSession) -> None:
+    def __init__(
+        self, database: Database, group: str, partition: Partition, session: AsyncClientSession, evict: Evict
+    ) -> None:
+        """`evict` ends the transaction of the partition's owner before this one."""
+        self._evict = evict
         self._database = database
         self._group = group
         self._partition = partition
@@ -89,8 +96,9 @@ class MongoTransaction:
         return self._effects
 
     async def position(self) -> int | None:
-        deadline = time.monotonic() + LOCK_SECONDS
+        began = time.monotonic()
         pause = FIRST_PAUSE
+        evicted = False
         while True:
             try:
                 found = await self._ask(
@@ -101,8 +109,12 @@ class MongoTransaction:
                     upsert=True,
                 )
             except OperationFailure as error:
-                if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or time.monotonic() >= deadline:
+                waited = time.monotonic() - began
+                if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or waited >= LOCK_SECONDS:
                     raise
+                if waited >= EVICT_SECONDS and not evicted:
+                    evicted = True
+                    await self._evict()
             else:
                 return None if found is None else found.get("next_offset")
             # A new transaction, which will see what the other one did.

@@ -7,8 +7,8 @@
     async def placed(event, effects):
         effects.upsert("order_summary", {"order_id": event.data["id"]}, {"state": "placed"})
 
-It is an agent of the Faust app that hands each record to the lane of its partition and does nothing else: retrying,
-committing and dead letters are the lanes' own. See `docs/projections.md`.
+The app's consumer hands each record to the lane of its partition, and that is all a projection has to do with it:
+blocks, retries, commits and dead letters are the lanes' own. See `docs/projections.md`.
 """
 
 from __future__ import annotations

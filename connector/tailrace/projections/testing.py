@@ -3,6 +3,8 @@
     async with Rehearsal(orders) as rehearsal:
         await rehearsal.tell("OrderPlaced", {"id": "o-1"}, key="o-1")
         assert rehearsal.letters == []
+        async with rehearsal.look() as effects:
+            assert await effects.fetch_one("SELECT state FROM order_summary") == {"state": "placed"}
 
 From the lane on they take the way they take in a worker: markers, versions, transactions, retries (without waiting).
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 
 import orjson
@@ -90,6 +93,12 @@ class Rehearsal:
         if self._lane is None:
             raise RuntimeError("a rehearsal is entered with `async with`")
         await self._lane.settle(events)
+
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Any]:
+        """What handlers are given, to look at what they have written."""
+        async with self._projection.store.transaction(self._partition) as transaction:
+            yield transaction.effects
 
     async def expire(self) -> None:
         """Sets aside what has waited too long for an earlier version."""

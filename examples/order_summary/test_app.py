@@ -1,0 +1,54 @@
+"""How a projection is tested: without a broker, on a real database (`SHOP_DB`). Orders are new ones in each run."""
+# ruff: noqa: S101
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from decimal import Decimal
+
+import psycopg
+
+from examples.order_summary.app import DATABASE, orders
+from tailrace.errors import Reason
+from tailrace.projections import Rehearsal
+
+
+def row(order: str) -> tuple[object, ...] | None:
+    """Amount, currency and the number of changes."""
+    with psycopg.connect(DATABASE) as connection:
+        query = "SELECT amount, currency, changes FROM order_summary.orders WHERE id = %s"
+        return connection.execute(query, [order]).fetchone()
+
+
+def payload(order: str, revision: int, amount: float) -> dict[str, object]:
+    return {"order": order, "revision": revision, "amount": amount, "currency": "EUR"}
+
+
+def test_a_change_counts_once_however_often_it_comes() -> None:
+    order, change = f"o-{uuid.uuid4()}", str(uuid.uuid4())
+
+    async def scene() -> None:
+        async with Rehearsal(orders) as rehearsal:
+            await rehearsal.tell("OrderPlaced", payload(order, 1, 10.5), key=order)
+            await rehearsal.tell("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
+            await rehearsal.tell("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
+            assert rehearsal.outcomes == {"applied": 2, "duplicate": 1}
+
+    asyncio.run(scene())
+    assert row(order) == (Decimal("12.25"), "EUR", 1)
+
+
+def test_what_is_no_order_is_set_aside_and_holds_up_nothing() -> None:
+    order = f"o-{uuid.uuid4()}"
+
+    async def scene() -> None:
+        async with Rehearsal(orders) as rehearsal:
+            bad = await rehearsal.tell("OrderPlaced", {"order": order, "amount": "a lot"}, key=order)
+            await rehearsal.tell("OrderPlaced", payload(order, 1, 10), key=order)
+            [letter] = rehearsal.letters
+            assert letter.event is bad
+            assert letter.failure.reason is Reason.SCHEMA_VALIDATION_FAILED
+
+    asyncio.run(scene())
+    assert row(order) == (Decimal(10), "EUR", 0)

@@ -1,0 +1,153 @@
+"""Runs an example to its end, on real servers of its own: `python -m examples.run order_summary`.
+
+A service of the demo writes to its outbox, a connector publishes, the example's worker applies. Rows are shown as they
+change; in the middle something happens that a projection must get over. The exit code is 1 if, in the end, the
+projection is not what the outbox says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+from examples.example import Example, Rows
+from examples.order_summary.proof import OrderSummary
+from examples.user_cards.proof import UserCards
+from tailrace.cli.output import print_error
+from tailrace.demo.scene import Scene
+from tailrace.demo.show import Show, on
+from tailrace.errors import TailraceError
+from tailrace.proof.writer import Mix, Writer
+from tailrace.stack import StackError, wait_until
+
+EXAMPLES: dict[str, type[Example[Any]]] = {"order_summary": OrderSummary, "user_cards": UserCards}
+RATE = 20.0
+"""Transactions a second: slow enough to read along."""
+KEYS = 12
+MIX = Mix(invalid=0.0)
+SHOWN = 3
+LOOK_SECONDS = 0.5
+START_TIMEOUT = 60.0
+CATCH_UP_TIMEOUT = 120.0
+DIFFERENT = 1
+
+
+class Run:
+    """One example on an open scene. `close` ends the writers and the worker, wherever they are."""
+
+    def __init__(self, example: Example[Any], show: Show, *, seed: int) -> None:
+        self._example = example
+        self._show = show
+        self._writers = [self._writer(seed), self._writer(seed + 1)]
+        self._shown: Rows = {}
+
+    def _writer(self, seed: int) -> Writer:
+        writer: Writer = self._example.service.writer(seed=seed, keys=KEYS, mix=MIX)
+        return writer
+
+    def play(self, seconds: float) -> int:
+        """The exit code."""
+        example = self._example
+        self._start("connector", example.service.connector.start, lambda: example.service.connector.ready)
+        self._start("worker", example.worker.start, lambda: example.worker.ready)
+        first, second = self._writers
+        self._write(first, seconds / 2)
+        first.stop()
+        second.start(rate=RATE)
+        self._watch(LOOK_SECONDS)
+        example.disturb(first)
+        self._show.note(example.FAULT, alarm=True)
+        self._watch(seconds / 2)
+        second.stop()
+        return self._compare()
+
+    def close(self) -> None:
+        with ExitStack() as last:
+            last.callback(self._example.worker.close)
+            for writer in self._writers:
+                last.callback(writer.stop)
+
+    def _start(self, what: str, start: Callable[[], None], ready: Callable[[], bool]) -> None:
+        start()
+        wait_until(ready, START_TIMEOUT, what=f"the start of the {what}")
+        self._show.note(f"{what} started")
+
+    def _write(self, writer: Writer, seconds: float) -> None:
+        self._show.note(f"writing {RATE:.0f} transactions/s to {self._example.service.outbox}, some roll back")
+        writer.start(rate=RATE)
+        self._watch(seconds)
+
+    def _watch(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._show_changes()
+            time.sleep(LOOK_SECONDS)
+
+    def _show_changes(self) -> None:
+        rows = self._example.rows()
+        changed = [key for key in rows if rows[key] != self._shown.get(key)]
+        for key in changed[:SHOWN]:
+            self._show.note(f"  {key:<14} {rows[key]}")
+        if len(changed) > SHOWN:
+            self._show.note(f"  and {len(changed) - SHOWN} more of {len(rows)}")
+        for key in self._shown.keys() - rows.keys():
+            self._show.note(f"  {key:<14} is gone")
+        self._shown = rows
+
+    def _compare(self) -> int:
+        example = self._example
+        self._show.note("writing ended; waiting for the projection to be what the outbox says")
+        expected = example.expected()
+        try:
+            wait_until(lambda: example.rows() == expected and example.worker.ready, CATCH_UP_TIMEOUT)
+        except StackError:
+            self._show.note("it is not, in time", alarm=True)
+        self._show_changes()
+        # Stopped in order, so that what it might still do is done before the last look.
+        example.worker.stop()
+        rows = example.rows()
+        wrong = sorted(key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key))
+        for key in wrong:
+            self._show.note(
+                f"{key}: {rows.get(key, 'missing')}; by the outbox: {expected.get(key, 'none')}", alarm=True
+            )
+        events = len(example.service.in_outbox())
+        verdict = f"{len(wrong)} differ" if wrong else "the projection is what the outbox says"
+        self._show.note(f"{events} events, {len(rows)} rows: {verdict}", alarm=bool(wrong))
+        return DIFFERENT if wrong else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.run", description="Run an example on real servers.")
+    parser.add_argument("example", choices=EXAMPLES)
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long to write")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000))  # noqa: S311 - a workload, not a secret
+    given = parser.parse_args(arguments)
+    # Apps of examples have plain names for topics and groups: on servers of somebody else's they may be taken.
+    for name in [name for name in os.environ if name.startswith("TAILRACE_STACK_")]:
+        del os.environ[name]
+    kind = EXAMPLES[given.example]
+    try:
+        with closing(on(sys.stdout)) as show, Scene() as scene:
+            scene.open(show.busy)
+            show.note(scene.description())
+            for service in scene.services:
+                if isinstance(service, kind.SERVICE):
+                    with closing(Run(kind(service), show, seed=given.seed)) as run:
+                        return run.play(given.seconds)
+            raise StackError(f"{given.example} needs a MongoDB, and there is none for this machine")
+    except TailraceError as error:
+        print_error(error, as_json=False)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A read model of users in MongoDB."""

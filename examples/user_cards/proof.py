@@ -1,0 +1,65 @@
+"""What the projection is, what it must be by the outbox, and the fault of this example: deletions and late news."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from pymongo import MongoClient
+
+from examples.example import Example, Rows
+from tailrace.demo.users import Users
+from tailrace.proof.oracle import Outcome
+from tailrace.proof.users_workload import ENTITIES, OUTBOX, outbox_document
+from tailrace.proof.writer import Event, Writer
+
+DELETED, TOLD_AGAIN = 3, 6
+
+
+class UserCards(Example[Users]):
+    SERVICE = Users
+    FAULT = f"{DELETED} users deleted; registrations of {TOLD_AGAIN}, theirs too, published once more under new ids"
+
+    def environment(self) -> dict[str, str]:
+        return {"SHOP_MONGO": self.service.uri}
+
+    def rows(self) -> Rows:
+        with self._client() as client:
+            return {card.pop("_id"): _told(card) for card in client[self.service.database]["user_cards"].find()}
+
+    def expected(self) -> Rows:
+        """Versions count up from 1: the last one says all, and a deletion is for good."""
+        cards: Rows = {}
+        with self._client() as client:
+            for event in client[self.service.database][OUTBOX].find(sort=[("entity_version", 1)]):
+                key, said = event["entity_id"], event["payload"]
+                if said is None:
+                    del cards[key]
+                    continue
+                city, changes = said["address"]["city"], event["entity_version"] - 1
+                cards[key] = _told({"email": said["email"], "city": city, "changes": changes})
+        return cards
+
+    def disturb(self, earlier: Writer) -> None:
+        versions = {entry.key: entry.seq for entry in earlier.ledger if entry.outcome is Outcome.COMMITTED}
+        for number, (key, last) in enumerate(list(versions.items())[:TOLD_AGAIN]):
+            if number < DELETED:
+                self._write(key, last + 1, {"event_type": "UserDeleted", "payload": None})
+            self._write(key, 1, {})
+
+    def _write(self, key: str, version: int, other: dict[str, Any]) -> None:
+        """A user and the event of it in one transaction, as the service itself writes them."""
+        event = Event(str(uuid.uuid4()), key, version, valid=True)
+        document = outbox_document(event, topic=self.service.topic, at=datetime.now(UTC)) | other
+        with self._client() as client, client.start_session() as session, session.start_transaction():
+            if document["payload"] is None:
+                client[self.service.database][ENTITIES].delete_one({"_id": key}, session=session)
+            client[self.service.database][OUTBOX].insert_one(document, session=session)
+
+    def _client(self) -> MongoClient[dict[str, Any]]:
+        return MongoClient(self.service.uri)
+
+
+def _told(card: dict[str, Any]) -> str:
+    return f"{card['email']}, {card['city']}, changed {card['changes']} times"

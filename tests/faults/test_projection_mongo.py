@@ -1,0 +1,128 @@
+"""Rows 59-61 for a projection in MongoDB, and for a mirror: killed between any two steps."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymongo
+import pytest
+
+from fix_projection import Projected
+from tailrace import killpoint
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+
+KEYS = [f"o-{number}" for number in range(6)]
+HISTORY = """
+from tailrace.projections import MongoStore, Projection, projection_app
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+projection = Projection(app, {topic!r}, store=MongoStore({dsn!r}, {schema!r}), {settings})
+
+@projection.on()
+async def append(event, effects):
+    await effects.collection("history").update_one(
+        {{"_id": event.key.decode()}}, {{"$push": {{"ids": event.id}}}}, upsert=True
+    )
+{more}
+"""
+MIRROR = """
+from pymongo import IndexModel
+from tailrace.projections import projection_app
+from tailrace.projections.mirror import mirror
+from tailrace.projections.mirror_store import MirrorStore
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+indexes = [IndexModel([("key", 1), ("event_time", -1)])]
+projection = mirror(app, {topic!r}, store=MirrorStore({dsn!r}, {schema!r}, "events", indexes=indexes), {settings})
+{more}
+"""
+
+
+class InMongo(Projected):
+    """The same history, in documents."""
+
+    def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, folder: Path, mongo: MongoServer) -> None:
+        self.mongo = mongo
+        super().__init__(postgres, kafka, folder)
+        self.dsn = mongo.uri
+
+    def state(self) -> dict[str, list[str]]:
+        with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
+            return {str(each["_id"]): each["ids"] for each in client[self.name].history.find()}  # type: ignore[misc]
+
+    def mirrored(self) -> dict[str, bytes]:
+        with pymongo.MongoClient[dict[str, bytes]](self.mongo.uri) as client:
+            return {str(each["_id"]): each["raw"] for each in client[self.name].events.find()}
+
+
+@pytest.fixture
+def projected(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, tmp_path: Path) -> Iterator[InMongo]:
+    made = InMongo(postgres, kafka, tmp_path, mongo)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("point", [killpoint.PROJECTION_APPLIED, killpoint.PROJECTION_COMMITTED])
+def test_killed_at(projected: InMongo, point: str) -> None:
+    """A transaction that a dead worker left open does not hold its successor up for as long as the server keeps it."""
+    projected.configure("events=7, within=0.01", app=HISTORY)
+    chance = random.Random(1)
+    for _ in range(4):
+        projected.publish(*({"key": chance.choice(KEYS)} for _ in range(20)))
+    worker = projected.start(kill=f"{point}:2", wait=False)
+    assert worker.ended(120) == -signal.SIGKILL, worker.log
+    assert sum(map(len, projected.state().values())) < 80, "it died in the middle"
+    projected.start()
+    projected.caught_up(50)
+    projected.publish({"key": "o-0"})
+    projected.caught_up()
+
+
+def test_workers_come_and_go(projected: InMongo) -> None:
+    projected.configure("events=5, within=0.02", app=HISTORY)
+    chance = random.Random(2)
+    projected.start()
+    for _ in range(3):
+        for _ in range(3):
+            projected.publish(*({"key": chance.choice(KEYS)} for _ in range(10)))
+        projected.start(wait=False)
+        projected.publish(*({"key": chance.choice(KEYS)} for _ in range(10)))
+        running = [worker for worker in projected.workers if worker.running]
+        if len(running) > 2:
+            chance.choice(running).kill()
+    projected.caught_up(180)
+
+
+def test_a_bad_event_and_its_neighbours(projected: InMongo) -> None:
+    more = """
+@projection.on("Bad")
+async def bad(event, effects):
+    effects.upsert("elsewhere", {"_id": 1}, {"seen": True})
+    raise ValueError("no")
+"""
+    projected.configure("max_attempts=2, within=0.05", more, app=HISTORY)
+    [first, bad, last] = projected.publish({"key": "k"}, {"key": "k", "headers": {"type": "Bad"}}, {"key": "k"})
+    projected.start()
+    wait_until(lambda: projected.state() == {"k": [first, last]}, 120, what="the neighbours")
+    assert [said["id"] for said in projected.set_aside()] == [bad]
+    with pymongo.MongoClient[dict[str, object]](projected.mongo.uri) as client:
+        assert client[projected.name].elsewhere.count_documents({}) == 0
+
+
+def test_a_mirror_keeps_every_event_and_a_duplicate_is_success(projected: InMongo) -> None:
+    projected.configure("events=7, within=0.05", app=MIRROR)
+    ids = []
+    for number in range(5):
+        ids += projected.publish(*({"key": "k", "value": b'{"n": %d}' % number} for _ in range(10)))
+    worker = projected.start(kill=f"{killpoint.PROJECTION_APPLIED}:2", wait=False)
+    assert worker.ended(120) == -signal.SIGKILL, worker.log
+    projected.publish({"key": "k", "id": ids[0], "value": b"again"}, {"key": "k", "value": b"no json"})
+    projected.start()
+    wait_until(lambda: len(projected.mirrored()) == 51, 120, what="all of them")
+    kept = projected.mirrored()
+    assert kept[ids[0]] == b'{"n": 0}'
+    assert b"no json" in kept.values()
+    assert projected.set_aside() == []

@@ -1,0 +1,97 @@
+"""The examples, as their READMEs say: each with one command to its end, and the tests a user would write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace.projections import Rehearsal
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 170.0
+OVERLOOKING = """
+import sys
+from examples import run
+from examples.order_summary.proof import OrderSummary
+
+seen = OrderSummary.rows
+OrderSummary.rows = lambda self: dict(list(seen(self).items())[1:])
+run.CATCH_UP_TIMEOUT = 15
+sys.exit(run.main(["order_summary", "--seconds", "1"]))
+"""
+
+
+def python(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("example", "seen"),
+    [
+        ("order_summary", ["worker killed", r"order-7-\d+ .* EUR, changed \d+ times"]),
+        ("user_cards", ["3 users deleted", r"user-7-\d+ .* Oslo, changed \d+ times", r"user-7-\d+ +is gone"]),
+    ],
+)
+def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None:
+    ended = python("-m", "examples.run", example, "--seconds", "4", "--seed", "7")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for pattern in seen:
+        assert re.search(pattern, ended.stdout), ended.stdout
+    verdict = re.search(r"(\d+) events, (\d+) rows: the projection is what the outbox says", ended.stdout)
+    assert verdict, ended.stdout
+    assert int(verdict[1]) > int(verdict[2]) > 0
+
+
+def test_a_projection_that_lost_something_is_noticed() -> None:
+    """A row that is overlooked stands for one that is not there."""
+    ended = python("-c", OVERLOOKING)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert re.search(r"order-\d+-\d+: missing; by the outbox: .* EUR", ended.stdout), ended.stdout
+    assert "1 differ" in ended.stdout
+
+
+def test_without_a_broker(database: str) -> None:
+    """The tests that stand beside the example, run as its README says."""
+    ended = python("-m", "pytest", "examples/order_summary", "-q", SHOP_DB=database)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2 passed" in ended.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/projections.md"])
+def test_what_the_pages_show_works(page: str, database: str) -> None:
+    """The first block of code with a projection, as it stands there, on another database."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    source = next(block for block in blocks if "projection_app(" in block)
+    assert source.count("postgresql://localhost/shop") == 1
+    shown: dict[str, Any] = {}
+    exec(source.replace("postgresql://localhost/shop", database), shown)
+    # What the two pages call the same.
+    order = {"order": "o-1", "amount": 12, "order_id": "o-1", "total_cents": 1200}
+
+    async def scene() -> None:
+        async with Rehearsal(shown["orders"]) as rehearsal:
+            await rehearsal.tell("OrderPlaced", order, key="o-1")
+            for _ in range(2):
+                await rehearsal.tell("OrderChanged", order, key="o-1", event_id="change")
+            assert rehearsal.letters == []
+
+    asyncio.run(scene())
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT id, changes FROM order_summary.orders").fetchall() == [("o-1", 1)]

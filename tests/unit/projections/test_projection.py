@@ -1,0 +1,139 @@
+"""What a projection tells the consumer, what it refuses, and a rehearsal without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from memory_store import MemoryStore
+from tailrace.errors import ConfigError, Reason
+from tailrace.projections import Rehearsal, Versions, projection_app
+from tailrace.projections.event import Event
+from tailrace.projections.guide import ProjectionGuide
+from tailrace.projections.projection import Projection
+from tailrace.projections.resetting import Move, _require_markers, moment
+from tailrace.projections.store import Partition
+
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+
+
+class Placed(BaseModel):
+    amount: int
+
+
+def make(*topics: str, name: str = "orders", **choices: Any) -> Projection:
+    return Projection(projection_app("app"), *(topics or ("orders",)), store=MemoryStore(), name=name, **choices)
+
+
+@pytest.mark.parametrize(
+    ("topics", "choices", "told"),
+    [
+        ((), {}, "reads no topic"),
+        (("a", "b"), {"versions": Versions()}, "nothing tells its entities apart"),
+        (("a",), {"events": 0}, "events=0"),
+        (("a",), {"on_failure": "ignore"}, "on_failure='ignore'"),
+        (("a",), {"on_replay": "rebuild"}, "on_replay='rebuild'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(topics: tuple[str, ...], choices: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        Projection(projection_app("app"), *topics, store=MemoryStore(), **choices)
+    assert raised.value.remedy
+
+
+def test_two_of_one_name_are_refused() -> None:
+    app = projection_app("app")
+    Projection(app, "a", store=MemoryStore())
+    with pytest.raises(ConfigError, match="have the name app"):
+        Projection(app, "b", store=MemoryStore())
+
+
+def test_a_rehearsal_takes_the_way_of_a_worker() -> None:
+    orders = make(versions=Versions(), max_attempts=2)
+
+    @orders.on("Placed", model=Placed)
+    async def placed(event: Event, effects: Any) -> None:
+        row = await effects.fetch_one("totals", {"key": event.entity}) or {"amount": 0}
+        effects.upsert("totals", {"key": event.entity}, {"amount": row["amount"] + event.data.amount})
+
+    @orders.on("Broken")
+    async def broken(event: Event, effects: Any) -> None:
+        raise KeyError("colour")
+
+    async def play() -> None:
+        async with Rehearsal(orders) as rehearsal:
+            first = await rehearsal.tell("Placed", {"amount": 3}, key="o-1", version=1)
+            await rehearsal.tell("Placed", {"amount": 3}, key="o-1", version=1, event_id=first.id)
+            await rehearsal.tell("Placed", {"amount": 100}, key="o-1", version=1)
+            await rehearsal.tell("Placed", {"amount": 4}, key="o-1", version=2)
+            await rehearsal.tell("Placed", {"amount": "much"}, key="o-1", version=3)
+            await rehearsal.tell("Broken", {}, key="o-1", version=4)
+            await rehearsal.tell("Unheard", {}, key="o-1", version=5)
+            reasons = [letter.failure.reason for letter in rehearsal.letters]
+            assert reasons == [Reason.SCHEMA_VALIDATION_FAILED, Reason.MAX_RETRIES_EXCEEDED]
+            assert dict(rehearsal.outcomes) == {"applied": 2, "duplicate": 1, "stale": 1, "dead": 2, "skipped": 1}
+            async with rehearsal.look() as effects:
+                assert (await effects.fetch_one("totals", {"key": "o-1"}))["amount"] == 7
+
+    asyncio.run(play())
+
+
+def test_a_partition_is_read_from_where_the_furthest_behind_is() -> None:
+    async def play() -> None:
+        one, two = make(name="one"), make(name="two", start="latest")
+        guide = ProjectionGuide([one, two])
+        assert guide.owns("orders")
+        assert not guide.owns("users")
+        assert guide.start_of(P0) == "earliest"
+        assert await guide.positions([P0]) == {P0: None}
+        await one.store.reset({P0: 9, P1: 5})
+        await two.store.reset({P0: 4})
+        assert await guide.positions([P0, P1]) == {P0: 4, P1: None}
+        await guide.assigned({P0: 4, P1: 0})
+        assert (one.lanes[P0].next, two.lanes[P0].next) == (9, 4)
+        assert guide.progress() == {P0: 4, P1: 0}
+        await guide.revoked()
+        assert guide.progress() == {}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("earliest", None),
+        ("latest", None),
+        ("1970-01-01T00:01", 60_000),
+        ("1970-01-01T01:01+01:00", 60_000),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_places_in_a_topic(text: str, found: int | None) -> None:
+    assert moment(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12", "0/1A2B", "-1"])
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(ConfigError, match="names no place") as raised:
+        moment(text)
+    assert "earliest" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("stored", "target", "safe", "refused"),
+    [(10, 5, 5, False), (10, 4, 5, True), (None, 0, 5, False), (3, 4, 5, False), (10, 0, 0, False)],
+)
+def test_only_what_is_read_again_without_markers_is_refused(
+    stored: int | None, target: int, safe: int, refused: bool
+) -> None:
+    def check() -> None:
+        _require_markers("orders", [Move(P0, stored, target)], {P0: safe}, 1)
+
+    if refused:
+        with pytest.raises(Exception, match="not before 5"):
+            check()
+    else:
+        check()
