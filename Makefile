@@ -26,7 +26,7 @@ $(STACK): $(READY)
 	@$(BIN)/tailrace stack fetch
 	@touch $@
 
-demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, two connectors killed twice, a verdict
+demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, connectors and a projection killed, a verdict
 	@$(BIN)/tailrace demo
 
 examples: $(STACK) ## Two projections on real servers, disturbed, and compared with the outbox

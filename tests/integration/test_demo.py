@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from confluent_kafka import Message
@@ -22,6 +24,8 @@ from pymongo import MongoClient
 
 from tailrace import cli
 from tailrace.demo import part
+from tailrace.demo.fold import Histories
+from tailrace.demo.summary import TABLE, Summary
 from tailrace.proof.reader import read_all
 from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 from tailrace.stack.process import descendants
@@ -108,10 +112,15 @@ def test_exactly_once_though_killed_twice(run: Run) -> None:
         assert run.err.count(f"{name} connector killed (SIGKILL)") == 2
         assert run.err.count(f"{name} connector restarted") == 2
     assert told["committed"] == sum(pipeline["committed"] for pipeline in told["pipelines"].values())
+    summary = told["projections"]["order_summary"]
+    assert summary["events"] == summary["applied"] == told["pipelines"]["orders"]["published"]
+    assert (summary["ok"], summary["wrong"], summary["kills"]) == (True, {}, 1)
+    assert run.err.count("order_summary projection killed (SIGKILL)") == 1
+    assert run.err.count("order_summary projection restarted") == 1
     assert run.left_behind() == []
 
 
-@pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 100", "connector killed"])
+@pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 100", "projection killed"])
 def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
     run.start("--seconds", "4")
     run.says(moment)
@@ -145,6 +154,13 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
     (address,) = re.findall(r"mongosh '(.*)'", run.out)
     with MongoClient[dict[str, Any]](address) as client:
         assert client.get_default_database()["outbox"].count_documents({"status": "pending"}) > 0
+    (psql,) = re.findall(r"its rows +(.*)", run.out)
+    *_, url, _, statement = shlex.split(psql)
+    with psycopg.connect(url, autocommit=True) as connection:
+        assert len(connection.execute(statement).fetchall()) == 10
+        count = "SELECT sum(cardinality(events)) FROM order_summary.order_summary"
+        (before,) = connection.execute(count).fetchall()
+        wait_until(lambda: connection.execute(count).fetchall() > [before], 60, what="more in order_summary")
     bootstrap = settings["kafka"]["bootstrap"]
     for topic in ("shop.orders", "shop.users"):
         before = len(read_all(bootstrap, [topic]))
@@ -156,23 +172,38 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
     assert run.left_behind() == []
 
 
-def test_lost_events_are_noticed_and_servers_of_others_are_left_as_they_were(
-    postgres: PostgresServer,
-    kafka: KafkaBroker,
-    mongo: MongoServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.fixture
+def others(
+    postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Servers of somebody else's, who finds them as they were."""
+    monkeypatch.setenv(PostgresServer.VARIABLE, postgres.dsn())
+    monkeypatch.setenv(KafkaBroker.VARIABLE, kafka.bootstrap)
+    monkeypatch.setenv(MongoServer.VARIABLE, mongo.uri)
+    before = traces(postgres, kafka, mongo)
+    yield
+    wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the end of every trace")
+
+
+@pytest.mark.usefixtures("others")
+def test_what_is_lost_or_applied_twice_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A reader that loses the last event of a topic stands for a connector that does."""
 
     def forgetful(bootstrap: str, topics: list[str]) -> list[Message]:
         return read_all(bootstrap, topics)[:-1]
 
+    histories = Summary.histories
+
+    def applied_twice(summary: Summary) -> Histories:
+        with psycopg.connect(summary.orders.dsn) as connection:
+            first = f"SELECT min(order_id) FROM {TABLE}"
+            connection.execute(f"UPDATE {TABLE} SET events = events || events[1] WHERE order_id = ({first})")
+        return histories(summary)
+
     monkeypatch.setattr(part, "read_all", forgetful)
-    monkeypatch.setenv(PostgresServer.VARIABLE, postgres.dsn())
-    monkeypatch.setenv(KafkaBroker.VARIABLE, kafka.bootstrap)
-    monkeypatch.setenv(MongoServer.VARIABLE, mongo.uri)
-    before = traces(postgres, kafka, mongo)
+    monkeypatch.setattr(Summary, "histories", applied_twice)
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
     assert caught.value.code == 1
@@ -181,7 +212,23 @@ def test_lost_events_are_noticed_and_servers_of_others_are_left_as_they_were(
     assert told["missing"] == 4
     for pipeline in told["pipelines"].values():
         assert pipeline["missing"] == len(pipeline["wrong"]["missing"]) == 2
-    wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the end of every trace")
+    summary = told["projections"]["order_summary"]
+    assert summary["twice"] == len(summary["wrong"]["twice"]) == 1
+    assert summary["phantom"] == len(summary["wrong"]["phantom"]) == 1, "applied, but lost to the reader of the topic"
+    assert summary["missing"] == summary["out_of_order"] == 0
+
+
+@pytest.mark.usefixtures("others")
+def test_without_faust_there_is_no_projection(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "faust", None)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["demo", "--json", "--seconds", "2"])
+    assert caught.value.code == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["projections"] == {}
+    assert told.err.count("tailrace[faust]") == 1
 
 
 def traces(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer) -> set[str]:

@@ -23,12 +23,13 @@ def demo(
     postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
     as_json: bool = typer.Option(False, "--json", help="Print the verdict as one JSON object, the rest to stderr."),
 ) -> int:
-    """See it work: real servers, two connectors killed twice, and a verdict.
+    """See it work: real servers, two connectors killed twice, a projection killed once, and a verdict.
 
     Starts a Postgres, a MongoDB and a Kafka of its own (the first time fetches Kafka: 43 MB), runs a connector beside
-    a service that writes orders to Postgres and another beside one that writes users to MongoDB, kills both twice with
-    SIGKILL, and compares what was committed with what consumers see. The exit code is 1 if an event is missing,
-    duplicated, out of order or should not be there. Nothing is left behind.
+    a service that writes orders to Postgres and another beside one that writes users to MongoDB, and a projection of
+    the orders behind them. Kills the connectors twice and the projection once with SIGKILL, and compares what was
+    committed with what consumers see, and what is on the topic with what was applied. The exit code is 1 if an event is
+    missing, duplicated, out of order or should not be there. Nothing is left behind.
 
     \b
     Examples:
@@ -41,6 +42,8 @@ def demo(
     with closing(on(sys.stderr if as_json else sys.stdout)) as show, Scene(postgres.value) as scene:
         scene.open(show.busy)
         show.note(f"{scene.description()}; seed {chosen}")
+        if not scene.projections:
+            show.note("no projection: it needs what comes with pip install 'tailrace[faust]'")
         with closing(Play(scene, show, writing_seconds=seconds, seed=chosen)) as play:
             report = play.run()
         if as_json:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from tailrace.demo.scene import Scene
 from tailrace.demo.service import Service
 from tailrace.demo.show import Show
+from tailrace.demo.summary import MODULE, Summary
 from tailrace.proof.writer import Mix
 from tailrace.stack import wait_until
 
@@ -19,18 +20,18 @@ LOOK_SECONDS = 0.5
 
 
 def linger(scene: Scene, show: Show, *, seed: int) -> None:
-    """Runs connectors and writers until Ctrl-C."""
-    connectors = [service.connector for service in scene.services]
-    for connector in connectors:
-        connector.start()
-    wait_until(lambda: all(connector.ready for connector in connectors), 30, what="the connectors' start")
+    """Runs connectors, projections and writers until Ctrl-C."""
+    processes = [*(service.connector for service in scene.services), *(each.process for each in scene.projections)]
+    for process in processes:
+        process.start()
+    wait_until(lambda: all(process.ready for process in processes), 30, what="the start of all processes")
     writers = [service.writer(seed=seed + 1, keys=KEYS, mix=Mix()) for service in scene.services]
     with ExitStack() as last:
         for writer in writers:
             last.callback(writer.stop)
             writer.start(rate=RATE)
         show.say(guide(scene))
-        while all(connector.ready for connector in connectors) and all(writer.error is None for writer in writers):
+        while all(process.ready for process in processes) and all(writer.error is None for writer in writers):
             time.sleep(LOOK_SECONDS)
 
 
@@ -41,6 +42,7 @@ def guide(scene: Scene) -> list[str]:
         "",
         f"Everything runs on, now with {RATE:.0f} transactions a second of each service. In another terminal:",
         *(line for service in scene.services for line in _service(service)),
+        *(line for projection in scene.projections for line in _projection(projection)),
         "",
         "as any consumer sees it",
         f"  kcat -C -b {scene.bootstrap} -X isolation.level=read_committed -t {topics[0]}",
@@ -68,4 +70,13 @@ def _service(service: Service) -> list[str]:
         f"  where it stands    tailrace status {file}",
         f"  dead letters       tailrace dlq list {file}",
         f"  the outbox         {service.client}",
+    ]
+
+
+def _projection(projection: Summary) -> list[str]:
+    return [
+        "",
+        f"the projection {projection.NAME}, of {projection.orders.topic} into {projection.orders.DATABASE}",
+        f"  its rows           {projection.client}",
+        f"  its code           {MODULE}",
     ]

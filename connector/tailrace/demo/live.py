@@ -105,6 +105,13 @@ def _panel(frame: Frame) -> Panel:
             Text(seconds(each.p50_ms), style="bold"),
             Text(each.connector, style=STATES.get(each.connector, "")),
         )
+    projections = [
+        Text.assemble(
+            (each.name, "bold cyan"), " applied ", (f"{each.applied:,}", "bold"), " events of the orders, projection ",
+            (each.state, STATES.get(each.state, "")),
+        )
+        for each in frame.projections
+    ]  # fmt: skip
     events = Table.grid(expand=True, padding=(0, 1))
     events.add_column(style="dim", no_wrap=True)
     events.add_column(no_wrap=True)
@@ -120,9 +127,10 @@ def _panel(frame: Frame) -> Panel:
             Text(arrival.text, style=style),
             Text(seconds(arrival.millis), style="dim"),
         )
+    states = [*(each.connector for each in frame.standings), *(each.state for each in frame.projections)]
     return Panel(
-        Group(clock, "", counters, "", events),
-        title="Outboxes → Kafka",
-        border_style="red" if any(each.connector == "restarting" for each in frame.standings) else "cyan",
+        Group(clock, "", counters, *projections, "", events),
+        title="Outboxes → Kafka → projection" if projections else "Outboxes → Kafka",
+        border_style="red" if "restarting" in states else "cyan",
         padding=(0, 1),
     )

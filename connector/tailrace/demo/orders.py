@@ -12,7 +12,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tailrace.demo.connector import STOP_TIMEOUT
+from tailrace.demo.command import STOP_TIMEOUT
 from tailrace.demo.service import Service
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position

@@ -1,16 +1,14 @@
-"""One service's part in the play: its writer, its consumer, what happened to its connector, and how it is judged."""
+"""One service's part in the play: its writer, its connector, its consumer, and how it is judged."""
 
 from __future__ import annotations
 
-import time
-
-from tailrace.demo.connector import Connector
-from tailrace.demo.latency import Outage, measure, percentile
+from tailrace.demo.latency import measure, percentile
+from tailrace.demo.performer import Performer
 from tailrace.demo.report import Result
 from tailrace.demo.service import Service
 from tailrace.demo.show import Standing
 from tailrace.demo.watcher import Watcher
-from tailrace.proof.oracle import Outcome, backward, judge
+from tailrace.proof.oracle import Outcome, Sighting, backward, judge
 from tailrace.proof.reader import read_all, sightings, stored_positions
 from tailrace.proof.writer import Mix
 
@@ -19,47 +17,25 @@ MIX = Mix(rollback=0.1, invalid=0.02)
 RECENT_JOURNEYS = 300
 
 
-class Part:
+class Part(Performer):
     """`close` ends the writer and the watcher, wherever they are."""
 
     def __init__(self, service: Service, *, seed: int) -> None:
+        super().__init__(f"{service.NAME} connector", service.connector, f"tailing {service.outbox}")
         self.service = service
         self.writer = service.writer(seed=seed, keys=KEYS, mix=MIX)
         self.watcher = Watcher(service.bootstrap, service.topic, service.letters, service.tell)
-        self.outages: list[Outage] = []
-        self.state = "new"
         self.committed = 0
-        self._killed_ms = 0.0
+        self.published: list[Sighting] = []
+        """Everything on the topic, once it is judged."""
         self._counted = self._rolled_back = 0
-
-    @property
-    def connector(self) -> Connector:
-        return self.service.connector
 
     def require_health(self) -> None:
         """Raises what went wrong in a thread or in a connector that should be running."""
         for error in (self.writer.error, self.watcher.error):
             if error is not None:
                 raise error
-        if self.state == "running" and not self.connector.ready:
-            raise self.connector.failure(f"the connector of {self.service.NAME} is not running")
-
-    def kill(self) -> int:
-        """The pid that was."""
-        pid = self.connector.pid
-        self._killed_ms = time.time() * 1000
-        self.connector.kill()
-        self.state = "restarting"
-        return pid
-
-    def is_running(self) -> bool:
-        """Whether the connector has come up; from then on it is held to it."""
-        if not self.connector.ready:
-            return False
-        if self.state == "restarting":
-            self.outages.append(Outage(self._killed_ms, time.time() * 1000))
-        self.state = "running"
-        return True
+        super().require_health()
 
     def has_recovered(self) -> bool:
         """Whether an event that was committed after the last restart has arrived."""
@@ -70,16 +46,17 @@ class Part:
         self.count()
         return len(self.watcher.ids) >= self.committed
 
-    def stop_connector(self) -> None:
-        self.state = "stopped"
-        self.connector.stop()
+    @property
+    def arrived(self) -> int:
+        """Events on the topic, as far as the consumer has seen."""
+        return len(self.watcher.journeys) - self.watcher.letters
 
     def judge(self) -> Result:
         """Reads all of Kafka from the beginning and compares it with the writer's ledger."""
         service = self.service
-        published = sightings(read_all(service.bootstrap, [service.topic]))
+        self.published = sightings(read_all(service.bootstrap, [service.topic]))
         letters = sightings(read_all(service.bootstrap, [service.letters]))
-        verdict = judge(self.writer.ledger, published, letters, in_table=service.in_outbox())
+        verdict = judge(self.writer.ledger, self.published, letters, in_table=service.in_outbox())
         positions = stored_positions(service.bootstrap, service.pipeline, service.offsets)
         verdict.positions = backward([position.progress for position in positions])
         if positions:
@@ -96,7 +73,7 @@ class Part:
             connector=self.state,
             committed=self.committed,
             rolled_back=self._rolled_back,
-            arrived=len(watcher.journeys) - watcher.letters,
+            arrived=self.arrived,
             letters=watcher.letters,
             p50_ms=percentile(recent, 0.5),
         )

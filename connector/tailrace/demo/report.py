@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from tailrace.demo.fold import Comparison
 from tailrace.demo.latency import Latency, Outage
 from tailrace.proof.oracle import Verdict
 
@@ -24,6 +25,12 @@ COUNTS = {
     "rolled_back": ("rolled back", "never to be seen"),
     "published": ("on Kafka", "as read_committed readers see it"),
     "dead_lettered": ("dead-lettered", "payload breaks its schema"),
+}
+MISAPPLIED = {
+    "missing": "missing",
+    "twice": "twice",
+    "phantom": "phantom",
+    "out_of_order": "out of order",
 }
 TIMES = {1: "once", 2: "twice"}
 
@@ -65,14 +72,48 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectionResult:
+    """Of a projection."""
+
+    name: str
+    comparison: Comparison
+    outages: Sequence[Outage]
+
+    def wrong(self) -> dict[str, list[str]]:
+        """The ids of what went wrong, by how."""
+        return {name: getattr(self.comparison, name) for name in MISAPPLIED}
+
+    def told(self) -> str:
+        """Its line, behind the number of events applied."""
+        wrongs = ", ".join(f"{MISAPPLIED[name]} {len(ids):,}" for name, ids in self.wrong().items())
+        return f"applied, of {self.comparison.events:,} on the topic: {wrongs}; killed {len(self.outages)}×"
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts, ids of what went wrong (the first few), and `ok`."""
+        wrong = self.wrong()
+        return {
+            "ok": self.comparison.ok,
+            "events": self.comparison.events,
+            "applied": self.comparison.applied,
+            **{name: len(ids) for name, ids in wrong.items()},
+            "wrong": {name: ids[:20] for name, ids in wrong.items() if ids},
+            "kills": len(self.outages),
+            "restart_ms": [round(outage.millis) for outage in self.outages],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     results: Sequence[Result]
+    projections: Sequence[ProjectionResult]
     seed: int
     seconds: float
 
     @property
     def ok(self) -> bool:
-        return all(result.verdict.ok for result in self.results)
+        return all(result.verdict.ok for result in self.results) and all(
+            projection.comparison.ok for projection in self.projections
+        )
 
     @property
     def exit_code(self) -> int:
@@ -101,35 +142,55 @@ class Report:
             Row("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
             Row("longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"),
         ]
-        return [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
+        sections = [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
+        if self.projections:
+            # They are of the orders, and stand in their column.
+            rest = [""] * (len(self.columns) - 1)
+            applied = [
+                Row(each.name, [f"{each.comparison.applied:,}", *rest], each.told(), good=each.comparison.ok)
+                for each in self.projections
+            ]
+            sections.append(("From topic to projection", applied))
+        return sections
 
     def meaning(self) -> str:
         """The verdict in one sentence."""
         if self.ok:
             kills = len(self.results[0].outages)
-            how = f", with each connector killed {TIMES.get(kills, f'{kills} times')}" if kills else ""
+            how = f", with each connector killed {_times(kills)}" if kills else ""
+            applied = "".join(
+                f" The projection {each.name}, killed {_times(len(each.outages))}, applied each event exactly once."
+                for each in self.projections
+            )
             return (
                 f"Exactly once and in order{how}: every committed event arrived once, behind the one before it, "
-                "and nothing that was rolled back was ever seen."
+                f"and nothing that was rolled back was ever seen.{applied}"
             )
-        found = ", ".join(
+        found = [
             f"{result.count(name):,} {WRONGS[name][0]} of the {result.name} (such as {items[0]})"
             for result in self.results
             for name in WRONGS
             if (items := getattr(result.verdict, name))
-        )
+        ]
+        found += [
+            f"{len(items):,} {MISAPPLIED[name]} in the projection {each.name} (such as {items[0]})"
+            for each in self.projections
+            for name, items in each.wrong().items()
+            if items
+        ]
         return (
-            f"The guarantee is broken: {found}. This is a bug in Tailrace: "
+            f"The guarantee is broken: {', '.join(found)}. This is a bug in Tailrace: "
             f"please report it with --seed {self.seed} and the output of --json."
         )
 
     def as_json(self) -> dict[str, Any]:
-        """One object: `ok`, the counts of all pipelines together, and each pipeline by its name."""
+        """One object: `ok`, the counts of all pipelines together, and each pipeline and projection by its name."""
         return {
             "ok": self.ok,
             **{name: self._total(name) for name in (*COUNTS, *WRONGS)},
             "kills": sum(len(result.outages) for result in self.results),
             "pipelines": {result.name: result.as_json() for result in self.results},
+            "projections": {projection.name: projection.as_json() for projection in self.projections},
             "seconds": round(self.seconds, 1),
             "seed": self.seed,
         }
@@ -146,6 +207,10 @@ class Report:
     def _each(self, told: Callable[[Latency], str]) -> list[str]:
         """Times do not add up: nothing stands under the total."""
         return [*(told(result.latency) for result in self.results), ""][: len(self.columns)]
+
+
+def _times(kills: int) -> str:
+    return TIMES.get(kills, f"{kills} times")
 
 
 def seconds(millis: float) -> str:

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from tailrace.demo.connector import STOP_TIMEOUT
+from tailrace.demo.command import STOP_TIMEOUT
 from tailrace.demo.orders import Orders
 from tailrace.demo.servers import Servers
 from tailrace.demo.service import SHOP, Service
+from tailrace.demo.summary import Summary, is_installed
 from tailrace.stack.kafka import quiet_admin
 from tailrace.stack.places import new_run_dir
 
@@ -25,7 +26,9 @@ class Scene:
     def __init__(self, version: str = "16") -> None:
         self.servers = Servers(version)
         suffix = "" if self.servers.ours else f"_{secrets.token_hex(3)}"
-        self.services: list[Service] = [Orders(self.servers, suffix)]
+        orders = Orders(self.servers, suffix)
+        self.services: list[Service] = [orders]
+        self.projections = [Summary(orders, suffix)] if is_installed() else []
         if self.servers.mongo is not None:
             from tailrace.demo.users import Users
 
@@ -56,11 +59,13 @@ class Scene:
         return f"{postgres}, MongoDB {self.servers.mongo.version} and Kafka are up"
 
     def open(self, busy: Callable[[str], None]) -> None:
-        """Servers, databases and files; the connectors are not started yet."""
+        """Servers, databases and files; connectors and projections are not started yet."""
         self.servers.start(busy)
         self._folder = new_run_dir("demo", None)
         for service in self.services:
             service.prepare(self._folder)
+        for projection in self.projections:
+            projection.prepare(self._folder)
         for name in ("schemas", "topics"):
             shutil.copytree(ASSETS / name, self._folder / name)
         for service in self.services:
@@ -69,7 +74,7 @@ class Scene:
             rule.write_text(text, encoding="utf-8")
 
     def close(self) -> None:
-        """Ends the connectors, then the servers; on servers of somebody else's, removes what the demo made."""
+        """Ends all processes, then the servers; on servers of somebody else's, removes what the demo made."""
         with ExitStack() as last:
             last.callback(self.servers.close)
             if self._folder is not None:
@@ -78,9 +83,12 @@ class Scene:
                     last.callback(self._remove_topics)
             for service in self.services:
                 last.callback(service.close)
+            for projection in self.projections:
+                last.callback(projection.close)
 
     def _remove_topics(self) -> None:
         topics = {topic for each in self.services for topic in (each.topic, each.letters, each.offsets)}
+        topics |= {each.letters for each in self.projections}
         admin = quiet_admin(self.bootstrap)  # by a name: without one it would be gone before its answers come
         for deleted in admin.delete_topics(list(topics)).values():
             # A topic that was never made is as gone as one that is deleted.

@@ -36,12 +36,22 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectionStanding:
+    """How a projection stands."""
+
+    name: str
+    state: str
+    applied: int
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Everything the live view shows at one moment."""
 
     elapsed: float
     total: float
     standings: Sequence[Standing]
+    projections: Sequence[ProjectionStanding]
     recent: Sequence[Arrival]
 
 
@@ -107,6 +117,8 @@ class PlainShow:
                 f"on Kafka {each.arrived:>6,}  dead letters {each.letters:>4,}  "
                 f"latency p50 {each.p50_ms:.0f} ms  connector {each.connector}"
             )
+        for projection in frame.projections:
+            self._line(f"{projection.name}  applied {projection.applied:>6,}  projection {projection.state}")
         if frame.recent and frame.recent[-1] is not self._shown:
             self._shown = frame.recent[-1]
             for arrival in frame.recent[-EVENTS_PER_LINE:]:

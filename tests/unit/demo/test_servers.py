@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import closing
 
@@ -41,6 +42,14 @@ def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.Monke
         servers.start(lambda _: None)
     never.set()
     servers.close()
+
+
+def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Scene()) as scene:
+        assert [projection.NAME for projection in scene.projections] == ["order_summary"]
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    with closing(Scene()) as scene:
+        assert scene.projections == []
 
 
 def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatch) -> None:

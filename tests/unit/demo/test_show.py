@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from tailrace.demo import live, show
+from tailrace.demo.fold import compare
 from tailrace.demo.latency import Latency, Outage
-from tailrace.demo.report import Report, Result
+from tailrace.demo.report import ProjectionResult, Report, Result
 from tailrace.demo.watcher import Arrival
 from tailrace.proof.oracle import Verdict
 
@@ -22,11 +23,13 @@ STANDINGS = [
     show.Standing("orders", "running", 1200, 30, 1100, 20, 11.0),
     show.Standing("users", "restarting", 900, 31, 800, 19, 12.0),
 ]
-FRAME = show.Frame(1.0, 15.0, STANDINGS, ARRIVALS)
+PROJECTIONS = [show.ProjectionStanding("order_summary", "running", 1050)]
+FRAME = show.Frame(1.0, 15.0, STANDINGS, PROJECTIONS, ARRIVALS)
 LATENCY = Latency(9, 1, 8, 20, 1400)
 ORDERS = Result("orders", "Postgres", Verdict(committed=1120, published=1100), LATENCY, [Outage(0, 900)])
 USERS = Result("users", "MongoDB", Verdict(committed=80, published=70), LATENCY, [Outage(0, 1800)])
-REPORT = Report([ORDERS, USERS], 7, 15.0)
+SUMMARY = ProjectionResult("order_summary", compare({"a": ["a1"]}, {"a": ["a1"]}), [Outage(0, 2000)])
+REPORT = Report([ORDERS, USERS], [SUMMARY], 7, 15.0)
 
 
 class Clock:
@@ -58,11 +61,12 @@ def test_plain_lines_are_few(clock: Clock) -> None:
     assert len(made) == 3
     lines = out.getvalue().splitlines()
     # The events are told once: they did not change.
-    assert len(lines) == 3 * len(STANDINGS) + 2
+    assert len(lines) == 3 * (len(STANDINGS) + len(PROJECTIONS)) + 2
     assert "orders  committed  1,200" in lines[0]
     assert "users   committed    900" in lines[1]
     assert lines[1].endswith("connector restarting")
-    assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[2]
+    assert lines[2].endswith("order_summary  applied  1,050  projection running")
+    assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[3]
 
 
 def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> None:
@@ -98,6 +102,8 @@ def test_plain_verdict() -> None:
         assert committed[:end].endswith(f" {value}")
         assert missing[:end].endswith(" 0")
     assert missing.startswith("  ✓ missing ")
+    (summary,) = (line for line in lines if "order_summary " in line and "✓" in line)
+    assert summary.endswith("applied, of 1 on the topic: missing 0, twice 0, phantom 0, out of order 0; killed 1×")
     assert text.endswith(f"\n\n{REPORT.meaning()}\ncopy me\n")
 
 
@@ -121,6 +127,9 @@ def test_the_terminal_shows_the_same() -> None:
         "restarting",
         "MongoDB",
         "1,200",
+        "1,050",
+        "order_summary",
+        "killed 1×",
         "Verdict",
         "copy [me]",
     ):

@@ -1,0 +1,50 @@
+"""The demo's projection, by itself: rehearsed on a real Postgres."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from store_scenes import in_loop
+from tailrace.projections import Projection, Rehearsal
+
+MODULE = "tailrace.demo.order_summary"
+
+
+@pytest.fixture
+def orders(database: str, monkeypatch: pytest.MonkeyPatch) -> Projection:
+    """Imported anew: it takes its settings from the environment, as it does in a worker."""
+    monkeypatch.setenv("ORDER_SUMMARY_DATABASE", database)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    found = importlib.import_module(MODULE).orders
+    assert isinstance(found, Projection)
+    return found
+
+
+def order(amount: float, revision: int) -> dict[str, Any]:
+    return {"order": "o-1", "revision": revision, "amount": amount, "currency": "EUR"}
+
+
+@in_loop
+async def test_each_event_leaves_its_amount_and_its_id(orders: Projection, database: str) -> None:
+    async with Rehearsal(orders) as rehearsal:
+        placed = await rehearsal.tell("OrderPlaced", order(9.5, 1), key="o-1")
+        changed = await rehearsal.tell("OrderChanged", order(12.25, 2), key="o-1")
+        await rehearsal.tell("OrderPlaced", order(9.5, 1), key="o-1", event_id=placed.id)
+    assert rehearsal.outcomes["duplicate"] == 1
+    assert rehearsal.letters == []
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT * FROM order_summary.order_summary").fetchall()
+    assert rows == [("o-1", Decimal("12.25"), "EUR", 2, [placed.id, changed.id])]
+
+
+@in_loop
+async def test_what_is_no_order_is_set_aside(orders: Projection) -> None:
+    async with Rehearsal(orders) as rehearsal:
+        bad = await rehearsal.tell("OrderPlaced", {"order": "o-1", "amount": "a lot"}, key="o-1")
+    assert [letter.event.id for letter in rehearsal.letters] == [bad.id]
