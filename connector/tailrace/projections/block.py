@@ -58,11 +58,13 @@ class Tracing(Protocol):
 
 
 class NoTracing:
+    _nothing = nullcontext()
+
     def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
-        return nullcontext()
+        return self._nothing
 
     def handling(self, event: Event) -> AbstractContextManager[object]:
-        return nullcontext()
+        return self._nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 CARRIED = ("traceparent", "tracestate")
+NOTHING = nullcontext()
 MOST_LINKS = 128
 """What the SDK keeps of a span's links by default."""
 
@@ -48,12 +49,12 @@ class _Spans:
         tracer = self._trace.get_tracer("tailrace")
         return tracer.start_as_current_span(f"process {self._projection}", links=links, attributes=attributes)
 
-    @contextmanager
-    def handling(self, event: Event) -> Iterator[None]:
+    def handling(self, event: Event) -> AbstractContextManager[object]:
         """The handler's own spans become children of the one in which the event was written."""
-        if event.traceparent is None:
-            yield
-            return
+        return self._within(event) if "traceparent" in event.said else NOTHING
+
+    @contextmanager
+    def _within(self, event: Event) -> Iterator[None]:
         token = self._context.attach(self._told(event))
         try:
             yield

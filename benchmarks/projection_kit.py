@@ -1,0 +1,79 @@
+"""The projections that are measured, run by `tailrace project`: a summary of orders, as people would write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.projection_task import Stopwatch, task
+from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffects, PostgresStore, Projection
+from tailrace.projections.app import projection_app
+from tailrace.projections.block import Applied
+from tailrace.projections.lane import Lane
+from tailrace.projections.store import Store
+
+TASK = task()
+TABLES = """
+CREATE TABLE IF NOT EXISTS order_summary (
+    order_id text PRIMARY KEY, customer text NOT NULL, state text NOT NULL, amount bigint NOT NULL,
+    currency text NOT NULL, revision integer NOT NULL, express boolean NOT NULL
+);
+CREATE TABLE IF NOT EXISTS order_totals (
+    order_id text PRIMARY KEY, state text NOT NULL, amount bigint NOT NULL, events integer NOT NULL
+);
+"""
+COUNT = """
+    INSERT INTO order_totals VALUES (%s, %s, %s, 1) ON CONFLICT (order_id) DO UPDATE
+    SET state = EXCLUDED.state, amount = order_totals.amount + EXCLUDED.amount, events = order_totals.events + 1
+"""
+
+
+class Timed(Projection):
+    """Looks at its watch with the first record it is given, and with each commit."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.watch = Stopwatch(TASK.file)
+        super().__init__(*args, **settings)
+
+    def take(self, topic: str, partition: int, offset: int, message: Any) -> None:
+        if not self.watch.running:
+            self.watch.start()
+        super().take(topic, partition, offset, message)
+
+    def committed(self, lane: Lane, applied: Applied) -> None:
+        super().committed(lane, applied)
+        if self.applied == TASK.events:
+            self.watch.stop()
+
+
+app = projection_app(TASK.name, broker=f"kafka://{TASK.bootstrap}")
+store: Store[Any] = (
+    MongoStore(TASK.store, TASK.name, collections={"order_summary": []})
+    if TASK.way == "mongo"
+    else PostgresStore(TASK.store, schema=TASK.name, tables=TABLES)
+)
+one_by_one: dict[str, Any] = {"events": 1, "within": 0}
+orders = Timed(app, TASK.topic, store=store, **(one_by_one if TASK.way == "single" else {}))
+
+
+async def summarise(event: Event, effects: PostgresEffects | MongoEffects) -> None:
+    data = event.data
+    effects.upsert(
+        "order_summary",
+        {"_id" if TASK.way == "mongo" else "order_id": data["order"]},
+        {
+            "customer": data["customer"],
+            "state": data["status"],
+            "amount": data["amount"],
+            "currency": data["currency"],
+            "revision": data["revision"],
+            "express": data["express"],
+        },
+    )
+
+
+async def add_up(event: Event, effects: PostgresEffects) -> None:
+    data = event.data
+    await effects.execute(COUNT, (data["order"], data["status"], data["amount"]))
+
+
+orders.on("OrderPlaced", "OrderPaid", "OrderShipped")(add_up if TASK.way == "execute" else summarise)
