@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from fix_service import Connector
@@ -64,6 +64,7 @@ class Projected:
 
     def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, folder: Path, *, partitions: int = 3) -> None:
         self.postgres = postgres
+        self.partitions = partitions
         self.kafka = kafka
         self.folder = folder
         self.name = f"history_{uuid.uuid4().hex[:8]}"
@@ -183,10 +184,13 @@ class Projected:
 
     def committed(self) -> dict[int, int]:
         """Kafka's committed offsets of the group, by partition."""
-        admin = self.kafka.admin()
-        [answer] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name)]).values()
-        found = answer.result(30).topic_partitions or []
-        return {each.partition: each.offset for each in found if each.offset > 0 and each.topic == self.topic}
+        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": self.name, "log_level": 0})
+        try:
+            asked = [TopicPartition(self.topic, number) for number in range(self.partitions)]
+            found = consumer.committed(asked, timeout=30)
+        finally:
+            consumer.close()
+        return {each.partition: each.offset for each in found if each.offset > 0}
 
     def close(self) -> None:
         for worker in self.workers:

@@ -506,6 +506,28 @@ def test_kafka_that_is_away_at_the_start_is_waited_for(play: Play) -> None:
     assert play.stop() == 0
 
 
+@pytest.mark.parametrize(("how", "code"), [("app.fail(Halted('enough'))", 3), ("os.kill(os.getpid(), 15)", 0)])
+def test_a_worker_ends_in_time_whatever_its_lanes_wait_for(play: Play, how: str, code: int) -> None:
+    play.transaction("one")
+    play.write(
+        more=f"""
+import asyncio, os
+from tailrace.errors import Halted
+
+async def then(message):
+    {how}
+
+async def never():
+    await asyncio.Event().wait()
+
+guide.revoked = never
+"""
+    )
+    play.start()
+    assert play.ended() == code, play.log
+    assert ("Halted: enough" in play.log) == (code == 3)
+
+
 def test_a_bug_of_the_app_ends_the_worker(play: Play) -> None:
     play.transaction("one")
     play.write(

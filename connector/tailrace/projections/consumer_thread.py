@@ -168,7 +168,13 @@ class ConsumerThread(AIOKafkaConsumerThread):
 
     async def follow(self, offsets: Mapping[TP, int]) -> bool:
         """Commits offsets for those who watch the lag; whether Kafka took them."""
-        took: bool = await self.call_thread(self._follow, offsets)
+        if self.should_stop:
+            return False  # after a crash this thread answers no more
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS + 1):
+                took: bool = await self.call_thread(self._follow, offsets)
+        except TimeoutError:
+            return False
         return took
 
     async def _follow(self, offsets: Mapping[TP, int]) -> bool:

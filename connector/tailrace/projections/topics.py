@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer
@@ -16,6 +18,7 @@ from tailrace.projections.store import Partition
 if TYPE_CHECKING:
     from tailrace.projections.app import ProjectionApp
 
+log = logging.getLogger("tailrace.projections")
 RETENTION_DAYS = 30
 MOST_COPIES = 3
 """Of a topic, if there is none to take as a model."""
@@ -29,17 +32,22 @@ def connection(app: ProjectionApp) -> dict[str, Any]:
     }
 
 
-async def ensure_letters(app: ProjectionApp, topic: str, like: str) -> None:
+async def ensure_letters(app: ProjectionApp, topic: str, sources: Sequence[str]) -> None:
     """Makes the topic if it is missing: a dead letter must not find out that it has no place to go.
 
-    It is kept in as many copies as the topic `like`, from which the letters come.
+    It is kept in as many copies as the first of `sources`, from which the letters come. One of those that is missing
+    is waited for: whoever publishes to it may come later.
     """
     admin = AIOKafkaAdminClient(**connection(app))
     await admin.start()
     try:
-        if topic in await admin.list_topics():
+        known = await admin.list_topics()
+        missing = sorted(set(sources) - set(known))
+        if missing:
+            log.warning("waiting for topics that do not exist", extra={"fields": {"topics": ", ".join(missing)}})
+        if topic in known:
             return
-        copies = await _copies(admin, like)
+        copies = await _copies(admin, sources[0])
         wanted = NewTopic(topic, 1, copies, topic_configs={"retention.ms": str(RETENTION_DAYS * 86_400_000)})
         answer = await admin.create_topics([wanted])
     finally:

@@ -89,7 +89,7 @@ class Caretaker:
 
     async def start(self) -> None:
         for projection in self._app.projections:
-            await ensure_letters(self._app, projection.letters, projection.topics[0])
+            await ensure_letters(self._app, projection.letters, projection.topics)
             await projection.open()
         if self._app.projections:
             self._unassigned_since = time.monotonic()

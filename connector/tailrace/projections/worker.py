@@ -22,7 +22,7 @@ from mode import ServiceT
 from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError
 
 EXIT_SECONDS = 10.0
-"""SIGTERM promises an end within this time. Leaving in the middle is safe: the store has all of a block or nothing."""
+"""SIGTERM and failures end within this time. Leaving in the middle is safe: the store has all of a block or nothing."""
 REFUSALS = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
@@ -62,6 +62,10 @@ class ProjectionWorker(faust.Worker):
         super().on_setup_root_logger(logger, level)
         tell_errors_once()
 
+    def _crash(self, reason: BaseException) -> None:
+        _leave_in_time(reason)
+        super()._crash(reason)
+
     def _on_sigint(self) -> None:
         _leave_in_time()
         super()._on_sigint()
@@ -69,6 +73,9 @@ class ProjectionWorker(faust.Worker):
     def _on_sigterm(self) -> None:
         _leave_in_time()
         super()._on_sigterm()
+
+    def _on_sigusr1(self) -> None:
+        """Faust would print all tasks with the values they hold: payloads and passwords."""
 
     def _on_sigusr2(self) -> None:
         """Faust would start a debugger and stop."""
@@ -80,8 +87,9 @@ class _ToldAtTheEnd(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if not record.name.startswith(("mode", "faust")):
             return True
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, TailraceError | KafkaError) and "Reraising original" not in record.getMessage()
+        told = [*(record.exc_info or ()), *(record.args if isinstance(record.args, tuple) else ())]
+        ending = any(isinstance(each, TailraceError | KafkaError) for each in told)
+        return not ending and "Reraising original" not in record.getMessage()
 
 
 def tell_errors_once() -> None:
@@ -90,10 +98,19 @@ def tell_errors_once() -> None:
         handler.addFilter(_ToldAtTheEnd())
 
 
-def _leave_in_time() -> None:
-    timer = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+def _leave_in_time(reason: BaseException | None = None) -> None:
+    """Whatever the services are waiting for while they end."""
+    timer = threading.Timer(EXIT_SECONDS, _leave, (reason,))
     timer.daemon = True
     timer.start()
+
+
+def _leave(reason: BaseException | None) -> None:
+    told = for_people(reason) if isinstance(reason, Exception) else reason
+    if told is not None:
+        sys.stderr.write(f"{told}\n")
+        sys.stderr.flush()
+    os._exit(told.exit_code if isinstance(told, TailraceError) else 0 if told is None else 1)
 
 
 def for_people(reason: Exception) -> Exception:
