@@ -28,6 +28,7 @@ class Records:
     """What the kit keeps for one projection."""
 
     offsets: dict[Partition, int] = field(default_factory=dict)
+    furthest: dict[Partition, int] = field(default_factory=dict)
     markers: dict[str, tuple[Marker, Outcome]] = field(default_factory=dict)
     entities: dict[str, EntityState] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -124,7 +125,11 @@ class MemoryTransaction:
         return self._seen.offsets.get(self._partition)
 
     async def advance(self, offset: int) -> None:
-        self._change(lambda records: records.offsets.update({self._partition: offset}))
+        def change(records: Records) -> None:
+            records.offsets[self._partition] = offset
+            records.furthest[self._partition] = max(offset, records.furthest.get(self._partition, 0))
+
+        self._change(change)
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         fresh: dict[str, Marker] = {}
@@ -268,6 +273,9 @@ class MemoryStore:
 
     async def positions(self) -> dict[Partition, int]:
         return dict(self.records.offsets)
+
+    async def furthest(self) -> dict[Partition, int]:
+        return dict(self.records.furthest)
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         for partition, offset in offsets.items():

@@ -77,6 +77,9 @@ class Around:
         if error is not None:
             self.errors.append(error)
 
+    def reached(self, lane: Lane) -> int:
+        return lane.next
+
     def pause(self, lane: Lane) -> None: ...
 
     def resume(self, lane: Lane) -> None: ...
@@ -91,7 +94,7 @@ async def through(store: MirrorStore, place: str, events: Sequence[Event], start
 
     async def at_once(seconds: float) -> None: ...
 
-    lane = Lane(PLACE, start, store, rules, around, sleep=at_once)
+    lane = Lane(PLACE, start, 0, store, rules, around, sleep=at_once)
     await lane.settle(events)
     return around
 

@@ -28,6 +28,7 @@ import json
 from pathlib import Path
 
 from tailrace.projections.app import projection_app
+from tailrace.projections.reading import Place
 from tailrace.projections.store import Partition
 
 class FileGuide:
@@ -43,14 +44,11 @@ class FileGuide:
         for line in Path("seen").read_text().splitlines():
             number, offset, _ = line.split(" ", 2)
             stored[int(number)] = int(offset) + 1
-        return {partition: stored.get(partition.number) for partition in partitions}
-
-    def start_of(self, partition):
-        return self.start
+        return {partition: [Place(stored.get(partition.number), self.start)] for partition in partitions}
 
     async def assigned(self, starts):
-        self.next = dict(starts)
-        self.say("assigned", {str(partition): offset for partition, offset in starts.items()})
+        self.next = {partition: offset for partition, [offset] in starts.items()}
+        self.say("assigned", {str(partition): offset for partition, offset in self.next.items()})
 
     async def revoked(self):
         consumer = app.consumer

@@ -96,17 +96,19 @@ async def apply(
     rules: Rules,
     *,
     expected: int,
+    furthest: int,
     now_ms: int,
     doomed: Collection[str] = (),
 ) -> Applied:
     """Applies `events` and stores the offset behind the last of them.
 
-    `expected` is the position as this worker knows it. Events whose ids are `doomed` have gone to the dead letters.
+    `expected` is the position as this worker knows it; what is below `furthest` has been read before. Events whose ids
+    are `doomed` have gone to the dead letters.
     """
     stored = await transaction.position()
     if stored is not None and stored < expected:
         raise Moved(stored, expected)
-    run = _Run(transaction, rules, now_ms, doomed)
+    run = _Run(transaction, rules, furthest, now_ms, doomed)
     await run.through([event for event in events if stored is None or event.offset >= stored])
     await transaction.flush()
     behind = events[-1].offset + 1
@@ -116,11 +118,14 @@ async def apply(
 
 
 class _Run:
-    def __init__(self, transaction: Transaction[Any], rules: Rules, now_ms: int, doomed: Collection[str]) -> None:
+    def __init__(
+        self, transaction: Transaction[Any], rules: Rules, furthest: int, now_ms: int, doomed: Collection[str]
+    ) -> None:
         self.applied = Applied()
         self._transaction = transaction
         self._rules = rules
         self._versions = rules.settings.versions
+        self._furthest = furthest
         self._now_ms = now_ms
         self._doomed = doomed
         self._horizon: int | None = None
@@ -147,18 +152,26 @@ class _Run:
             fresh.discard(event.id)
             culprit = event
             try:
-                if event.replay_id is not None or event.redriven_for not in (None, self._rules.projection):
+                if self._is_told_again(event):
                     await self._require_remembered(event)
                 went_on = await self._one(event)
                 while went_on and (waited := self._successor(culprit)) is not None:
                     culprit = self._tell(reread(waited))
+                    culprit.is_retold = event.is_retold
                     self._released.append(culprit.id)
                     went_on = await self._one(culprit)
             except Exception as error:
                 raise Failed(error, index, culprit) from error
         await self._write_down()
 
+    def _is_told_again(self, event: Event) -> bool:
+        """Replayed, read again after a reset, or put back for somebody else: it may have been applied long ago."""
+        others = event.redriven_for not in (None, self._rules.projection)
+        return event.offset < self._furthest or event.replay_id is not None or others
+
     def _tell(self, event: Event) -> Event:
+        if event.id in self._doomed:
+            return event  # perhaps because of this
         entity = self._rules.entity(event)
         event.entity = None if entity is None else name(str(entity))
         event.version = self._rules.version(event)
@@ -228,6 +241,12 @@ class _Run:
             with self._rules.tracing.handling(event):
                 async with limit:
                     await handling.handler(event, self._transaction.effects)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Of something that the handler waited for. Let out, it would end the lane without a word.
+            raise RuntimeError("the handler waited for a task that was cancelled") from None
         except TimeoutError:
             if limit.expired():
                 raise TooSlow(f"the handler took longer than {self._rules.settings.time_limit:g} s") from None

@@ -92,8 +92,13 @@ class Event:
 
 
 def text(value: bytes) -> str:
-    """As text that any database takes: Postgres has no place for U+0000."""
-    return value.decode(errors="replace").replace("\0", "\ufffd")
+    """As text that any database takes, and different for different bytes: what is no text is told in hex."""
+    try:
+        found = value.decode()
+    except UnicodeDecodeError:
+        return f"\ufffdhex:{value.hex()}"
+    # Postgres has no place for U+0000.
+    return f"\ufffdhex:{value.hex()}" if "\0" in found else found
 
 
 def name(value: str) -> str:
@@ -118,7 +123,8 @@ def read(
     kind = said.get("type") or said.get("ce_type")
     stamp = said.get("timestamp")
     return Event(
-        id=name(text(told)) if told else f"{partition}@{offset}",
+        # With its time: a topic that was made anew has the same places again.
+        id=name(text(told)) if told else f"{partition}@{offset}/{time_ms}",
         type=text(kind) if kind else "",
         key=key,
         value=value,

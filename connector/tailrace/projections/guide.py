@@ -7,9 +7,10 @@ they have done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from tailrace.projections.reading import Place
 from tailrace.projections.store import Partition
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class ProjectionGuide:
     def __init__(self, projections: list[Projection]) -> None:
         self._projections = projections
         self._stored: dict[str, dict[Partition, int]] = {}
+        self._furthest: dict[str, dict[Partition, int]] = {}
 
     def _readers(self, topic: str) -> list[Projection]:
         return [projection for projection in self._projections if topic in projection.topics]
@@ -29,32 +31,34 @@ class ProjectionGuide:
     def owns(self, topic: str) -> bool:
         return bool(self._readers(topic))
 
-    def start_of(self, partition: Partition) -> Literal["earliest", "latest"]:
-        starts = {projection.start for projection in self._readers(partition.topic)}
-        return "latest" if starts == {"latest"} else "earliest"
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
+        """Where each reader stands.
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
-        """The stored next offsets; None where a projection has none yet."""
+        A partition that was added to a topic it has read before is read from its beginning: what was written there
+        before anybody noticed must not be left out.
+        """
         await self.revoked()
         for projection in self._projections:
             await projection.open()
-        names = [projection.name for projection in self._projections]
-        found = await asyncio.gather(*(each.patiently(each.store.positions) for each in self._projections))
-        self._stored = dict(zip(names, found, strict=True))
-        return {partition: self._least(partition) for partition in partitions}
+            name = projection.name
+            self._stored[name] = await projection.patiently(projection.store.positions)
+            self._furthest[name] = await projection.patiently(projection.store.furthest)
+        return {
+            partition: [self._place(projection, partition) for projection in self._readers(partition.topic)]
+            for partition in partitions
+        }
 
-    def _least(self, partition: Partition) -> int | None:
-        stored = [self._stored[projection.name].get(partition) for projection in self._readers(partition.topic)]
-        known = [offset for offset in stored if offset is not None]
-        return min(known) if known and len(known) == len(stored) else None
+    def _place(self, projection: Projection, partition: Partition) -> Place:
+        stored = self._stored[projection.name]
+        knows_topic = any(known.topic == partition.topic for known in stored)
+        return Place(stored.get(partition), "earliest" if knows_topic else projection.start)
 
-    async def assigned(self, starts: Mapping[Partition, int]) -> None:
-        """Opens the lanes: reading begins at `starts`."""
+    async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
+        """Opens the lanes."""
         await self.revoked()
-        for partition, start in starts.items():
-            for projection in self._readers(partition.topic):
-                stored = self._stored.get(projection.name, {}).get(partition)
-                projection.open_lane(partition, start if stored is None else max(start, stored))
+        for partition, offsets in starts.items():
+            for projection, start in zip(self._readers(partition.topic), offsets, strict=True):
+                projection.open_lane(partition, start, self._furthest[projection.name].get(partition, 0))
 
     async def revoked(self) -> None:
         """Ends all lanes."""

@@ -22,7 +22,8 @@ from tailrace.projections.store import Outcome, Partition, Store
 from tailrace.projections.versions import Turn, turn
 
 QUEUED_BLOCKS = 4
-"""A lane that has more than this many blocks at hand asks for no more; it asks again below half of it."""
+QUEUED_BYTES = 32 * 1024 * 1024
+"""A lane that has more blocks, or more bytes, at hand asks for no more; it asks again below half of it."""
 CONFIG_ATTEMPTS = 2
 """A table or a column that is not there may have been made just now."""
 EXPIRY_SECONDS = 5.0
@@ -40,6 +41,9 @@ class Surroundings(Protocol):
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         """What holds the lane up; None when it goes on."""
 
+    def reached(self, lane: Lane) -> int:
+        """The offset below which nothing is left to apply, if all that was handed over is applied."""
+
     def pause(self, lane: Lane) -> None: ...
 
     def resume(self, lane: Lane) -> None: ...
@@ -52,6 +56,7 @@ class Lane:
         self,
         partition: Partition,
         start: int,
+        furthest: int,
         store: Store[Any],
         rules: Rules,
         around: Surroundings,
@@ -61,6 +66,7 @@ class Lane:
     ) -> None:
         self.partition = partition
         self.next = start
+        self._furthest = furthest
         self.busy_since: float | None = None
         """Since when it works on what it has without having committed anything; None if it has nothing."""
         self._store = store
@@ -70,17 +76,24 @@ class Lane:
         self._sleep = sleep
         self._clock = clock
         self._queue: deque[Event] = deque()
+        self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._paused = False
 
     def put(self, event: Event) -> None:
         """Queues an event; never blocks, but may ask for a pause."""
         self._queue.append(event)
+        self._queued_bytes += len(event.value or b"")
         if not self._arrived.is_set():
             self._arrived.set()
-        if not self._paused and len(self._queue) > QUEUED_BLOCKS * self._settings.events:
+        if not self._paused and self._has_more_than(1):
             self._paused = True
             self._around.pause(self)
+
+    def _has_more_than(self, share: float) -> bool:
+        """Whether it has more than this share of what it may have at hand."""
+        most = share * QUEUED_BLOCKS * self._settings.events
+        return len(self._queue) > most or self._queued_bytes > share * QUEUED_BYTES
 
     @property
     def queued(self) -> int:
@@ -89,6 +102,7 @@ class Lane:
     async def run(self) -> None:
         """For ever, or until something is wrong that only a person, or a new start, can mend."""
         await self._begin()
+        expire_at = time.monotonic() + EXPIRY_SECONDS
         while True:
             block = await self._take()
             if block:
@@ -96,7 +110,10 @@ class Lane:
                 await self.settle(block)
                 self.busy_since = None
             else:
+                await self.pass_over(self._around.reached(self))
+            if time.monotonic() >= expire_at:
                 await self.expire()
+                expire_at = time.monotonic() + EXPIRY_SECONDS
 
     async def _begin(self) -> None:
         """Stores where reading begins: who starts with the latest must not skip what comes before the first block."""
@@ -104,8 +121,11 @@ class Lane:
         while True:
             try:
                 async with self._store.transaction(self.partition) as transaction:
-                    if await transaction.position() is None:
+                    stored = await transaction.position()
+                    if stored is None:
                         await transaction.advance(self.next)
+                    elif stored < self.next:
+                        raise Moved(stored, self.next)
             except Exception as error:
                 if not self._store.is_away(error):
                     raise
@@ -127,7 +147,8 @@ class Lane:
         if len(self._queue) < self._settings.events and self._settings.within:
             await asyncio.sleep(self._settings.within)
         block = [self._queue.popleft() for _ in range(min(len(self._queue), self._settings.events))]
-        if self._paused and len(self._queue) <= QUEUED_BLOCKS * self._settings.events // 2:
+        self._queued_bytes -= sum(len(event.value or b"") for event in block)
+        if self._paused and not self._has_more_than(0.5):
             self._paused = False
             self._around.resume(self)
         return block
@@ -159,6 +180,8 @@ class Lane:
                     away += 1
                     away_since = away_since or time.monotonic()
                     await self._wait_for_store(failed.error, away, away_since)
+                    if away > 1 and len(part) > 1:
+                        return Failed(failed.error)  # perhaps it takes longer than a transaction may: halves do not
                     continue
                 away, away_since = 0, 0.0
                 if len(part) > 1:
@@ -175,7 +198,8 @@ class Lane:
                 await self._give_up(culprit, verdict, failed.error, doomed)
                 attempts = 0
             else:
-                self.busy_since = time.monotonic()
+                if self.busy_since is not None:
+                    self.busy_since = time.monotonic()
                 self._around.waiting_for(self, None)
                 self._around.committed(self, applied)
                 return None
@@ -194,6 +218,7 @@ class Lane:
                 part,
                 self._rules,
                 expected=self.next,
+                furthest=self._furthest,
                 now_ms=int(self._clock() * 1000),
                 doomed=doomed,
             )
@@ -211,12 +236,32 @@ class Lane:
             raise Halted(
                 f"{self._rules.projection}: {event.type or 'event'} {event.id} at {event.place} cannot be applied: "
                 f"{failure.reason.value}",
-                why=failure.explanation,
+                why=told(error),
                 remedy='Mend the handler or the data and start again, or choose on_failure="dead_letter".',
             ) from error
         await self._around.set_aside(event, failure)
         killpoint.reached(killpoint.PROJECTION_LETTER)
         doomed[event.id] = failure
+
+    async def pass_over(self, reached: int) -> None:
+        """Stores how far it has looked: behind the last event stand the ends of transactions, which have offsets too.
+
+        Retention may delete events that are applied, and what is stored must not look as if some were lost.
+        """
+        if self._queue or self.busy_since is not None or reached <= self.next:
+            return
+        try:
+            async with self._store.transaction(self.partition) as transaction:
+                stored = await transaction.position()
+                if stored is None or stored < self.next:
+                    return
+                if reached > stored:
+                    await transaction.advance(reached)
+        except Exception as error:
+            if not self._store.is_away(error):
+                raise
+        else:
+            self.next = max(self.next, reached)
 
     async def expire(self) -> None:
         """Sets aside what has waited too long for an earlier version of its entity."""
@@ -276,5 +321,13 @@ def waited_too_long(seconds: float, version: int) -> Failure:
 
 
 def described(error: BaseException) -> str:
-    """For people, without what an error of ours says about remedies."""
+    """For a dead letter, which keeps the event anyway."""
     return error.what if isinstance(error, TailraceError) else f"{type(error).__name__}: {error}"
+
+
+def told(error: BaseException) -> str:
+    """For logs: an error's own text may quote the event, or the row that a database did not take."""
+    if isinstance(error, TailraceError) and not isinstance(error, Rejected):
+        return error.what
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    return f"{type(error).__name__}: {primary}" if primary else type(error).__name__

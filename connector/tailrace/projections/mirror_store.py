@@ -184,6 +184,10 @@ class MirrorStore:
     async def positions(self) -> dict[Partition, int]:
         return await read_offsets(self._database, self._name)
 
+    async def furthest(self) -> dict[Partition, int]:
+        """None: what is told again is there already, whenever that was."""
+        return {}
+
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         await reset_offsets(self._connected, self._database, self._name, offsets)
 

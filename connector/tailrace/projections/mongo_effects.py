@@ -39,11 +39,11 @@ class Conversation:
         self.require_sound()
         try:
             return await method(*given, session=self._session, **options)
-        except OperationFailure as error:
+        except Exception as error:
             if is_away(error):
                 raise
             self._refused = True
-            if error.code in REFUSED:
+            if isinstance(error, OperationFailure) and error.code in REFUSED:
                 # Nothing to do with the event at hand: it would be the same for all.
                 raise access_refused(error, "what a projection asks for") from None
             raise

@@ -23,6 +23,12 @@ async def read_offsets(database: Database, group: str) -> dict[Partition, int]:
     return {Partition(each["_id"]["topic"], each["_id"]["partition"]): each["next_offset"] async for each in found}
 
 
+async def read_furthest(database: Database, group: str) -> dict[Partition, int]:
+    """The highest next offset that each partition ever had."""
+    found = own(database, OFFSETS).find({"_id.consumer_group": group, "furthest": {"$ne": None}})
+    return {Partition(each["_id"]["topic"], each["_id"]["partition"]): each["furthest"] async for each in found}
+
+
 async def reset_offsets(
     client: Client, database: Database, group: str, offsets: Mapping[Partition, int | None]
 ) -> None:
@@ -33,7 +39,7 @@ async def reset_offsets(
         for partition, offset in offsets.items():
             name = {"_id": offset_id(group, partition)}
             if offset is None:
-                await collection.delete_one(name, session=session)
+                await collection.update_one(name, {"$unset": {"next_offset": ""}}, session=session)
             else:
                 await collection.update_one(name, {"$set": {"next_offset": offset}}, upsert=True, session=session)
 

@@ -19,7 +19,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
 from tailrace.projections import mongo_server
-from tailrace.projections.mongo_offsets import OFFSETS, read_offsets, reset_offsets
+from tailrace.projections.mongo_offsets import OFFSETS, read_furthest, read_offsets, reset_offsets
 from tailrace.projections.mongo_owners import OWNERS, Evict, take_over
 from tailrace.projections.mongo_server import TIMEOUT, Client, Collections, Database, own
 from tailrace.projections.mongo_transaction import (
@@ -113,6 +113,9 @@ class MongoStore:
 
     async def positions(self) -> dict[Partition, int]:
         return await read_offsets(self._database, self._name)
+
+    async def furthest(self) -> dict[Partition, int]:
+        return await read_furthest(self._database, self._name)
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         await reset_offsets(self._connected, self._database, self._name, offsets)

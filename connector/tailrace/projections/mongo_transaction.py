@@ -124,8 +124,9 @@ class MongoTransaction:
             await begin(self._session)
 
     async def advance(self, offset: int) -> None:
-        name = offset_id(self._group, self._partition)
-        await self._ask(self._offsets.update_one, {"_id": name}, {"$set": {"next_offset": offset}}, upsert=True)
+        name = {"_id": offset_id(self._group, self._partition)}
+        change = {"$set": {"next_offset": offset}, "$max": {"furthest": offset}}
+        await self._ask(self._offsets.update_one, name, change, upsert=True)
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         wanted: dict[str, Marker] = {}

@@ -19,7 +19,7 @@ _TABLES: dict[str, LiteralString] = {
     "tailrace_offsets": """
         CREATE TABLE tailrace_offsets (
             projection text NOT NULL, topic text NOT NULL, partition integer NOT NULL,
-            next_offset bigint, updated_at timestamptz NOT NULL DEFAULT now(),
+            next_offset bigint, furthest bigint, updated_at timestamptz NOT NULL DEFAULT now(),
             PRIMARY KEY (projection, topic, partition)
         ) WITH (fillfactor = 50)""",
     "tailrace_markers": """

@@ -34,6 +34,7 @@ class PostgresEffects:
         self._tables = tables
         self._texts = Texts(Transformer(connection))
         self._writes: list[Write] = []
+        self._failed: Exception | None = None
 
     def upsert(self, table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Sets `values` in the row that has `key`, which is made if there is none. `key` is that of a unique index.
@@ -71,9 +72,19 @@ class PostgresEffects:
 
     async def flush(self) -> None:
         """Carries out what was put off; Rejected for values that a column will never take."""
+        if self._failed is not None:
+            # A handler went on after its writes were refused: they must not be forgotten.
+            raise self._failed
         if not self._writes:
             return
         writes, self._writes = self._writes, []
+        try:
+            await self._carry_all_out(writes)
+        except Exception as error:
+            self._failed = error
+            raise
+
+    async def _carry_all_out(self, writes: list[Write]) -> None:
         for write in writes:
             if write.table not in self._tables:
                 self._tables[write.table] = await look_up(self._connection, write.table)

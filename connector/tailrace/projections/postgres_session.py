@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, str | int] = {
 
 _SETTINGS = """
     SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END,
-           CASE current_setting('lock_timeout') WHEN '0' THEN set_config('lock_timeout', '1min', false) END,
+           CASE current_setting('lock_timeout') WHEN '0' THEN set_config('lock_timeout', '10s', false) END,
            CASE current_setting('idle_in_transaction_session_timeout') WHEN '0'
                 THEN set_config('idle_in_transaction_session_timeout', '5min', false) END
 """

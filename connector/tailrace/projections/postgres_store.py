@@ -24,11 +24,12 @@ from tailrace.projections.postgres_swap import NEXT, swap_schemas
 from tailrace.projections.postgres_table import Table
 from tailrace.projections.postgres_transaction import PostgresTransaction, horizon_of
 from tailrace.projections.postgres_values import array, numbers
-from tailrace.projections.store import Partition
+from tailrace.projections.store import CatchUp, Partition
 
 _POSITIONS = """
     SELECT topic, partition, next_offset FROM tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
 """
+_FURTHEST = "SELECT topic, partition, furthest FROM tailrace_offsets WHERE projection = %s AND furthest IS NOT NULL"
 _RESET = """
     INSERT INTO tailrace_offsets (projection, topic, partition, next_offset)
     SELECT %s, u.* FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u
@@ -105,6 +106,11 @@ class PostgresStore:
             rows = await (await session.execute(_POSITIONS, [self._opened])).fetchall()
         return {Partition(topic, number): offset for topic, number, offset in rows}
 
+    async def furthest(self) -> dict[Partition, int]:
+        async with self._session() as session:
+            rows = await (await session.execute(_FURTHEST, [self._opened])).fetchall()
+        return {Partition(topic, number): offset for topic, number, offset in rows}
+
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         places = sorted(offsets)
         columns = [
@@ -136,11 +142,11 @@ class PostgresStore:
             )
         return PostgresStore(self._dsn, schema=self._schema + NEXT, tables=self._ddl)
 
-    async def swap(self, name: str, reached: Mapping[Partition, int]) -> bool:
+    async def swap(self, name: str, catch_up: CatchUp) -> bool:
         """Puts what was made beside in its place, if it is as far; see `rebuilding.py`."""
         session = await connect(self._dsn, name, "")
         try:
-            return await swap_schemas(session, self._schema, name, reached)
+            return await swap_schemas(session, self._schema, name, catch_up)
         finally:
             await session.close()
 
@@ -157,7 +163,7 @@ class PostgresStore:
             yield session
         except BaseException as error:
             # What was known of tables may be what went wrong: they are looked up anew.
-            self._tables.clear()
+            self._tables = {}
             if self.is_away(error):
                 await session.close()
                 await self._close_idle()

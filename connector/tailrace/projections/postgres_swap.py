@@ -6,14 +6,13 @@ next statement on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from psycopg import sql
 
 from tailrace.errors import ConfigError
 from tailrace.projections.postgres_session import Session
 from tailrace.projections.postgres_values import array, numbers
-from tailrace.projections.store import Partition
+from tailrace.projections.store import CatchUp, Partition
+from tailrace.sqlname import quote
 
 NEXT = "__next"
 OLD = "__old"
@@ -24,40 +23,65 @@ _REACHED = """
     FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u(topic, number, reached)
     WHERE known.projection = %s AND known.topic = u.topic AND known.partition = u.number
 """
-_BEHIND = """
-    SELECT count(*) FROM {old}.tailrace_offsets AS was
-    LEFT JOIN {new}.tailrace_offsets AS now USING (projection, topic, partition)
-    WHERE was.projection = %s AND was.next_offset > coalesce(now.next_offset, -1)
+_POSITIONS = """
+    SELECT topic, partition, next_offset FROM {}.tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
+"""
+# Views and foreign keys of other schemas: they would go with the old tables.
+_BUILT_UPON = """
+    SELECT DISTINCT format('%%I.%%I', space.nspname, other.relname) FROM pg_class AS ours
+    JOIN (
+        SELECT d.refobjid AS upon, r.ev_class AS who FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid
+        WHERE d.classid = 'pg_rewrite'::regclass
+        UNION SELECT confrelid, conrelid FROM pg_constraint WHERE contype = 'f'
+    ) AS built ON built.upon = ours.oid
+    JOIN pg_class AS other ON other.oid = built.who JOIN pg_namespace AS space ON space.oid = other.relnamespace
+    WHERE ours.relnamespace = %(schema)s::regnamespace AND other.relnamespace <> ours.relnamespace
+    LIMIT 5
 """
 _OTHERS = "SELECT DISTINCT projection FROM {}.tailrace_offsets WHERE projection <> %s LIMIT 3"
 
 
-async def swap_schemas(session: Session, schema: str, name: str, reached: Mapping[Partition, int]) -> bool:
-    """False if the new one is not as far as the old one; nothing is changed then."""
+async def swap_schemas(session: Session, schema: str, name: str, catch_up: CatchUp) -> bool:
+    """False if the new one does not get as far as the old one in time; nothing is changed then."""
     names = {"old": sql.Identifier(schema), "new": sql.Identifier(schema + NEXT), "away": sql.Identifier(schema + OLD)}
     async with session.transaction():
         if not await _exists(session, schema):
+            if await catch_up({}) is None:
+                return False
             await session.execute(sql.SQL("ALTER SCHEMA {new} RENAME TO {old}").format(**names))
             return True
         await session.execute(sql.SQL(_LOCK).format(names["old"]))
-        others = await (await session.execute(sql.SQL(_OTHERS).format(names["old"]), [name])).fetchall()
-        if others:
-            raise ConfigError(
-                f"the schema {schema} holds other projections, too: {', '.join(row[0] for row in others)}",
-                why="It is swapped as a whole.",
-                remedy="Give each projection a schema of its own.",
-            )
-        places = [array([place.topic for place in reached]), numbers([place.number for place in reached])]
-        given = [*places, numbers(reached.values()), name]
-        await session.execute(sql.SQL(_REACHED).format(names["new"]), given)
-        behind = await (await session.execute(sql.SQL(_BEHIND).format(**names), [name])).fetchone()
-        if behind is None or behind[0]:
+        await _require_nobody_else(session, schema, name)
+        rows = await (await session.execute(sql.SQL(_POSITIONS).format(names["old"]), [name])).fetchall()
+        reached = await catch_up({Partition(topic, number): offset for topic, number, offset in rows})
+        if reached is None:
             return False
+        places = [array([place.topic for place in reached]), numbers([place.number for place in reached])]
+        await session.execute(
+            sql.SQL(_REACHED).format(names["new"]), [*places, numbers(reached.values()), name]
+        )  # fmt: skip
         await session.execute(sql.SQL("DROP SCHEMA IF EXISTS {away} CASCADE").format(**names))
         await session.execute(sql.SQL("ALTER SCHEMA {old} RENAME TO {away}").format(**names))
         await session.execute(sql.SQL("ALTER SCHEMA {new} RENAME TO {old}").format(**names))
         await session.execute(sql.SQL("DROP SCHEMA {away} CASCADE").format(**names))
     return True
+
+
+async def _require_nobody_else(session: Session, schema: str, name: str) -> None:
+    others = await (await session.execute(sql.SQL(_OTHERS).format(sql.Identifier(schema)), [name])).fetchall()
+    if others:
+        raise ConfigError(
+            f"the schema {schema} holds other projections, too: {', '.join(row[0] for row in others)}",
+            why="It is swapped as a whole.",
+            remedy="Give each projection a schema of its own.",
+        )
+    built = await (await session.execute(_BUILT_UPON, {"schema": quote(schema)})).fetchall()
+    if built:
+        raise ConfigError(
+            f"others build on the tables of {schema}: {', '.join(row[0] for row in built)}",
+            why="They belong to the old tables, and would be dropped with them.",
+            remedy="Drop them, rebuild, and make them anew; or move them into the schema's own `tables`.",
+        )
 
 
 async def _exists(session: Session, schema: str) -> bool:

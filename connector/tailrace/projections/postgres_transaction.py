@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from psycopg.rows import TupleRow
 
+from tailrace.errors import StoreUnavailable
 from tailrace.projections.postgres_effects import PostgresEffects
 from tailrace.projections.postgres_session import Session
 from tailrace.projections.postgres_values import array, binary, numbers
@@ -28,8 +29,10 @@ _FIRST_POSITION = """
     RETURNING next_offset
 """
 _ADVANCE = """
-    INSERT INTO tailrace_offsets (projection, topic, partition, next_offset) VALUES (%s, %s, %s, %s)
-    ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, updated_at = now()
+    INSERT INTO tailrace_offsets AS known (projection, topic, partition, next_offset, furthest)
+    VALUES (%(name)s, %(topic)s, %(number)s, %(offset)s, %(offset)s)
+    ON CONFLICT (projection, topic, partition) DO UPDATE
+    SET next_offset = EXCLUDED.next_offset, furthest = greatest(known.furthest, EXCLUDED.furthest), updated_at = now()
 """
 _MARK = """
     INSERT INTO tailrace_markers AS known (projection, event_id, entity, version, time_ms, outcome)
@@ -51,9 +54,10 @@ _ENTITIES = """
     ORDER BY entity FOR UPDATE
 """
 _SAVE_ENTITIES = """
-    INSERT INTO tailrace_entities (projection, entity, version, deleted)
+    INSERT INTO tailrace_entities AS known (projection, entity, version, deleted)
     SELECT %s, u.* FROM unnest(%s::text[], %s::bigint[], %s::boolean[]) AS u
     ON CONFLICT (projection, entity) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted
+    WHERE known.version <= EXCLUDED.version
 """
 _WAITING = 'event_id, entity, version, topic, partition, "offset", key, value, headers, time_ms, since_ms'
 _WAIT = f"""
@@ -94,7 +98,9 @@ class PostgresTransaction:
         return offset
 
     async def advance(self, offset: int) -> None:
-        await self._session.execute(_ADVANCE, [self._name, *self._partition, offset])
+        topic, number = self._partition
+        given = {"name": self._name, "topic": topic, "number": number, "offset": offset}
+        await self._session.execute(_ADVANCE, given)
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         once = {marker.event_id: marker for marker in reversed(markers)}
@@ -123,7 +129,10 @@ class PostgresTransaction:
             numbers([states[name].version for name in names]),
             array(["t" if states[name].deleted else "f" for name in names]),
         ]
-        await self._session.execute(_SAVE_ENTITIES, [self._name, *columns])
+        saved = await self._session.execute(_SAVE_ENTITIES, [self._name, *columns])
+        if saved.rowcount < len(names):
+            # It was not there to be locked when it was looked for.
+            raise StoreUnavailable("another partition has saved a newer version of an entity", remedy="Try again.")
 
     async def wait(self, events: Sequence[Waiting]) -> None:
         if not events:

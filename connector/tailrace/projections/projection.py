@@ -28,7 +28,7 @@ from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.decoding import Decode, parsed
 from tailrace.projections.event import Event, Teller, read
 from tailrace.projections.handlers import Handler, Handlers, Handling, Model
-from tailrace.projections.lane import Lane, described
+from tailrace.projections.lane import Lane, told
 from tailrace.projections.letters import Failure, letter
 from tailrace.projections.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
 from tailrace.projections.store import Outcome, Partition, Store
@@ -39,6 +39,7 @@ T = TypeVar("T")
 Start = Literal["earliest", "latest"]
 log = logging.getLogger("tailrace.projections")
 DAY = 86_400.0
+FAREWELL_SECONDS = 2.0
 
 
 class Projection:
@@ -142,7 +143,7 @@ class Projection:
                     raise
                 times += 1
                 seconds = retry.delay(times)
-                self._tell(logging.WARNING, "waiting", error=described(error), retry_in=round(seconds, 1))
+                self._tell(logging.WARNING, "waiting", error=told(error), retry_in=round(seconds, 1))
                 await asyncio.sleep(seconds)
 
     async def open(self) -> None:
@@ -165,8 +166,8 @@ class Projection:
             event.is_retold = self.is_rebuilding
             lane.put(event)
 
-    def open_lane(self, partition: Partition, start: int) -> None:
-        lane = Lane(partition, start, self.store, self.rules, self)
+    def open_lane(self, partition: Partition, start: int, furthest: int) -> None:
+        lane = Lane(partition, start, furthest, self.store, self.rules, self)
         self.lanes[partition] = lane
         task = asyncio.create_task(lane.run(), name=f"{self.name} {partition}")
         task.add_done_callback(self._ended)
@@ -174,6 +175,7 @@ class Projection:
 
     async def close_lanes(self) -> None:
         """Ends them: what is not committed by now belongs to whoever gets the partitions next."""
+        reached = {lane: self.reached(lane) for lane in self.lanes.values()}
         tasks = list(self._tasks.values())
         self._tasks.clear()
         self.lanes.clear()
@@ -181,6 +183,8 @@ class Projection:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._open:
+            await asyncio.gather(*(_bounded(lane.pass_over(offset)) for lane, offset in reached.items()))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -199,7 +203,7 @@ class Projection:
                 attempt += 1
                 if time.monotonic() - began > self.rules.settings.give_up:
                     raise
-                self._tell(logging.WARNING, "a dead letter cannot be written yet", error=described(error))
+                self._tell(logging.WARNING, "a dead letter cannot be written yet", error=told(error))
                 await asyncio.sleep(retry.delay(attempt))
             else:
                 break
@@ -230,13 +234,16 @@ class Projection:
             if self._held_up.pop(lane.partition, None) is not None:
                 self._tell(logging.INFO, "goes on", partition=str(lane.partition))
             return
-        told = type(error).__name__
-        if self._held_up.get(lane.partition) != told:
-            self._held_up[lane.partition] = told
-            self._tell(logging.WARNING, "held up", partition=str(lane.partition), error=described(error))
+        kind = type(error).__name__
+        if self._held_up.get(lane.partition) != kind:
+            self._held_up[lane.partition] = kind
+            self._tell(logging.WARNING, "held up", partition=str(lane.partition), error=told(error))
 
     def _tell(self, level: int, what: str, **fields: object) -> None:
         log.log(level, what, extra={"fields": {"projection": self.name, **fields}})
+
+    def reached(self, lane: Lane) -> int:
+        return self.app.reader.reached().get(lane.partition, lane.next) if self.app.started else lane.next
 
     def pause(self, lane: Lane) -> None:
         self.app.pause(lane.partition, self)
@@ -251,6 +258,15 @@ class Projection:
     @property
     def applied(self) -> int:
         return self.outcomes[Outcome.APPLIED]
+
+
+async def _bounded(farewell: Awaitable[None]) -> None:
+    """Nothing depends on it, so nobody waits for it."""
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await farewell
+    except Exception as error:  # noqa: BLE001 - as said
+        log.debug("farewell: %s", type(error).__name__)
 
 
 def _for_people(name: str, error: BaseException) -> BaseException:

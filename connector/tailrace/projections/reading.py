@@ -6,7 +6,7 @@ delete what was not applied yet, and a topic may be deleted and made anew. Both 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from tailrace.errors import EventsLost, TopicReplaced
@@ -15,23 +15,30 @@ from tailrace.projections.store import Partition
 Start = Literal["earliest", "latest"]
 
 
+class Place(NamedTuple):
+    """Where one reader of a partition stands: the next offset it has stored, and where it begins without one."""
+
+    stored: int | None
+    start: Start
+
+
 class Guide(Protocol):
     """What the projections of an app tell its consumer. All of it is called in the app's event loop."""
 
     def owns(self, topic: str) -> bool:
         """Whether projections read this topic. Faust keeps no account of such a topic: acks of it mean nothing."""
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
-        """The stored next offsets, None where there is none yet. It may take its time: nothing is read meanwhile.
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
+        """Where each reader of a partition stands. It may take its time: nothing is read meanwhile.
 
         Cancelled if the partitions are taken away before it returns; so is `assigned`.
         """
 
-    def start_of(self, partition: Partition) -> Start:
-        """Where to begin if there is no stored position."""
+    async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
+        """Where each of them begins, in the order of `positions`; reading begins with the least.
 
-    async def assigned(self, starts: Mapping[Partition, int]) -> None:
-        """Where reading begins. Called once after each assignment; no record of it comes before this has returned."""
+        Called once after each assignment; no record of it comes before this has returned.
+        """
 
     async def revoked(self) -> None:
         """The partitions are taken away, or the worker ends. No record comes any more; lanes end before it returns."""
@@ -46,13 +53,10 @@ class Unguided:
     def owns(self, topic: str) -> bool:
         return False
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int | None]:
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
         return {}
 
-    def start_of(self, partition: Partition) -> Start:
-        return "earliest"
-
-    async def assigned(self, starts: Mapping[Partition, int]) -> None:
+    async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
         pass
 
     async def revoked(self) -> None:

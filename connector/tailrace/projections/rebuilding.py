@@ -1,7 +1,8 @@
 """A projection made anew beside the old one, and put in its place once it has caught up.
 
 The new one is filled from the topics by a worker of its own, in a consumer group of its own, while the old one goes on
-serving readers and being kept up to date. When it is as far as the old one, both change places in one transaction.
+serving readers and being kept up to date. When it is nearly as far, the old one is
+held up for a moment, and both change places in one transaction.
 Killed at any point, it goes on where it was.
 """
 
@@ -17,9 +18,11 @@ from typing import Any, Protocol, runtime_checkable
 from tailrace.errors import ConfigError
 from tailrace.projections.app import ProjectionApp
 from tailrace.projections.projection import Projection
-from tailrace.projections.store import Partition, Store
+from tailrace.projections.store import CatchUp, Partition, Store
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+LEVEL_SECONDS = 5.0
+"""How long the workers of the old one may be held up while the new one does its last steps."""
 TELL_SECONDS = 5.0
 log = logging.getLogger("tailrace.projections")
 
@@ -31,11 +34,10 @@ class Rebuildable(Protocol):
     def beside(self) -> Store[Any]:
         """The store of the new one: empty, or as far as an earlier try came."""
 
-    async def swap(self, name: str, reached: Mapping[Partition, int]) -> bool:
-        """Puts the new one in the place of the old one, whole; False if it is not yet as far as the old one.
+    async def swap(self, name: str, catch_up: CatchUp) -> bool:
+        """Puts the new one in the place of the old one, whole; False if `catch_up` gave up.
 
-        `reached` is how far the new one has read: below that there is nothing left to apply, only what marks the ends
-        of transactions.
+        The old one stands still meanwhile, at the positions that `catch_up` is called with.
         """
 
 
@@ -54,28 +56,51 @@ class Rebuild:
         self._projection = projection
         projection.store = store.beside()
         projection.is_rebuilding = True
+        # All of history, wherever the old one began.
+        projection.start = "earliest"
         app.projections[:] = [projection]
         # A group of its own: the workers of the old one keep their partitions.
         app.conf.id = f"{app.conf.id}.rebuild"
         app.task(self._watch)
 
     async def _watch(self) -> None:
-        """Tries to swap whenever there is nothing left to do, and then ends the worker."""
+        """Tries to swap whenever it is nearly level, and then ends the worker."""
         told_at = time.monotonic()
-        while not (self._at_rest() and await self._projection.patiently(self._swap)):
-            if time.monotonic() - told_at > TELL_SECONDS:
-                told_at = time.monotonic()
-                self._tell("rebuilding")
-            await asyncio.sleep(LOOK_SECONDS)
+        try:
+            while not (self._is_near() and await self._swap()):
+                if time.monotonic() - told_at > TELL_SECONDS:
+                    told_at = time.monotonic()
+                    self._tell("rebuilding")
+                await asyncio.sleep(LOOK_SECONDS)
+        except Exception as error:  # noqa: BLE001 - told, and the worker ends
+            self._app.fail(error)
+            return
         self._tell("rebuilt")
         signal.raise_signal(signal.SIGTERM)
 
-    async def _swap(self) -> bool:
-        return await self._old.swap(self._projection.name, self._app.reader.reached())
-
-    def _at_rest(self) -> bool:
+    def _is_near(self) -> bool:
         lanes = self._projection.lanes.values()
-        return bool(lanes) and all(lane.busy_since is None and not lane.queued for lane in lanes)
+        return bool(lanes) and all(lane.queued < self._projection.rules.settings.events for lane in lanes)
+
+    async def _swap(self) -> bool:
+        try:
+            return await self._old.swap(self._projection.name, self._catch_up)
+        except Exception as error:
+            # Once the lanes are closed, nobody knows whether it was done: a new start finds out.
+            if not self._projection.lanes or not self._projection.store.is_away(error):
+                raise
+            return False
+
+    async def _catch_up(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
+        deadline = time.monotonic() + LEVEL_SECONDS
+        while any(self._app.reader.reached().get(place, -1) < offset for place, offset in positions.items()):
+            if time.monotonic() > deadline:
+                return None
+            await asyncio.sleep(0.05)
+        reached = self._app.reader.reached()
+        # From here on the new one is the old one's: nothing of this worker may come behind the swap.
+        await self._projection.close_lanes()
+        return reached
 
     def _tell(self, what: str) -> None:
         counts = {name: count for name, count in self._projection.outcomes.items() if count}

@@ -38,6 +38,10 @@ class Versions:
     timeout: float = 300.0
     first: int | None = 1
 
+    def __post_init__(self) -> None:
+        if self.gaps not in ("ignore", "wait"):
+            raise ConfigError(f"gaps={self.gaps!r} is not known", remedy="Give one of: ignore, wait.")
+
 
 @dataclass(frozen=True)
 class Settings:

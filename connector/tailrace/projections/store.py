@@ -14,7 +14,7 @@ holds the tests that a store must pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
@@ -31,6 +31,12 @@ class Partition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.number}]"
+
+
+CatchUp = Callable[[Mapping[Partition, int]], Awaitable[Mapping[Partition, int] | None]]
+"""Brings a projection that is made anew to these positions and stops it there; where it is then, or None if that takes
+too long.
+"""
 
 
 class Outcome(StrEnum):
@@ -146,6 +152,9 @@ class Store(Protocol[Effects_co]):
 
     async def positions(self) -> dict[Partition, int]:
         """The next offset of each partition that has one."""
+
+    async def furthest(self) -> dict[Partition, int]:
+        """The highest next offset that each partition ever had: what is below has been read before."""
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         """Sets next offsets (None: forgets it), all or none. For operators; markers stay."""

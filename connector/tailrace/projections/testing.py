@@ -53,7 +53,8 @@ class Rehearsal:
         await store.open(self._projection.name)
         start = (await store.positions()).get(self._partition, 0)
         self._offsets = itertools.count(start)
-        self._lane = Lane(self._partition, start, store, self._projection.rules, self, sleep=_at_once)
+        furthest = (await store.furthest()).get(self._partition, 0)
+        self._lane = Lane(self._partition, start, furthest, store, self._projection.rules, self, sleep=_at_once)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,6 +117,10 @@ class Rehearsal:
 
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         """Nobody watches."""
+
+    def reached(self, lane: Lane) -> int:
+        """There is nothing between events here."""
+        return lane.next
 
     def pause(self, lane: Lane) -> None:
         """Events come one by one."""

@@ -190,14 +190,19 @@ class Consumer(driver.Consumer):
     async def _place(self, tps: Set[TP]) -> None:
         """Seeks newly assigned partitions to where their projections are, and begins to read them."""
         by_name = {Partition(*tp): tp for tp in tps}
-        stored = await self.guide.positions(by_name.keys())
-        bounds = await self._bounds({tp: stored.get(partition) for partition, tp in by_name.items()})
+        places = await self.guide.positions(by_name.keys())
+        ahead = {
+            tp: max((each.stored for each in places[partition] if each.stored is not None), default=None)
+            for partition, tp in by_name.items()
+        }
+        bounds = await self._bounds(ahead)
+        # Each for itself: one that is new must not hide what another one has lost.
         starts = {
-            partition: start_offset(partition, stored.get(partition), bounds[tp], self.guide.start_of(partition))
+            partition: [start_offset(partition, each.stored, bounds[tp], each.start) for each in places[partition]]
             for partition, tp in by_name.items()
         }
         try:
-            await self._begin({by_name[partition]: offset for partition, offset in starts.items()})
+            await self._begin({by_name[partition]: min(offsets) for partition, offsets in starts.items()})
         except IllegalStateError:
             return  # taken away already: the next assignment begins anew
         await self.guide.assigned(starts)

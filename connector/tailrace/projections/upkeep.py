@@ -114,6 +114,7 @@ class Caretaker:
 
     async def _keep_up(self) -> None:
         pruned_at = time.monotonic()
+        pruning: asyncio.Task[None] | None = None
         warned: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -124,10 +125,14 @@ class Caretaker:
                     self._app.fail(error)
                     return
                 _warn(projection, now, warned)
-            if now - pruned_at > PRUNE_SECONDS:
+            if now - pruned_at > PRUNE_SECONDS and (pruning is None or pruning.done()):
                 pruned_at = now
-                for projection in self._app.projections:
-                    await _prune_if_possible(projection)
+                # Beside: a database that takes its time must not keep the worker from noticing that it stands still.
+                pruning = asyncio.create_task(self._prune(), name="prune")
+
+    async def _prune(self) -> None:
+        for projection in self._app.projections:
+            await _prune_if_possible(projection)
 
 
 def _warn(projection: Projection, now: float, warned: set[str]) -> None:
@@ -178,9 +183,13 @@ class Watchdog:
         self._stop.set()
 
     def _watch(self) -> None:
-        while not self._stop.wait(min(1.0, self._bound / 4)):
-            if self._loop.is_closed():
+        pause = min(1.0, self._bound / 4)
+        while True:
+            slept_at = time.monotonic()
+            if self._stop.wait(pause) or self._loop.is_closed():
                 return
+            if time.monotonic() - slept_at > pause + self._bound / 4:
+                self._seen = time.monotonic()  # the whole process was stopped: no handler's fault
             self._loop.call_soon_threadsafe(self._beat)
             if time.monotonic() - self._seen > self._bound:
                 sys.stderr.write(

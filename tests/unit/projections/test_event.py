@@ -29,7 +29,7 @@ def test_cloud_events_are_known_by_their_own_headers() -> None:
 
 
 def test_without_an_id_the_place_names_the_event() -> None:
-    assert event().id == "shop.orders[3]@42"
+    assert event().id == "shop.orders[3]@42/1000"
     assert event(b"{}", ("timestamp", b"soon")).time_ms == 1000
 
 

@@ -44,11 +44,13 @@ class Scene:
         self.error: Callable[[], Exception] = lambda: ValueError("it fails")
         self.applied = Applied()
         self.paused: list[bool] = []
+        self.looked_at = 0
         handlers = Handlers()
         handlers.add((), Handling(self.append, None, deletes=False))
         handlers.add(("Deleted",), Handling(self.append, None, deletes=True))
         self.lane = Lane(
             P0,
+            0,
             0,
             self.store,
             Rules("orders", handlers, Settings(**choices)),
@@ -82,6 +84,9 @@ class Scene:
 
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         self.held_up.append(type(error).__name__)
+
+    def reached(self, lane: Lane) -> int:
+        return max(lane.next, self.looked_at)
 
     def pause(self, lane: Lane) -> None:
         self.paused.append(True)
@@ -194,7 +199,7 @@ async def test_an_error_that_shows_only_when_writes_are_carried_out_is_found_by_
 
     handlers = Handlers()
     handlers.add((), Handling(write_blindly, None, deletes=False))
-    lane = Lane(P0, 0, scene.store, Rules("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep)
+    lane = Lane(P0, 0, 0, scene.store, Rules("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep)
     await lane.settle(events)
     assert [name for name, _ in scene.letters] == ["e5"]
     assert len(scene.store.rows["history"]) == 8
@@ -229,7 +234,7 @@ async def test_a_handler_that_takes_too_long_is_cut_off() -> None:
     handlers = Handlers()
     handlers.add((), Handling(hang, None, deletes=False))
     rules = Rules("orders", handlers, Settings(max_attempts=2, time_limit=0.01))
-    await Lane(P0, 0, scene.store, rules, scene, sleep=scene.sleep).settle([event(0)])
+    await Lane(P0, 0, 0, scene.store, rules, scene, sleep=scene.sleep).settle([event(0)])
     [(_, failure)] = scene.letters
     assert (failure.reason, failure.attempts) == (Reason.PROCESSING_TIMEOUT, 2)
 
@@ -280,7 +285,7 @@ async def test_a_store_that_is_away_costs_no_attempt() -> None:
     handlers = Handlers()
     handlers.add((), Handling(cut_once, None, deletes=False))
     await Lane(
-        P0, 0, scene.store, Rules("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep
+        P0, 0, 0, scene.store, Rules("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep
     ).settle([event(0), event(1)])
     assert scene.history() == ["e0", "e1"]
     assert scene.letters == []
@@ -403,6 +408,55 @@ async def test_where_reading_begins_is_stored_before_anything_comes() -> None:
         await asyncio.sleep(0)
     running.cancel()
     assert scene.store.records.offsets == {P0: 17}
+
+
+@on_stage
+async def test_what_is_read_again_behind_the_horizon_is_not_guessed() -> None:
+    """After a reset, whatever the times of the records: there was a marker, and it is gone."""
+    scene = await opened()
+    await scene.lane.settle([event(0), event(1, timestamp="5"), event(2)])
+    assert await scene.store.prune(100, 10) == 1
+    await scene.store.reset({P0: 0})
+    again = Lane(P0, 0, (await scene.store.furthest())[P0], scene.store, scene.lane._rules, scene, sleep=scene.sleep)
+    await again.settle([event(0), event(1, timestamp="5"), event(2), event(3)])
+    assert scene.history() == ["e0", "e1", "e2", "e3"]
+    assert [name for name, _ in scene.letters] == ["e1"]
+
+
+@on_stage
+async def test_what_waited_is_told_again_in_a_rebuild_too() -> None:
+    scene = await opened(versions=Versions(gaps="wait"))
+    seen: list[tuple[str, bool]] = []
+
+    async def look(each: Event, effects: Any) -> None:
+        seen.append((each.id, each.is_replay))
+
+    handlers = Handlers()
+    handlers.add((), Handling(look, None, deletes=False))
+    lane = Lane(P0, 0, 0, scene.store, Rules("orders", handlers, scene.lane._settings), scene)
+    for each in (event(0, entity_version="2"), event(1, entity_version="1")):
+        each.is_retold = True
+        await lane.settle([each])
+    assert seen == [("e1", True), ("e0", True)]
+
+
+@on_stage
+async def test_a_lane_at_rest_stores_how_far_it_has_looked() -> None:
+    scene = await opened()
+    await scene.lane.settle([event(0)])
+    await scene.lane.pass_over(5)
+    assert scene.store.records.offsets == {P0: 5}
+    scene.lane.put(event(7))
+    await scene.lane.pass_over(9)
+    assert scene.store.records.offsets == {P0: 5}, "something is left to apply"
+
+
+@on_stage
+async def test_large_events_fill_a_lane_too() -> None:
+    scene = await opened()
+    for offset in range(5):
+        scene.lane.put(event(offset, value=b"x" * (8 << 20)))
+    assert scene.paused == [True]
 
 
 @given(st.integers(2, 50), st.data())

@@ -14,6 +14,7 @@ from tailrace.projections import Rehearsal, Versions, projection_app
 from tailrace.projections.event import Event
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.projection import Projection
+from tailrace.projections.reading import Place
 from tailrace.projections.resetting import Move, _require_markers, moment
 from tailrace.projections.store import Partition
 
@@ -81,20 +82,20 @@ def test_a_rehearsal_takes_the_way_of_a_worker() -> None:
     asyncio.run(play())
 
 
-def test_a_partition_is_read_from_where_the_furthest_behind_is() -> None:
+def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
     async def play() -> None:
-        one, two = make(name="one"), make(name="two", start="latest")
+        one, two = make(name="one", start="latest"), make(name="two", start="latest")
         guide = ProjectionGuide([one, two])
         assert guide.owns("orders")
         assert not guide.owns("users")
-        assert guide.start_of(P0) == "earliest"
-        assert await guide.positions([P0]) == {P0: None}
-        await one.store.reset({P0: 9, P1: 5})
-        await two.store.reset({P0: 4})
-        assert await guide.positions([P0, P1]) == {P0: 4, P1: None}
-        await guide.assigned({P0: 4, P1: 0})
-        assert (one.lanes[P0].next, two.lanes[P0].next) == (9, 4)
-        assert guide.progress() == {P0: 4, P1: 0}
+        new = Place(None, "latest")
+        assert await guide.positions([P0]) == {P0: [new, new]}
+        await one.store.reset({P0: 9})
+        # A partition that was added to a topic it knows is read from its beginning.
+        assert await guide.positions([P0, P1]) == {P0: [Place(9, "earliest"), new], P1: [Place(None, "earliest"), new]}
+        await guide.assigned({P0: [9, 12], P1: [0, 5]})
+        assert (one.lanes[P0].next, two.lanes[P0].next) == (9, 12)
+        assert guide.progress() == {P0: 9, P1: 0}
         await guide.revoked()
         assert guide.progress() == {}
 

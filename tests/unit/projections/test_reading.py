@@ -77,6 +77,5 @@ async def _asked(guide: Unguided) -> object:
 def test_an_app_without_projections_owns_nothing() -> None:
     guide = Unguided()
     assert not guide.owns("orders")
-    assert guide.start_of(ORDERS) == "earliest"
     assert asyncio.run(_asked(guide)) == {}
     assert guide.progress() == {}

@@ -1,0 +1,304 @@
+"""Handlers, names and versions: each test names a way to lose or repeat events, or to stall, there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_projection import Projected
+from tailrace.errors import ConfigError
+from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, Versions, projection_app
+from tailrace.projections.event import Event, read
+from tailrace.projections.settings import key_of
+from tailrace.projections.store import EntityState, Partition
+from tailrace.stack import MongoServer, wait_until
+
+DAY_MS = 86_400_000
+THINGS = """
+    CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, value text);
+    CREATE TABLE IF NOT EXISTS others (key text PRIMARY KEY, value text);
+"""
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+
+
+def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(scene(), seconds)
+
+    asyncio.run(run())
+
+
+def in_postgres(dsn: str, **choices: Any) -> Projection:
+    app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
+    return Projection(app, "orders", store=PostgresStore(dsn, tables=THINGS), **choices)
+
+
+# Versions.
+
+
+def test_a_gap_ends_in_the_dead_letters_on_a_busy_partition_too(projected: Projected) -> None:
+    projected.configure('versions=Versions(gaps="wait", timeout=1), within=0.01')
+    projected.publish({"key": "k", "headers": {"entity_version": "3"}})
+    projected.start()
+    wait_until(lambda: projected.execute("SELECT 1 FROM tailrace_waiting"), 60)
+    until = time.monotonic() + 25
+
+    def set_aside() -> bool:
+        projected.publish({"key": "k"})  # of the same partition, and without a version
+        return bool(projected.set_aside()) or time.monotonic() > until
+
+    wait_until(set_aside, 60)
+    assert projected.set_aside(), "25 s, and it still waits"
+
+
+def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: str) -> None:
+    """Its first two events are applied at once, by two workers."""
+
+    async def scene() -> None:
+        one, two = PostgresStore(database), PostgresStore(database)
+        await one.open("p")
+        await two.open("p")
+
+        async def older() -> None:
+            async with one.transaction(P0) as transaction:
+                await transaction.position()
+                if not await transaction.entities(["o-1"]):
+                    await transaction.save_entities({"o-1": EntityState(1, deleted=False)})
+
+        try:
+            async with two.transaction(P1) as newer:
+                await newer.position()
+                assert await newer.entities(["o-1"]) == {}
+                await newer.save_entities({"o-1": EntityState(2, deleted=False)})
+                task = asyncio.create_task(older())
+                # Until it waits for the newer one, be it in `entities` or in `save_entities`.
+                await asyncio.to_thread(wait_until, lambda: waits(database), 30)
+            [error] = await asyncio.gather(task, return_exceptions=True)
+            # To be done again is as good.
+            assert error is None or one.is_away(error), error
+            async with one.transaction(P0) as transaction:
+                assert await transaction.entities(["o-1"]) == {"o-1": EntityState(2, deleted=False)}
+        finally:
+            await one.close()
+            await two.close()
+
+    in_loop(scene)
+
+
+def waits(dsn: str) -> bool:
+    """Whether somebody waits for a lock."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        asked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(connection.execute(asked).rowcount)
+
+
+def test_a_word_for_gaps_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Versions(gaps="Wait")  # type: ignore[arg-type]
+
+
+# Names.
+
+
+def test_ids_and_keys_that_are_no_text_stay_apart() -> None:
+    ids = {read(P0, 0, None, b"{}", [("id", number.to_bytes(8, "big"))], 0).id for number in range(120, 140)}
+    keys = {key_of(read(P0, 0, number.to_bytes(8, "big"), b"{}", [], 0)) for number in range(120, 140)}
+    assert (len(ids), len(keys)) == (20, 20)
+
+
+def test_events_of_entities_whose_keys_are_no_text_are_all_applied(database: str) -> None:
+    async def scene() -> None:
+        projection = in_postgres(database, versions=Versions())
+        applied: list[bytes] = []
+
+        @projection.on()
+        async def handle(event: Event, effects: Any) -> None:
+            applied.append(event.key or b"")
+
+        async with Rehearsal(projection) as rehearsal:
+            for number in (200, 201, 202):
+                said = [("id", f"e-{number}".encode()), ("type", b"T"), ("entity_version", b"1")]
+                await rehearsal.feed(read(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
+            assert len(applied) == 3, rehearsal.outcomes
+
+    in_loop(scene)
+
+
+# Handlers that go wrong.
+
+
+def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goes_on(database: str) -> None:
+    async def scene() -> None:
+        projection = in_postgres(database)
+
+        @projection.on("Write")
+        async def write(event: Event, effects: Any) -> None:
+            effects.upsert("things", {"key": event.id}, {"value": event.data["text"]})
+
+        @projection.on("Look")
+        async def look(event: Event, effects: Any) -> None:
+            try:
+                await effects.fetch_one("SELECT 1")
+            except Exception:  # noqa: BLE001 - that is what is tested
+                pass
+
+        def told(offset: int, kind: str, words: str) -> Event:
+            said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
+            return read(P0, offset, b"k", json.dumps({"text": words}).encode(), said, 1)
+
+        async with Rehearsal(projection) as rehearsal:
+            await rehearsal.feed(told(0, "Write", "good"), told(1, "Write", "bad \0"), told(2, "Look", ""))
+            async with rehearsal.look() as effects:
+                rows = await effects.fetch_all("SELECT key FROM things")
+            letters = [each.event.id for each in rehearsal.letters]
+            assert (rows, letters) == ([{"key": "e-0"}], ["e-1"]), rehearsal.outcomes
+
+    in_loop(scene)
+
+
+def test_the_same_in_mongodb(mongo: MongoServer) -> None:
+    async def scene() -> None:
+        app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
+        store = MongoStore(mongo.uri, f"review_{uuid.uuid4().hex[:8]}", collections={"things": []})
+        projection = Projection(app, "orders", store=store)
+
+        @projection.on("Write")
+        async def write(event: Event, effects: Any) -> None:
+            effects.upsert("things", {"_id": event.id}, {"value": event.data["number"]})
+
+        @projection.on("Look")
+        async def look(event: Event, effects: Any) -> None:
+            try:
+                await effects.collection("things").find_one({"_id": "e-0"})
+            except Exception:  # noqa: BLE001 - as above
+                pass
+
+        def told(offset: int, kind: str, number: int) -> Event:
+            said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
+            return read(P0, offset, b"k", json.dumps({"number": number}).encode(), said, 1)
+
+        async with Rehearsal(projection) as rehearsal:
+            await rehearsal.feed(told(0, "Write", 1), told(1, "Write", 2**63), told(2, "Look", 0))
+            async with rehearsal.look() as effects:
+                rows = [each["_id"] for each in await effects.collection("things").find({})]
+            letters = [each.event.id for each in rehearsal.letters]
+            assert (rows, letters) == (["e-0"], ["e-1"]), rehearsal.outcomes
+
+    in_loop(scene)
+
+
+def test_a_handler_that_lets_a_cancellation_out_is_tried_again(projected: Projected) -> None:
+    more = """
+import asyncio
+tries = []
+@projection.on("Cancels")
+async def cancels(event, effects):
+    tries.append(1)
+    if len(tries) < 3:
+        raise asyncio.CancelledError  # as of a task that it waits for, and somebody has cancelled
+    await append(event, effects)
+"""
+    projected.configure("give_up=10, within=0.01", more)
+    projected.publish({"key": "k", "headers": {"type": "Cancels"}})
+    worker = projected.start()
+    wait_until(lambda: projected.state() or not worker.running, 60)
+    assert worker.running, worker.log
+    projected.caught_up()
+
+
+def test_an_event_whose_entity_cannot_be_told_is_set_aside(database: str) -> None:
+    async def scene() -> None:
+        projection = in_postgres(database, versions=Versions(), entity=lambda event: event.key.decode(), max_attempts=1)
+
+        @projection.on()
+        async def handle(event: Event, effects: Any) -> None:
+            pass
+
+        async with Rehearsal(projection) as rehearsal:
+            await rehearsal.tell("T", {}, key=None)
+            assert rehearsal.outcomes["dead"] == 1
+
+    in_loop(scene)
+
+
+def test_one_partition_s_error_is_not_another_s(database: str) -> None:
+    """Two tables, so that the second is written after the first one's answer, when the other partition has failed."""
+
+    async def scene() -> None:
+        store = PostgresStore(database, tables=THINGS)
+        await store.open("p")
+
+        async def fails(after: float) -> None:
+            with suppress(ValueError):
+                async with store.transaction(P1):
+                    await asyncio.sleep(after)
+                    raise ValueError
+
+        try:
+            for number in range(30):
+                task = asyncio.create_task(fails(0.0005 * (number % 6)))
+                async with store.transaction(P0) as transaction:
+                    await transaction.position()
+                    transaction.effects.upsert("things", {"key": f"{number}"}, {"value": "1"})
+                    transaction.effects.upsert("others", {"key": f"{number}"}, {"value": "1"})
+                    await transaction.flush()
+                await task
+        finally:
+            await asyncio.gather(task, return_exceptions=True)
+            await store.close()
+
+    in_loop(scene)
+
+
+def test_a_block_that_takes_longer_than_a_transaction_may_gets_done(database: str) -> None:
+    """500 events of 0.7 s each are longer than 5 minutes; here 40 of 0.1 s, and two seconds."""
+
+    async def scene() -> None:
+        projection = in_postgres(f"{database} options='-c idle_in_transaction_session_timeout=2000'", give_up=20)
+
+        @projection.on()
+        async def handle(event: Event, effects: Any) -> None:
+            await asyncio.sleep(0.1)
+
+        async with Rehearsal(projection) as rehearsal:
+            lane = rehearsal._lane
+            assert lane is not None
+            lane._sleep = asyncio.sleep
+            events = [read(P0, n, b"k", b"{}", [("id", f"e-{n}".encode())], 1) for n in range(40)]
+            await rehearsal.feed(*events)
+            assert rehearsal.outcomes["applied"] == 40
+
+    in_loop(scene, 120)
+
+
+def test_a_lock_on_a_table_is_no_event_s_fault(projected: Projected) -> None:
+    projected.configure("max_attempts=1, within=0.01")
+    projected.start()
+    wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
+    with psycopg.connect(projected.dsn, options=f"-c search_path={projected.name}") as other:
+        other.execute("LOCK TABLE history IN ACCESS EXCLUSIVE MODE")
+        projected.publish({"key": "k"})
+        until = time.monotonic() + 15
+        wait_until(lambda: bool(projected.set_aside()) or time.monotonic() > until, 60)
+    assert projected.set_aside() == []
+
+
+def test_no_row_is_told_in_logs(projected: Projected) -> None:
+    more = """
+@projection.on("Wrong")
+async def wrong(event, effects):
+    await effects.execute("INSERT INTO history VALUES (%s, NULL)", [event.data["card"]])
+"""
+    projected.configure("max_attempts=1, within=0.01", more)
+    projected.publish({"key": "k", "value": b'{"card": "4111-1111-1111-1111"}', "headers": {"type": "Wrong"}})
+    worker = projected.start()
+    wait_until(projected.set_aside, 60)
+    assert "4111-1111" not in worker.log, worker.log

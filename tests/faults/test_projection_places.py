@@ -1,0 +1,213 @@
+"""Projections made anew, set back, or beginning to read: each test names a way to lose or repeat events there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from fix_projection import Projected
+from tailrace.projections import PostgresStore, Projection, projection_app
+from tailrace.projections.store import Partition
+from tailrace.stack import wait_until
+
+DAY_MS = 86_400_000
+THINGS = """
+    CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, value text);
+    CREATE TABLE IF NOT EXISTS others (key text PRIMARY KEY, value text);
+"""
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+
+
+def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(scene(), seconds)
+
+    asyncio.run(run())
+
+
+def in_postgres(dsn: str, **choices: Any) -> Projection:
+    app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
+    return Projection(app, "orders", store=PostgresStore(dsn, tables=THINGS), **choices)
+
+
+# Making anew, and what is in the way.
+
+
+def test_a_rebuild_of_a_projection_that_began_with_the_latest_keeps_what_it_has(projected: Projected) -> None:
+    projected.configure('start="latest", within=0.01')
+    projected.start()
+    wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
+    projected.publish(*({"key": f"k-{n % 4}"} for n in range(40)))
+    projected.caught_up()
+    before = projected.state()
+    rebuilder = projected.start("--rebuild", wait=False)
+    rebuilder.ended(180)
+    assert projected.state() == before, rebuilder.log
+
+
+def test_a_rebuild_leaves_what_others_built_on_the_tables(projected: Projected) -> None:
+    projected.publish({"key": "k"})
+    projected.start()
+    projected.caught_up()
+    view = f"public.report_{projected.name}"
+    projected.execute(f"CREATE VIEW {view} AS SELECT key FROM {projected.name}.history")
+    rebuilder = projected.start("--rebuild", wait=False)
+    rebuilder.ended(180)
+    assert projected.execute("SELECT to_regclass(%s) IS NOT NULL", view) == [(True,)], rebuilder.log
+
+
+# Resets and markers.
+
+
+def test_a_reset_sees_that_the_marker_of_a_redriven_event_is_gone(projected: Projected) -> None:
+    """Redriven, it stands in the topic with the time of the redrive; its marker goes by the event's own time."""
+    now = int(time.time() * 1000)
+    headers = {"timestamp": str(now - 40 * DAY_MS), "tailrace.redriven": "0-0", "tailrace.redriven.for": projected.name}
+    projected.publish({"key": "k", "timestamp": now, "headers": {"timestamp": str(now)}})
+    projected.publish({"key": "k", "timestamp": now, "headers": headers})
+    worker = projected.start()
+    projected.caught_up()
+    before = projected.state()
+    assert worker.stop(30) == 0
+    assert projected.command("--prune").returncode == 0
+    answer = projected.command("--reset", "earliest", "--yes")
+    projected.start()
+    [last] = projected.publish({"key": "k"})
+    wait_until(lambda: last in projected.state()["k"], 120, what="the event behind the reset")
+    assert projected.state()["k"][:-1] == before["k"], answer.stdout
+
+
+def test_records_without_an_id_in_a_topic_made_anew_are_not_taken_for_the_old_ones(projected: Projected) -> None:
+    """As the remedy of TopicReplaced says: reset to the earliest."""
+    projected.configure(
+        more="""
+@projection.on("Told")
+async def told(event, effects):
+    await effects.execute("INSERT INTO history VALUES (%s, '{}') ON CONFLICT DO NOTHING", [event.data["key"]])
+"""
+    )
+
+    def tell(*keys: str) -> None:
+        producer = Producer({"bootstrap.servers": projected.kafka.bootstrap, "log_level": 0})
+        for key in keys:
+            producer.produce(projected.topic, json.dumps({"key": key}), partition=0, headers=[("type", "Told")])
+        producer.flush(30)
+
+    tell("old-1", "old-2", "old-3")
+    worker = projected.start()
+    wait_until(lambda: len(projected.state()) == 3, 60)
+    assert worker.stop(30) == 0
+    admin = projected.kafka.admin()
+    for future in admin.delete_topics([projected.topic]).values():
+        future.result(30)
+    wait_until(lambda: projected.topic not in admin.list_topics(timeout=10).topics, 60)
+    for future in admin.create_topics([NewTopic(projected.topic, 3, 1)]).values():
+        future.result(30)
+    tell("new-1", "new-2")
+    assert projected.start(wait=False).ended(60) == 3
+    assert projected.command("--reset", "earliest", "--yes").returncode == 0
+    projected.start()
+    tell("new-3", "new-4", "new-5")
+    wait_until(lambda: "new-5" in projected.state(), 60)
+    assert {key for key in projected.state() if key.startswith("new")} == {f"new-{n}" for n in range(1, 6)}
+
+
+def test_a_quiet_topic_whose_applied_records_retention_deleted_has_lost_nothing(projected: Projected) -> None:
+    """Behind the last record stands the end of its transaction, which has an offset of its own."""
+    projected.publish(*({"key": f"k-{n}"} for n in range(12)))
+    worker = projected.start()
+    projected.caught_up()
+    assert worker.stop(30) == 0
+    admin = projected.kafka.admin()
+    for future in admin.delete_records([TopicPartition(projected.topic, p, -1) for p in range(3)]).values():
+        future.result(30)
+    again = projected.start(wait=False)
+    wait_until(lambda: '"reading"' in again.log or not again.running, 60)
+    assert again.running, again.log
+
+
+# Where reading begins.
+
+TWO = """
+from tailrace.projections import PostgresStore, Projection, projection_app
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+TABLES = "CREATE TABLE IF NOT EXISTS history (key text PRIMARY KEY, ids text[] NOT NULL)"
+projection = Projection(app, {topic!r}, store=PostgresStore({dsn!r}, schema={schema!r}, tables=TABLES), {settings})
+@projection.on()
+async def append(event, effects):
+    await effects.execute(
+        "INSERT INTO history VALUES (%s, ARRAY[%s]) ON CONFLICT (key) DO UPDATE SET ids = history.ids || EXCLUDED.ids",
+        (event.key.decode(), event.id),
+    )
+second = Projection(app, {topic!r}, store=PostgresStore({dsn!r}, schema={schema!r}), name="second", {settings})
+@second.on()
+async def nothing(event, effects):
+    pass
+{more}
+"""
+
+
+def test_a_second_projection_that_begins_with_the_latest_takes_nothing_from_the_first(projected: Projected) -> None:
+    projected.configure('start="latest", within=0.01')
+    worker = projected.start()
+    wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
+    assert worker.stop(30) == 0
+    projected.publish(*({"key": f"k-{n}"} for n in range(12)))
+    projected.configure('start="latest", within=0.01', app=TWO)
+    again = projected.start()
+    try:
+        projected.caught_up(30)
+    except AssertionError:
+        stored = projected.execute(
+            "SELECT partition, next_offset FROM tailrace_offsets WHERE projection = %s", projected.name
+        )
+        pytest.fail(
+            f"running={again.running}, stored {stored}, Kafka was told {projected.committed()}\n{again.log[-800:]}"
+        )
+
+
+def test_a_topic_made_anew_is_noticed_beside_a_projection_that_is_new(projected: Projected) -> None:
+    projected.publish(*({"key": f"k-{n % 3}"} for n in range(60)))
+    worker = projected.start()
+    projected.caught_up()
+    assert worker.stop(30) == 0
+    admin = projected.kafka.admin()
+    for future in admin.delete_topics([projected.topic]).values():
+        future.result(30)
+    wait_until(lambda: projected.topic not in admin.list_topics(timeout=10).topics, 60)
+    for future in admin.create_topics([NewTopic(projected.topic, 3, 1)]).values():
+        future.result(30)
+    projected.configure(app=TWO)
+    ids = projected.publish(*({"key": f"new-{n % 3}"} for n in range(6)))
+    again = projected.start(wait=False)
+    applied = "SELECT count(*) FROM tailrace_markers WHERE projection = 'second'"
+    wait_until(lambda: not again.running or projected.execute(applied) == [(6,)], 60)
+    known = {each for history in projected.state().values() for each in history}
+    missed = [each for each in ids if each not in known]
+    assert not again.running or not missed, f"{len(missed)} events passed over, the worker runs\n{again.log[-600:]}"
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning(projected: Projected) -> None:
+    projected.configure('start="latest", within=0.01')
+    worker = projected.start()
+    wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
+    admin = projected.kafka.admin()
+    for future in admin.create_partitions([NewPartitions(projected.topic, 4)]).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": projected.kafka.bootstrap, "log_level": 0})
+    wait_until(lambda: len(producer.list_topics(projected.topic, 10).topics[projected.topic].partitions) == 4, 60)
+    producer.produce(projected.topic, b"{}", b"early", partition=3, headers=[("id", b"e-1"), ("type", b"Happened")])
+    assert producer.flush(30) == 0
+    wait_until(lambda: worker.log.count('"reading"') == 2, 120, what="the new partition to be found")
+    producer.produce(projected.topic, b"{}", b"late", partition=3, headers=[("id", b"e-2"), ("type", b"Happened")])
+    producer.flush(30)
+    wait_until(lambda: "late" in projected.state(), 60)
+    assert "early" in projected.state()
