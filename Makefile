@@ -58,6 +58,7 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare rea
 	@$(BIN)/python -m benchmarks.letters
 	@$(BIN)/python -m benchmarks.mongo
 	@$(BIN)/python -m benchmarks.projections
+	@$(BIN)/python -m benchmarks.verifying
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -314,6 +314,20 @@ class PositionContract(Contract):
             assert await stores.written() == {str(number): "done" for number in range(8)}
 
     @in_loop
+    async def test_how_far_it_ever_was_is_not_forgotten(self, stores: Stores) -> None:
+        async with opened(stores) as store:
+            assert await store.furthest() == {}
+            for offset in (5, 9, 7):
+                async with store.transaction(P0) as transaction:
+                    await transaction.position()
+                    await transaction.advance(offset)
+            await store.reset({P0: 2})
+            assert await store.furthest() == {P0: 9}
+            await store.reset({P0: None})
+            assert await store.furthest() == {P0: 9}
+            assert await store.positions() == {}
+
+    @in_loop
     async def test_reset_sets_and_forgets_and_leaves_markers(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await mark(store, marker("a"))

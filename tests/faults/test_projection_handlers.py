@@ -37,7 +37,7 @@ def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
 
 
 def in_postgres(dsn: str, **choices: Any) -> Projection:
-    app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
+    app = projection_app(f"handlers-{uuid.uuid4().hex[:8]}")
     return Projection(app, "orders", store=PostgresStore(dsn, tables=THINGS), **choices)
 
 
@@ -166,8 +166,8 @@ def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goe
 
 def test_the_same_in_mongodb(mongo: MongoServer) -> None:
     async def scene() -> None:
-        app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
-        store = MongoStore(mongo.uri, f"review_{uuid.uuid4().hex[:8]}", collections={"things": []})
+        app = projection_app(f"handlers-{uuid.uuid4().hex[:8]}")
+        store = MongoStore(mongo.uri, f"handlers_{uuid.uuid4().hex[:8]}", collections={"things": []})
         projection = Projection(app, "orders", store=store)
 
         @projection.on("Write")

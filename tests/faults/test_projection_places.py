@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from fix_projection import Projected
-from tailrace.projections import PostgresStore, Projection, projection_app
-from tailrace.projections.store import Partition
 from tailrace.stack import wait_until
 
 DAY_MS = 86_400_000
-THINGS = """
-    CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, value text);
-    CREATE TABLE IF NOT EXISTS others (key text PRIMARY KEY, value text);
-"""
-P0, P1 = Partition("orders", 0), Partition("orders", 1)
-
-
-def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
-    async def run() -> None:
-        await asyncio.wait_for(scene(), seconds)
-
-    asyncio.run(run())
-
-
-def in_postgres(dsn: str, **choices: Any) -> Projection:
-    app = projection_app(f"review-{uuid.uuid4().hex[:8]}")
-    return Projection(app, "orders", store=PostgresStore(dsn, tables=THINGS), **choices)
 
 
 # Making anew, and what is in the way.

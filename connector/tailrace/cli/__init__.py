@@ -28,6 +28,7 @@ COMMANDS = {
     "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
     "check": ("tailrace.cli.check", "Check settings, database and Kafka, and say how to mend what is wrong."),
     "status": ("tailrace.cli.status", "Show where a pipeline stands and how far it is behind."),
+    "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
     "project": ("tailrace.cli.project", "Run a worker of a projection app: apply events to a database, each once."),
     "schemas": ("tailrace.cli.schemas", "List, check and register schemas."),
     "tail": ("tailrace.cli.tail", "Watch the published events as consumers see them."),

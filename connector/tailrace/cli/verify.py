@@ -1,0 +1,144 @@
+"""`tailrace verify`: is everything that the outbox holds on Kafka, once, in order and unchanged?"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.dlq_choice import moment
+from tailrace.cli.dlq_view import printable
+from tailrace.cli.output import emit_json, say, table
+from tailrace.config.load import load_pipeline
+from tailrace.verify.judging import UNKNOWN, Example, Fate, Flaw
+from tailrace.verify.outbox import Window
+from tailrace.verify.verifying import Verification
+from tailrace.verify.verifying import verify as compare
+
+PATIENCE = 20.0
+SHOWN = (Fate.MISSING, Flaw.DUPLICATED, Flaw.CHANGED, Flaw.OUT_OF_ORDER)
+"""What must not be; examples are given for each."""
+FATES = {
+    Fate.PUBLISHED: "published",
+    Fate.SET_ASIDE: "in the dead letters, open",
+    Fate.REDRIVEN: "in the dead letters, mended and redriven",
+    Fate.DISCARDED: "in the dead letters, discarded",
+    Fate.PARKED: "waiting behind a parked key",
+    Fate.NOT_YET: "not yet published",
+    Fate.EXPIRED: "older than what their topic keeps",
+    Fate.MISSING: "MISSING",
+}
+FLAWS = {Flaw.DUPLICATED: "DUPLICATED", Flaw.CHANGED: "PAYLOAD CHANGED", Flaw.OUT_OF_ORDER: "OUT OF ORDER"}
+NAMES: dict[str, str] = {kind.value: name for kind, name in (*FATES.items(), *FLAWS.items())}
+
+
+def verify(
+    file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
+    since: str = typer.Option("", "--from", help="Only events since then: 30m, 2h, 3d ago, or an ISO time."),
+    until: str = typer.Option("", "--to", help="Only events before then."),
+    patience: float = typer.Option(
+        PATIENCE, "--wait", min=0, max=3600, help="Seconds for the pipeline to catch up, if something is not there."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a report."),
+) -> int:
+    """Compare the outbox with its topics, event by event: missing, duplicated, changed, out of order.
+
+    Reads the outbox as it is now, then the topics, the dead letters and what is parked; changes nothing, and disturbs
+    no pipeline. A row that is not on Kafka is missing only if the pipeline has passed it; otherwise it is not yet
+    published. Events that are on Kafka alone are counted, and no fault: rows may be purged.
+
+    Exit codes: 0 clean, 1 differences, 2 wrong usage or settings, 3 a server is away or refuses.
+
+    \b
+    Examples:
+      tailrace verify orders.yaml
+      tailrace verify orders.yaml --from 2h
+      tailrace verify orders.yaml --from 2026-03-01 --to 2026-03-02 --json | jq .missing
+    """
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    settings = load_pipeline(file)
+    now = time.time_ns() // 1_000_000
+    begun = time.monotonic()
+    found = compare(settings, Window(moment(since, now), moment(until, now)), patience=patience)
+    if as_json:
+        emit_json({"pipeline": settings.pipeline, **told(found), "seconds": round(time.monotonic() - begun, 3)})
+    else:
+        _print(settings.pipeline, found, time.monotonic() - begun)
+    return 1 if found.differences else 0
+
+
+def told(found: Verification) -> dict[str, Any]:
+    """The whole verdict as JSON."""
+    counts = found.findings
+    return {
+        "clean": not found.differences,
+        "rows": counts.rows,
+        **{fate.value: counts.fates[fate] for fate in Fate},
+        **{flaw.value: counts.flaws[flaw] for flaw in Flaw},
+        "records": counts.records,
+        "letters": counts.letters,
+        "published_again": counts.again,
+        "only_on_kafka": counts.only_on_kafka,
+        "not_compared": counts.not_compared,
+        "foreign": found.foreign,
+        "position": str(found.position) if found.position else None,
+        "passed": found.passed,
+        "notes": found.notes,
+        "examples": {kind: [_example(each, found) for each in given] for kind, given in counts.examples.items()},
+    }
+
+
+def _print(pipeline: str, found: Verification, seconds: float) -> None:
+    counts = found.findings
+    rate = (counts.rows + counts.records) / seconds
+    say(f"{pipeline}: {counts.rows:,} rows in the outbox, {counts.records:,} records, {counts.letters:,} dead letters; "
+        f"{seconds:.1f} s, {rate:,.0f} a second\n")  # fmt: skip
+    say("rows")
+    _print_counts({FATES[fate]: counts.fates[fate] for fate in Fate}, always=(FATES[Fate.PUBLISHED], "MISSING"))
+    say("records")
+    _print_counts({FLAWS[flaw]: counts.flaws[flaw] for flaw in Flaw}, always=tuple(FLAWS.values()))
+    _print_counts(
+        {
+            "published again, by a redrive or replay": counts.again,
+            "only on Kafka: purged since, or another pipeline's": counts.only_on_kafka,
+            "payload not compared": counts.not_compared,
+            "without an event's id": found.foreign,
+        }
+    )
+    for kind in SHOWN:
+        if given := counts.examples.get(kind):
+            total = counts.fates[kind] + counts.flaws[kind]
+            number = f"the first {len(given)} of {total:,}" if total > len(given) else str(total)
+            say()
+            shown = [_example(each, found) for each in given]
+            table(
+                f"{NAMES[kind]}: {number}",
+                [{name: printable(str(value)) for name, value in each.items()} for each in shown],
+            )
+    say()
+    for note in found.notes:
+        say(f"note: {note}")
+    if not found.exactly_once and counts.flaws[Flaw.DUPLICATED]:
+        say("note: delivery is at_least_once, so duplicates are allowed")
+    say(f"{found.differences:,} differences" if found.differences else "clean")
+
+
+def _print_counts(counts: dict[str, int], always: tuple[str, ...] = ()) -> None:
+    for name, count in counts.items():
+        if count or name in always:
+            say(f"  {count:>12,}  {name}")
+
+
+def _example(example: Example, found: Verification) -> dict[str, Any]:
+    if example.place != UNKNOWN:
+        topic, partition = found.places[example.place]
+        return {"id": example.id, "topic": topic, "partition": partition, "offset": example.offset}
+    created = None
+    if example.created_ms != UNKNOWN:
+        created = datetime.fromtimestamp(example.created_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    topic_name = None if example.topic == UNKNOWN else found.topics[example.topic]
+    return {"id": example.id, "topic": topic_name, "created": created}

@@ -1,0 +1,232 @@
+"""What the outbox holds, compared with what is on Kafka, event by event. Pure.
+
+Everything known of an event comes together by its id: its row, its records, its dead letters, whether it waits behind
+a parked key or lies ahead of the pipeline. Each row ends in exactly one `Fate`; beside that, `Flaw`s are found on
+records. What cannot be told is called so, and never counted as wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
+"""The streams of facts. Each kind is a tuple:"""
+
+Written = tuple[str, int, int, int, int, int]
+"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic."""
+Published = tuple[str, int, int, int, int, int]
+"""A record: id, frame, digest, flags, place (a topic's partition), offset."""
+Letter = tuple[str, int, int, int, int, int]
+"""A dead letter: id, frame, digest, flags, place, offset."""
+Named = tuple[str]
+"""An event that waits, or that lies ahead: id."""
+Ordered = tuple[int, bytes, int, int, str, int]
+"""A record once more: place, key, position (two numbers), id, offset."""
+
+UNKNOWN = -1
+"""Of a time, a topic or a frame. What has an unknown frame is compared with nothing."""
+AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
+"""Flags of records (published again, its payload changed by a person, outside of the window), then of letters."""
+EXAMPLES = 20
+
+
+class Fate(StrEnum):
+    """What became of a row."""
+
+    PUBLISHED = "published"
+    SET_ASIDE = "set_aside"
+    REDRIVEN = "redriven"
+    """A row that could not be read, and was mended by hand: its record is another event's."""
+    DISCARDED = "discarded"
+    PARKED = "parked"
+    NOT_YET = "not_yet"
+    EXPIRED = "expired"
+    """Not there, on a topic that does not keep what is so old."""
+    MISSING = "missing"
+
+
+class Flaw(StrEnum):
+    """What is wrong with a record."""
+
+    DUPLICATED = "duplicated"
+    CHANGED = "changed"
+    OUT_OF_ORDER = "out_of_order"
+
+
+class Example(NamedTuple):
+    """One event of a kind: of a row where it should be and when it was created, of a record where it is."""
+
+    id: str
+    topic: int = UNKNOWN
+    created_ms: int = UNKNOWN
+    place: int = UNKNOWN
+    offset: int = UNKNOWN
+
+
+@dataclass(slots=True)
+class Findings:
+    rows: int = 0
+    records: int = 0
+    letters: int = 0
+    again: int = 0
+    """Records that were published again on purpose: by a redrive or a replay."""
+    not_compared: int = 0
+    """Records and letters of rows whose payloads cannot be compared."""
+    only_on_kafka: int = 0
+    """Events without a row: purged since, or another pipeline's."""
+    fates: Counter[str] = field(default_factory=Counter)
+    flaws: Counter[str] = field(default_factory=Counter)
+    examples: defaultdict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def absent(self) -> int:
+        """Rows that may still turn up, if one looks again."""
+        return self.fates[Fate.NOT_YET] + self.fates[Fate.MISSING] + self.fates[Fate.EXPIRED]
+
+    def note(self, counter: Counter[str], kind: str, example: Example) -> None:
+        counter[kind] += 1
+        if len(self.examples[kind]) < EXAMPLES:
+            self.examples[kind].append(example)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the judgement of absent rows stands on.
+
+    `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
+    the pipeline is beyond that. `kept_since` gives for a topic (by number) since when it keeps everything.
+    """
+
+    passed: bool
+    is_behind: Callable[[int], bool] = lambda _: False
+    kept_since: Callable[[int], float] = lambda _: 0
+
+
+def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:
+    """Adds one bucket: lists of WRITTEN, PUBLISHED, LETTERS, WAITING and AHEAD."""
+    written, published, letters, waiting, ahead = facts
+    rows: dict[str, Written | list[Written]] = {}
+    for row in written:
+        # Ids are unique in nearly every outbox: a list for each would double the memory.
+        before = rows.setdefault(row[0], row)
+        if before is not row:
+            rows[row[0]] = [*(before if isinstance(before, list) else [before]), row]
+    found.rows += len(written)
+    first_hand = _sightings(published, letters, rows, found)
+    waits, lies_ahead = {each[0] for each in waiting}, {each[0] for each in ahead}
+    state = {each[0]: each[3] for each in letters}
+    for event, kept in rows.items():
+        copies = kept if isinstance(kept, list) else [kept]
+        for row in copies:
+            if event in first_hand.published:
+                found.fates[Fate.PUBLISHED] += 1
+                continue
+            fate = _letter_fate(state.get(event)) or (Fate.PARKED if event in waits else None)
+            fate = fate or _absent(row, ground, ahead=event in lies_ahead)
+            found.note(found.fates, fate, Example(event, row[5], row[4]))
+        if first_hand.times[event] > len(copies):
+            found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
+    for event, times in first_hand.times.items():
+        if event not in rows and times > 1:
+            found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
+
+
+@dataclass(slots=True)
+class _Sightings:
+    """How often each event came first-hand, on a topic or as a letter, and where it was seen last if more than once."""
+
+    published: set[str] = field(default_factory=set)
+    times: Counter[str] = field(default_factory=Counter)
+    last: dict[str, Example] = field(default_factory=dict)
+
+    def note(self, event: str, place: int, offset: int) -> None:
+        self.times[event] += 1
+        if self.times[event] > 1:
+            self.last[event] = Example(event, place=place, offset=offset)
+
+
+def _sightings(
+    published: list[Published], letters: list[Letter], rows: dict[str, Written | list[Written]], found: Findings
+) -> _Sightings:
+    seen = _Sightings()
+    alone: set[str] = set()
+    for event, frame, digest, flags, place, offset in published:
+        row = rows.get(event)
+        if row is None and flags & OUTSIDE:
+            continue
+        found.records += 1
+        seen.published.add(event)
+        if flags & AGAIN:
+            found.again += 1
+        else:
+            seen.note(event, place, offset)
+        if row is None:
+            alone.add(event)
+        elif not flags & EDITED:
+            _compare(row, frame, digest, Example(event, place=place, offset=offset), found)
+    for event, frame, digest, flags, place, offset in letters:
+        row = rows.get(event)
+        if row is None and flags & OUTSIDE:
+            continue
+        found.letters += 1
+        seen.note(event, place, offset)
+        if row is None:
+            alone.add(event)
+        else:
+            _compare(row, frame, digest, Example(event, place=place, offset=offset), found)
+    found.only_on_kafka += len(alone)
+    return seen
+
+
+def _compare(row: Written | list[Written], frame: int, digest: int, where: Example, found: Findings) -> None:
+    for each in row if isinstance(row, list) else (row,):
+        if frame == UNKNOWN or each[1] != frame:
+            found.not_compared += 1
+            return
+        if each[2] == digest:
+            return
+    found.note(found.flaws, Flaw.CHANGED, where)
+
+
+def _letter_fate(flags: int | None) -> Fate | None:
+    """None if there is no letter, or one that was redriven: then its record must be there."""
+    if flags is None:
+        return None
+    if flags & DISCARDED:
+        return Fate.DISCARDED
+    if flags & REDRIVEN:
+        return Fate.REDRIVEN if flags & IS_ROW else None
+    return Fate.SET_ASIDE
+
+
+def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
+    _, _, _, transaction, created_ms, topic = row
+    if ahead or not (ground.passed or ground.is_behind(transaction)):
+        return Fate.NOT_YET
+    # Without a time of creation nothing can be said but that it is not there.
+    if created_ms != UNKNOWN and created_ms < ground.kept_since(topic):
+        return Fate.EXPIRED
+    return Fate.MISSING
+
+
+def judge_order(records: Iterable[Ordered], found: Findings) -> None:
+    """Adds one bucket of ORDER: in each partition the positions of a key never go backwards.
+
+    A record that comes twice is a duplicate, and not also out of order.
+    """
+    latest: dict[tuple[int, bytes], tuple[int, int]] = {}
+    seen: set[tuple[int, str]] = set()
+    for place, key, major, minor, event, offset in records:
+        if (place, event) in seen:
+            continue
+        seen.add((place, event))
+        position = (major, minor)
+        before = latest.get((place, key))
+        if before is not None and position < before:
+            found.note(found.flaws, Flaw.OUT_OF_ORDER, Example(event, place=place, offset=offset))
+        else:
+            latest[place, key] = position

@@ -1,0 +1,227 @@
+"""What Kafka holds of a pipeline's events, put by fact for fact: records, dead letters, and what waits (parked keys).
+
+Committed records only, up to the end that a topic has when it is looked at, open transactions included. A topic may be
+read on from where it was left: what came meanwhile is added. Nothing here commits, joins a group or creates a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from tailrace.kafka import park_requests
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.keeping import keeping
+from tailrace.kafka.letter_box import LetterBox, Span, Spans
+from tailrace.kafka.letters import Letter, LetterId
+from tailrace.kafka.marks import Mark, letter_of, marks_topic
+from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
+from tailrace.kafka.watch import Observer
+from tailrace.verify.judging import (
+    AGAIN,
+    DISCARDED,
+    EDITED,
+    IS_ROW,
+    LETTERS,
+    ORDER,
+    OUTSIDE,
+    PUBLISHED,
+    REDRIVEN,
+    WAITING,
+)
+from tailrace.verify.outbox import Window
+from tailrace.verify.positions import Order
+from tailrace.verify.prints import Prints, of_payload
+from tailrace.verify.spool import Spool
+
+MARGIN_MS = 3_600_000
+"""How much earlier and later than the window records are looked for: clocks differ, and a commit takes its time."""
+_OURS = ("id", "position", "timestamp")
+"""The first, third and fourth header of every record of a pipeline."""
+_PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, "tailrace.replay": AGAIN, "tailrace.edited": EDITED}
+
+
+def row_name(digest: str) -> str:
+    """What stands for the id of a row that cannot be read: the hash that its letter has, too."""
+    return f"row {digest}"
+
+
+class KafkaSide:
+    def __init__(
+        self,
+        kafka: KafkaOptions,
+        prints: Prints,
+        order_of: Callable[[str], Order | None],
+        window: Window,
+        spool: Spool,
+    ) -> None:
+        self.topics: list[str] = []
+        """By the numbers they have in facts; so do the places, each a partition of a topic."""
+        self.places: list[tuple[str, int]] = []
+        self.foreign = 0
+        """Records that no pipeline wrote: they have no event's id."""
+        self.kept_since: dict[str, float] = {}
+        self.compacted: set[str] = set()
+        self._kafka = kafka
+        self._prints = prints
+        self._order_of = order_of
+        self._window = window
+        self._bounded = window != (None, None)
+        self._spool = spool
+        self._numbers: dict[str, int] = {}
+        self._places: dict[tuple[str, int], int] = {}
+        self._ends: dict[int, int] = {}
+
+    def number(self, topic: str) -> int:
+        found = self._numbers.get(topic)
+        if found is None:
+            found = self._numbers[topic] = len(self.topics)
+            self.topics.append(topic)
+        return found
+
+    def existing(self, wanted: Callable[[str], bool]) -> dict[str, int]:
+        """The topics of the cluster that are wanted, with their numbers of partitions."""
+        return {name: count for name, count in Observer(self._kafka).look().topics.items() if wanted(name)}
+
+    def read(self, topics: dict[str, int], *, to_the_end: bool) -> None:
+        """Adds the records of `topics` that were not read before; `to_the_end` also those behind the window."""
+        admin = Observer(self._kafka).admin
+        for topic, partitions in topics.items():
+            spans = self._spans(topic, to_the_end=to_the_end)
+            if topic not in self.kept_since:
+                kept = keeping(admin, topic, partitions)
+                if kept.compacted:
+                    self.compacted.add(topic)
+                self.kept_since[topic] = inf if kept.compacted or self._emptied(kept.starts, spans) else 0
+                firsts = {number for number, span in spans.items() if 0 < kept.starts[number] == span.start}
+            else:
+                firsts = set()
+            self._read_topic(topic, spans, firsts)
+
+    def read_letters(self) -> None:
+        """All letters of the pipeline, with what became of them by now: replaces what was known of them."""
+        self._spool.clear(LETTERS)
+        box = LetterBox(self._kafka)
+        # The letters first: a mark that comes meanwhile is then seen, too.
+        spans = box.spans()
+        marks = self._marks(box)
+        with closing(box.letters(spans)) as letters:
+            for letter in letters:
+                flags = _state(letter, marks.get(letter.id)) | (0 if letter.committed_ms in self._window else OUTSIDE)
+                name = row_name(letter.said.get("tailrace.payload.sha256", "")) if letter.is_row else letter.event_id
+                print_ = of_payload(None) if letter.is_row else self._prints.of_letter(letter.kind, letter.value)
+                place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
+                self._spool.add(LETTERS, name, (name, *print_, flags, place, letter.id.offset))
+
+    def read_waiting(self) -> None:
+        """What waits behind parked keys; what was released since is on its topic, or must be."""
+        self._spool.clear(WAITING)
+        keys = park_requests.board(self._kafka).keys
+        if not keys:
+            return
+        box, topic = LetterBox(self._kafka), waiting_topic(self._kafka)
+        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+            for message in messages:
+                headers: Any = message.headers()
+                event = waiting_event(headers, message.value() or b"")
+                entity = entity_of(event)
+                state = None if entity is None else keys.get(entity)
+                if state is not None and (message.offset() or 0) >= state.released:
+                    self._spool.add(WAITING, event.id, (event.id,))
+
+    def _spans(self, topic: str, *, to_the_end: bool) -> Spans:
+        """From where reading ended before, or the window begins."""
+        box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
+        spans = box.spans_of(topic, final=True)
+        since, until = self._window
+        if since is not None:
+            first = box.spans(since - MARGIN_MS)
+            spans = {number: Span(first[number].start, span.end) for number, span in spans.items() if number in first}
+        if until is not None and not to_the_end:
+            behind = box.spans(until + MARGIN_MS)
+            spans = {
+                number: Span(span.start, behind[number].start) if number in behind else span
+                for number, span in spans.items()
+            }
+        unread: Spans = {}
+        for number, span in spans.items():
+            place = self._place(topic, number)
+            start = max(span.start, self._ends.get(place, 0))
+            if start < span.end:
+                unread[number] = Span(start, span.end)
+                self._ends[place] = span.end
+        return unread
+
+    def _emptied(self, starts: dict[int, int], spans: Spans) -> bool:
+        """Whether a partition has nothing left of what it had."""
+        return self._window.since_ms is None and any(start and number not in spans for number, start in starts.items())
+
+    def _read_topic(self, topic: str, spans: Spans, firsts: set[int]) -> None:
+        box = LetterBox(self._kafka)
+        places = {number: self._place(topic, number) for number in spans}
+        with closing(box.scan(topic, spans)) as messages:
+            for message in messages:
+                number = int(message.partition() or 0)
+                at_ms = self._take(message, places[number], timed=number in firsts)
+                if at_ms is not None and number in firsts:
+                    firsts.discard(number)
+                    self.kept_since[topic] = max(self.kept_since[topic], at_ms)
+
+    def _take(self, found: Any, place: int, *, timed: bool) -> int | None:  # noqa: ANN401 - typed loosely by the driver
+        """Puts a record by; when it was committed, if that was asked for. None for what no pipeline wrote."""
+        headers = found.headers() or []
+        try:
+            (name, raw), _, (where, position), (when, stamp), *further = headers
+            event = raw.decode()
+        except (ValueError, AttributeError):
+            name = where = when = ""
+        if (name, where, when) != _OURS:
+            self.foreign += 1
+            return None
+        key, offset, flags, at_ms = found.key(), found.offset(), 0, None
+        for name, _ in further:
+            flags |= _PUBLISHED_AGAIN.get(name, 0)
+        if timed or self._bounded:
+            at_ms = int(stamp) if stamp.isdigit() else found.timestamp()[1]
+            if at_ms not in self._window:
+                flags |= OUTSIDE
+        add = self._spool.add
+        add(PUBLISHED, event, (event, *self._prints.of_record(found.value(), headers), flags, place, offset))
+        if key is not None and not flags & AGAIN:
+            order = self._order_of(position.decode(errors="replace"))
+            if order is not None:
+                add(ORDER, key, (place, key, *order, event, offset))
+        return at_ms
+
+    def _marks(self, box: LetterBox) -> dict[LetterId, Mark]:
+        found: dict[LetterId, Mark] = {}
+        topic = marks_topic(self._kafka)
+        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+            for message in messages:
+                letter, value = letter_of(message.key()), message.value()
+                if letter is None:
+                    continue
+                if value is None:
+                    found.pop(letter, None)
+                else:
+                    mark = Mark.parse(value)
+                    found[letter] = Mark(mark.action, position=mark.position)  # who and why would fill memory
+        return found
+
+    def _place(self, topic: str, partition: int) -> int:
+        found = self._places.get((topic, partition))
+        if found is None:
+            found = self._places[topic, partition] = len(self.places)
+            self.places.append((topic, partition))
+        return found
+
+
+def _state(letter: Letter, mark: Mark | None) -> int:
+    flags = IS_ROW if letter.is_row else 0
+    if mark is None or not mark.is_of(letter):
+        return flags
+    # One that cannot be read counts all the same, but promises no record.
+    return flags | (REDRIVEN if mark.action == "redriven" else DISCARDED)

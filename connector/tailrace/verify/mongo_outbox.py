@@ -1,0 +1,132 @@
+"""Outbox collections, and which of their documents still lie ahead of a pipeline.
+
+Every document that was read is committed before the cluster time that is asked for afterwards: a stored position beyond
+that has passed them all. For a pipeline that is not there yet, the change stream itself tells, from the stored position
+on, which documents are still to come; all others it has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo.read_concern import ReadConcern
+
+from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamChanged
+from tailrace.event import Row
+from tailrace.position import Position
+from tailrace.sources.mongo.changes import Changes, server_token, token_time
+from tailrace.sources.mongo.decoding import decoded
+from tailrace.sources.mongo.documents import Document, Documents, milliseconds
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.server import collection_ids, connect, conversation, identify
+from tailrace.sources.mongo.stream import Cursor
+from tailrace.sources.mongo.watched import can_split
+from tailrace.token_position import ClusterTime, TokenPosition
+from tailrace.verify.judging import UNKNOWN
+from tailrace.verify.outbox import OutboxRow, Window
+
+BATCH = 2000
+WAIT_MS = 200
+
+
+class MongoOutbox:
+    def __init__(self, options: MongoOptions, window: Window) -> None:
+        self._options = options
+        self._window = window
+        # Under a name of its own: it must not be taken for the connector.
+        self._client = connect(options.uri, app_name=f"{options.app_name} (verify)", timeout=options.link_timeout)
+        self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        self._end = ClusterTime(0, 0)
+
+    def rows(self) -> Iterator[OutboxRow]:
+        options = self._options
+        facts = identify(self._client)
+        self._splits = can_split(facts.version)
+        collection_ids(self._client, options.database, options.collections, create=False)
+        for name in options.collections:
+            yield from self._collection(name)
+        self._end = identify(self._client).now
+
+    def is_passed(self, stored: Position) -> bool:
+        # At the very same time it may be inside of a transaction: then `beyond` tells the rest of it.
+        found = _streams(stored)
+        return found is not None and found.time.pair >= self._end.pair
+
+    def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
+        start = _streams(stored)
+        if start is None:
+            return lambda _: False
+        try:
+            self._follow(start, ahead)
+        except (HistoryLost, StreamChanged, CollectionGone, EventTooLarge):
+            # Then the stream no longer tells, and the pipeline itself cannot go on either: `status` says why.
+            return lambda _: False
+        return lambda _: True
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _collection(self, name: str) -> Iterator[OutboxRow]:
+        database = self._client.get_database(self._options.database, read_concern=ReadConcern("majority"))
+        with conversation("reading the outbox collection"):
+            batches: Any = database[name].find_raw_batches(self._filter(), batch_size=BATCH)  # typed as documents
+            for batch in batches:
+                for raw in _parted(batch):
+                    yield self._row(decoded(raw))
+
+    def _row(self, document: Document) -> OutboxRow:
+        timestamp, made = self._options.timestamp, document.get("_id")
+        when = milliseconds(document.get(timestamp)) if timestamp else None
+        if when is None and isinstance(made, ObjectId):
+            when = int(made.generation_time.timestamp() * 1000)
+        return OutboxRow(self._documents.row(document, "", when or 0), 0, UNKNOWN if when is None else when)
+
+    def _filter(self) -> dict[str, Any]:
+        since, until = (None if bound is None else _date(bound) for bound in self._window)
+        bounds = {name: bound for name, bound in (("$gte", since), ("$lt", until)) if bound is not None}
+        return {self._options.timestamp: bounds} if bounds and self._options.timestamp else {}
+
+    def _follow(self, start: TokenPosition, ahead: Callable[[Row], None]) -> None:
+        """Up to the end, and all of it: the last transaction may come in several answers, all of the same time."""
+        watched = self._options.watched
+        stages = watched.stages({"startAfter": server_token(start.token)}, splits=self._splits)
+        cursor = Cursor(self._client, watched, stages)
+        changes = Changes(start, self._documents)
+        try:
+            reached, came = start.time, True
+            while reached.pair < self._end.pair or (reached.pair == self._end.pair and came):
+                with conversation("following the change stream behind the stored position"):
+                    batch = cursor.more(wait_ms=WAIT_MS)
+                for change in batch.changes:
+                    changes.feed(change)
+                for row in changes.rows:
+                    ahead(row)
+                changes.rows.clear()
+                came = bool(batch.changes)
+                if batch.ended:
+                    raise HistoryLost("the server has ended the stream")
+                if batch.token is not None:
+                    reached = token_time(batch.token) or reached
+        finally:
+            cursor.close()
+
+
+def _streams(stored: Position) -> TokenPosition | None:
+    """The position, if the documents that were there before are all published."""
+    return stored if isinstance(stored, TokenPosition) and stored.collection_read is None else None
+
+
+def _date(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _parted(batch: bytes) -> Iterator[bytes]:
+    """The documents of a raw batch: each begins with its length."""
+    at = 0
+    while at < len(batch):
+        size = int.from_bytes(batch[at : at + 4], "little")
+        yield batch[at : at + size]
+        at += size

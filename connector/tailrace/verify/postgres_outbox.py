@@ -1,0 +1,119 @@
+"""An outbox table, all of it at one moment, and how far a pipeline is on the way to that moment.
+
+A table does not know the order of commits, so for a single row there are two answers that are certain. Every row that
+one snapshot shows is committed before the end that the log has right after it: a stored position beyond that end has
+passed them all. And a slot's `catalog_xmin` moves only when everything below it has ended at a place in the log that
+the pipeline has confirmed: it has passed every row of an older transaction, also while it does not run. For all others
+nothing is certain until the pipeline has come further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tailrace.errors import LayoutMismatch
+from tailrace.event import Column, Row
+from tailrace.lsn import parse_lsn
+from tailrace.lsn_position import LsnPosition
+from tailrace.position import Position
+from tailrace.sources.postgres.copying import CopyLink
+from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.verify.judging import UNKNOWN
+from tailrace.verify.outbox import OutboxRow, Window
+
+_new = tuple.__new__
+"""Without the argument handling of their own constructors: this runs once per row."""
+_HALF = 1 << 31
+_NORMAL = 3
+"""Smaller numbers stand for transactions older than any other."""
+
+
+class PostgresOutbox:
+    def __init__(self, options: PostgresOptions, window: Window) -> None:
+        self._options = options
+        self._window = window
+        self._link = CopyLink(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._end = 0
+
+    def rows(self) -> Iterator[OutboxRow]:
+        link = self._link
+        link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        # A policy that hides rows from this role must be an error: the log brings them.
+        link.query("SET LOCAL row_security = off")
+        link.query("SELECT pg_current_snapshot()")
+        # Where rows are put into the log, not how far it is written: a row may be seen before it is.
+        ((end,),) = link.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+        )
+        self._end = parse_lsn(str(end))
+        columns = self._columns()
+        query = self._query(columns)
+        link.query(f"{query} LIMIT 0")
+        for found in link.copied(query):
+            created_ms = int(found[1] or UNKNOWN)
+            row = _new(Row, (columns, found[2:], "", max(created_ms, 0)))
+            yield _new(OutboxRow, (row, int(found[0] or 0), created_ms))
+        link.query("COMMIT")
+
+    def is_passed(self, stored: Position) -> bool:
+        found = _streams(stored)
+        return found is not None and found.lsn >= self._end
+
+    def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
+        found = self._link.query(
+            "SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot]
+        )
+        if _streams(stored) is None or not found or found[0][0] is None:
+            return lambda _: False
+        oldest = int(found[0][0])
+        return lambda transaction: precedes(transaction, oldest)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _columns(self) -> tuple[Column, ...]:
+        """As the log announces them."""
+        schema, name = split_table(self._options.table)
+        found = self._link.query(
+            "SELECT attname, atttypid FROM pg_attribute "
+            "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
+            "AND attgenerated = '' ORDER BY attnum",
+            [schema, name],
+        )
+        columns = tuple(Column(str(column), int(oid or 0)) for column, oid in found)
+        timestamp = self._options.timestamp
+        if timestamp is not None and timestamp not in [column.name for column in columns]:
+            raise LayoutMismatch(
+                f"{self._options.table} has no column {timestamp}, which outbox.columns.timestamp names",
+                why=f"Its columns are {', '.join(column.name for column in columns)}.",
+                remedy="Name the right one.",
+            )
+        return columns
+
+    def _query(self, columns: tuple[Column, ...]) -> str:
+        timestamp = self._options.timestamp
+        when = f"coalesce((extract(epoch FROM {quote(timestamp)}) * 1000)::bigint, {UNKNOWN})" if timestamp else UNKNOWN
+        since, until = self._window
+        bounds = []
+        if timestamp and since is not None:
+            bounds.append(f"{quote(timestamp)} >= to_timestamp({since} / 1000.0)")
+        if timestamp and until is not None:
+            bounds.append(f"{quote(timestamp)} < to_timestamp({until} / 1000.0)")
+        names = ", ".join(quote(column.name) for column in columns)
+        where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
+        return f"SELECT xmin, {when}, {names} FROM {quote_table(self._options.table)}{where}"  # noqa: S608 - quoted
+
+
+def precedes(transaction: int, other: int) -> bool:
+    """Whether a transaction is older than another; both have only their lower 32 bits.
+
+    A row that was frozen two billion transactions ago may seem newer: that is the safe mistake.
+    """
+    return transaction < _NORMAL or (transaction - other) % (1 << 32) >= _HALF
+
+
+def _streams(stored: Position) -> LsnPosition | None:
+    """The position, if the rows that were there before are all published."""
+    whole = isinstance(stored, LsnPosition) and stored.table_read is None and not stored.creating
+    return stored if isinstance(stored, LsnPosition) and whole else None

@@ -1,0 +1,86 @@
+"""What of a record's value must be the same as in its row, in little: a frame and a digest. Pure.
+
+JSON stands byte for byte in every format's value: alone, behind a schema's id, or inside a CloudEvent, of whose other
+parts a table does not remember all (the time of the commit). Avro is written anew from the row, through the pipeline's
+own line; with another schema than that of the record, nothing can be said, and the frame tells that. Digests are
+Python's own hashes: good for one process, fast, and 64 bits are plenty where only payloads of one id are compared.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.errors import Rejected
+from tailrace.event import Headers, OutboxEvent, Route
+from tailrace.line import Line
+from tailrace.verify.judging import UNKNOWN
+from tailrace.wire.formats import Format
+from tailrace.wire.framing import VALUE_HEADER
+
+PREFIX_BYTES = 5
+_NOTHING = 1
+"""The digest of an event without a payload."""
+_DATA = b'"datacontenttype":"application/json","data":'
+"""Where the payload begins in a structured CloudEvent: inside a JSON text these quotes would be escaped."""
+_BARE = 0
+"""The frame of JSON, whatever its schema."""
+
+
+_new_print = tuple.__new__
+
+
+class Print(NamedTuple):
+    frame: int
+    digest: int
+
+
+UNTOLD = Print(UNKNOWN, 0)
+
+
+class Prints:
+    """Takes the prints of rows, records and letters of one pipeline."""
+
+    def __init__(self, line: Line, format: Format) -> None:
+        self._line = line
+        self._is_avro = format.value == "avro"
+        self._prefixed = format.schema_id == "prefix"
+        self._structured = format.cloudevents == "structured"
+        self._is_plain = not (self._is_avro or self._prefixed or self._structured)
+
+    def of_row(self, event: OutboxEvent, to: Route | None) -> Print:
+        """`to` is where the event goes; None if nowhere."""
+        if not self._is_avro:
+            return of_payload(event.payload)
+        if to is None:
+            return UNTOLD
+        try:
+            made = self._line.record(event, to, self._line.check(event, to.topic))
+        except Rejected:
+            return UNTOLD
+        return self.of_record(made.value, made.headers)
+
+    def of_record(self, value: bytes | None, headers: Headers) -> Print:
+        if value is None:
+            return of_payload(None)
+        if self._is_plain:
+            return _new_print(Print, (_BARE, hash(value)))
+        frame = _BARE
+        if self._is_avro:
+            prefix = next((given for name, given in reversed(headers) if name == VALUE_HEADER), None)
+            frame = hash(value[:PREFIX_BYTES] if self._prefixed else prefix) & 0x7FFFFFFF
+        if self._prefixed:
+            value = value[PREFIX_BYTES:]
+        elif self._structured:
+            before, found, data = value.partition(_DATA)
+            value = data[:-1] if found else before
+        return _new_print(Print, (frame, hash(value)))
+
+    def of_letter(self, kind: str, value: bytes) -> Print:
+        """A letter keeps the payload as the row has it, or not at all."""
+        if kind == "null":
+            return of_payload(None)
+        return UNTOLD if self._is_avro or kind != "original" else of_payload(value)
+
+
+def of_payload(payload: bytes | None) -> Print:
+    return _new_print(Print, (_BARE, _NOTHING if payload is None else hash(payload)))

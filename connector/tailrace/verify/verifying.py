@@ -1,0 +1,242 @@
+"""One verification, from the outbox to the verdict.
+
+The outbox is read first, then the topics: whatever the pipeline had published of those rows is then seen. What is not
+there is looked for once more, after the pipeline has had time to pass the moment at which the outbox was read: only
+then is a row called missing. A pipeline that does not get there (it lags, or is stopped) has not published it yet, as
+far as can be told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from tailrace.config.model import Pipeline as Settings
+from tailrace.errors import ConfigError, Rejected
+from tailrace.event import Row
+from tailrace.kafka.watch import topic_matcher
+from tailrace.line import Line
+from tailrace.position import Position
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.verify.judging import (
+    AHEAD,
+    LETTERS,
+    ORDER,
+    PUBLISHED,
+    UNKNOWN,
+    WAITING,
+    WRITTEN,
+    Findings,
+    Flaw,
+    Ground,
+    judge_events,
+    judge_order,
+)
+from tailrace.verify.kafka_side import KafkaSide, row_name
+from tailrace.verify.outbox import Outbox, Window
+from tailrace.verify.positions import order_of
+from tailrace.verify.postgres_outbox import PostgresOutbox
+from tailrace.verify.prints import Prints, of_payload
+from tailrace.verify.spool import Spool
+from tailrace.worker.assembly import Assembly, assemble, own_topics
+from tailrace.worker.contracts import wire_format
+from tailrace.worker.health import News, read_news
+
+POLL_SECONDS = 0.5
+ENDED = ("STOPPED", "FAILED")
+"""Announced states in which nothing more is to be expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found; numbers of topics and places in examples are indexes here. `notes` are for people."""
+
+    findings: Findings
+    topics: list[str]
+    places: list[tuple[str, int]]
+    foreign: int
+    position: Position | None
+    passed: bool
+    exactly_once: bool
+    notes: list[str]
+
+    @property
+    def differences(self) -> int:
+        """Of what must not be; a duplicate may be, where delivery is at least once."""
+        flaws = self.findings.flaws
+        allowed = 0 if self.exactly_once else flaws[Flaw.DUPLICATED]
+        return self.findings.fates["missing"] + flaws.total() - allowed
+
+
+def verify(settings: Settings, window: Window, *, patience: float) -> Verification:
+    """Compares; waits for the pipeline at most `patience` seconds, and only if something is not there."""
+    assembly = assemble(settings)
+    _require_timed(assembly, window)
+    line = assembly.line()
+    prints = Prints(line, wire_format(settings))
+    kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
+    with Spool(6) as spool:
+        kafka = KafkaSide(assembly.kafka, prints, order_of(kind), window, spool)
+        outbox = open_outbox(assembly, window)
+        try:
+            _read_outbox(outbox, line, prints, kafka, spool)
+            return _compare(assembly, outbox, kafka, spool, line, patience)
+        finally:
+            outbox.close()
+
+
+def open_outbox(assembly: Assembly, window: Window) -> Outbox:
+    if isinstance(assembly.database, MongoOptions):
+        from tailrace.verify.mongo_outbox import MongoOutbox  # its driver is only there for those who need it
+
+        return MongoOutbox(assembly.database, window)
+    return PostgresOutbox(assembly.database, window)
+
+
+def _compare(
+    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, spool: Spool, line: Line, patience: float
+) -> Verification:
+    news = read_news(assembly.kafka)
+    wanted = _topics(assembly, kafka)
+    _read_kafka(kafka, wanted, to_the_end=False)
+    passed = news.position is not None and outbox.is_passed(news.position)
+    found = _judge(spool, kafka, Ground(passed))
+    if found.absent:
+        news = _wait(assembly, outbox, patience)
+        # In this order: what the pipeline has passed by now is on the topics when these are read on.
+        passed = news.position is not None and outbox.is_passed(news.position)
+        behind = _beyond(outbox, news.position, line, spool)
+        _read_kafka(kafka, wanted, to_the_end=True)
+        found = _judge(spool, kafka, Ground(passed, behind, lambda topic: _kept_since(kafka, topic)))
+    for (records,) in spool.buckets(ORDER):
+        judge_order(records, found)
+    return Verification(
+        findings=found,
+        topics=kafka.topics,
+        places=kafka.places,
+        foreign=kafka.foreign,
+        position=news.position,
+        passed=passed,
+        exactly_once=assembly.kafka.exactly_once,
+        notes=_notes(assembly, kafka, found, news, passed=passed),
+    )
+
+
+def _read_outbox(outbox: Outbox, line: Line, prints: Prints, kafka: KafkaSide, spool: Spool) -> None:
+    for row, transaction, created_ms in outbox.rows():
+        try:
+            event = line.layout.read(row)
+        except Rejected as rejected:
+            name = _row_name(line, row, rejected)
+            spool.add(WRITTEN, name, (name, *of_payload(None), transaction, created_ms, UNKNOWN))
+            continue
+        try:
+            to = line.route(event)
+            topic = kafka.number(to.topic)
+        except Rejected:
+            to, topic = None, UNKNOWN
+        spool.add(WRITTEN, event.id, (event.id, *prints.of_row(event, to), transaction, created_ms, topic))
+
+
+def _row_name(line: Line, row: Row, rejected: Rejected) -> str:
+    """By the hash that the pipeline's own letter of this row has."""
+    said = dict(line.dead_letter(row, None, None, rejected).headers)
+    return row_name(str(said["tailrace.payload.sha256"]))
+
+
+def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -> Callable[[int], bool]:
+    if stored is None:
+        return lambda _: False
+
+    def ahead(row: Row) -> None:
+        try:
+            name = line.layout.read(row).id
+        except Rejected as rejected:
+            name = _row_name(line, row, rejected)
+        spool.add(AHEAD, name, (name,))
+
+    return outbox.beyond(stored, ahead)
+
+
+def _topics(assembly: Assembly, kafka: KafkaSide) -> dict[str, int]:
+    """Declared ones, those that the template could have made, and where today's rules send the rows that were read."""
+    never = set(own_topics(assembly.kafka))
+    matches = topic_matcher({*_declared(assembly), *kafka.topics}, assembly.settings.topics.template, never)
+    return kafka.existing(lambda topic: topic not in never and matches(topic))
+
+
+def _declared(assembly: Assembly) -> list[str]:
+    """The topics whose rules are for this pipeline, or that have none."""
+    rules = [(topic, spec.rule) for topic, spec in assembly.specs.items() if topic != assembly.kafka.dead_letter_topic]
+    name = assembly.settings.pipeline
+    return [topic for topic, rule in rules if rule is None or not rule.pipelines or name in rule.pipelines]
+
+
+def _read_kafka(kafka: KafkaSide, topics: dict[str, int], *, to_the_end: bool) -> None:
+    # What waits is asked for first: released meanwhile, it is on its topic by then. The same holds for letters.
+    kafka.read_waiting()
+    kafka.read_letters()
+    kafka.read(topics, to_the_end=to_the_end)
+
+
+def _wait(assembly: Assembly, outbox: Outbox, patience: float) -> News:
+    """Until the pipeline has passed what was read, has ended, or patience has."""
+    deadline = time.monotonic() + patience
+    while True:
+        news = read_news(assembly.kafka)
+        if news.position is None or outbox.is_passed(news.position) or news.announced.get("state") in ENDED:
+            return news
+        if time.monotonic() >= deadline:
+            return news
+        time.sleep(POLL_SECONDS)
+
+
+def _judge(spool: Spool, kafka: KafkaSide, ground: Ground) -> Findings:
+    found = Findings()
+    for facts in spool.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
+        judge_events(facts, ground, found)
+    return found
+
+
+def _kept_since(kafka: KafkaSide, topic: int) -> float:
+    """Since when the topic by this number keeps everything; for an event that goes nowhere, always."""
+    return 0 if topic == UNKNOWN else kafka.kept_since.get(kafka.topics[topic], 0)
+
+
+def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *, passed: bool) -> list[str]:
+    notes: list[str] = []
+    source = assembly.settings.source
+    there = kafka.kept_since
+    declared = dict.fromkeys([*_declared(assembly), *kafka.topics])
+    notes += [f"there is no topic {topic}" for topic in declared if topic not in there]
+    if news.position is None:
+        notes.append("the pipeline has no stored position: it was never started, or its offsets topic is lost")
+    elif found.fates["not_yet"] and not passed:
+        notes.append(f"the pipeline is at {news.position} and has not come as far as the outbox was read; run it again "
+                     "when it has")  # fmt: skip
+    timed = assembly.database.timestamp is not None
+    for topic, since in there.items():
+        if topic in kafka.compacted:
+            notes.append(f"{topic} is compacted: it does not keep every event of a key")
+        elif since:
+            told = "anything" if since == inf else "its first records"
+            notes.append(
+                f"{topic} has deleted {told} by retention{'' if timed else ': what is missing may have gone so'}"
+            )
+    if found.fates["missing"] and source.start != "beginning":
+        notes.append("source.start is `now`: rows from before the pipeline's first start are not published; leave them "
+                     "out with --from")  # fmt: skip
+    return notes
+
+
+def _require_timed(assembly: Assembly, window: Window) -> None:
+    if window.since_ms is not None and window.until_ms is not None and window.since_ms >= window.until_ms:
+        raise ConfigError("--from is not before --to", remedy="Give an earlier --from, or a later --to.")
+    if window != (None, None) and assembly.database.timestamp is None:
+        raise ConfigError(
+            "--from and --to cannot be applied: the outbox has no column with the time of a row",
+            why="The time of a commit stands in Kafka, but in no table; its nearest is when the row was created.",
+            remedy="Name such a column in outbox.columns.timestamp, or leave --from and --to out.",
+        )

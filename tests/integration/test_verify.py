@@ -1,0 +1,322 @@
+"""`tailrace verify` on real servers: what is there is found, what is not is named, and nothing else is called wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer, TopicPartition
+
+from fix_service import Service
+from fix_shop import Shop
+from fix_users import Users
+from tailrace.cli import main
+from tailrace.proof.oracle import Outcome
+from tailrace.proof.reader import header, read_all
+from tailrace.proof.writer import Mix
+from tailrace.stack import wait_until
+from tailrace.verify import verifying
+from tailrace.worker.health import News
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+
+Told = dict[str, Any]
+Verify = Callable[..., Told]
+FAULTS = ("missing", "duplicated", "changed", "out_of_order")
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
+    """Runs the command with --json; what it printed."""
+
+    def run(service: Service, *arguments: str, code: int = 0) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main(["verify", str(service.file), *arguments, "--json"])
+        printed = capsys.readouterr()
+        assert caught.value.code == code, printed
+        found: Told = json.loads(printed.out or printed.err)
+        return found
+
+    return run
+
+
+def dlq(service: Service, command: str, *arguments: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["dlq", command, str(service.file), *arguments, "--yes"])
+    assert caught.value.code == 0
+
+
+def set_aside(service: Service, *events: str) -> None:
+    wait_until(lambda: {seen.id for seen in service.dead_lettered()} >= set(events), 60, what="the dead letters")
+
+
+def on_topic(service: Service, *events: str) -> None:
+    wait_until(lambda: {seen.id for seen in service.published()} >= set(events), 60, what="the records")
+
+
+def records(service: Service) -> dict[str, Message]:
+    return {header(message, "id"): message for message in read_all(service.kafka.bootstrap, [service.topic])}
+
+
+def produce(service: Service, like: Message, **headers: str) -> None:
+    """A record like another, by hand, in the same partition; `headers` replace some of its own."""
+    found: Any = like
+    producer = Producer({"bootstrap.servers": service.kafka.bootstrap})
+    told = [(name, headers.get(name, value)) for name, value in found.headers()]
+    told += [(name.replace("_", "."), value) for name, value in headers.items() if name not in dict(found.headers())]
+    producer.produce(service.topic, found.value(), found.key(), found.partition(), headers=told)
+    assert producer.flush(30) == 0
+
+
+def invalid(service: Service) -> int:
+    """How many events were committed that cannot be published."""
+    ledger = [entry for writer in service.writers for entry in writer.ledger]
+    return sum(not entry.valid and entry.outcome is Outcome.COMMITTED for entry in ledger)
+
+
+def faults(told: Told) -> dict[str, int]:
+    return {kind: told[kind] for kind in FAULTS if told[kind]}
+
+
+def ids(told: Told, kind: str) -> list[str]:
+    """Sorted: examples come in no order of their own."""
+    return sorted(each["id"] for each in told["examples"].get(kind, []))
+
+
+def test_clean_with_all_that_may_be(shop: Shop, verify: Verify) -> None:
+    shop.execute("ALTER TABLE outbox ALTER COLUMN type DROP NOT NULL")
+    shop.start()
+    writer = shop.writer(mix=Mix(rollback=0.3, invalid=0.1))
+    for _ in range(60):
+        writer.transaction()
+    bad = [shop.insert(INVALID, key=f"bad-{number}") for number in range(3)]
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES (gen_random_uuid(), 'o', 'k', '{}')"
+    )
+    set_aside(shop, *bad)
+    shop.caught_up()
+    letters = 4 + invalid(shop)
+    wait_until(lambda: len(shop.dead_lettered()) == letters, 60, what="the letters")
+    dlq(shop, "discard", "--key", "bad-1", "--why", "a test")
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text("{}")
+    dlq(shop, "redrive", "--key", "bad-2")
+    told = verify(shop)
+    rows = len(shop.in_outbox())
+    assert told["clean"]
+    assert not faults(told)
+    assert told["rows"] == rows
+    assert told["discarded"] == told["published_again"] == 1
+    assert told["set_aside"] == letters - 2
+    assert told["published"] == rows - told["set_aside"] - 1
+    assert told["not_yet"] == told["not_compared"] == told["foreign"] == told["only_on_kafka"] == 0
+
+
+def test_clean_on_mongodb(users: Users, verify: Verify) -> None:
+    users.start()
+    writer = users.writer(mix=Mix(rollback=0.3, invalid=0.1))
+    for _ in range(40):
+        writer.transaction()
+    # No event_type: a document that cannot be read.
+    users.insert(event_type=None)
+    users.caught_up()
+    letters = 1 + invalid(users)
+    wait_until(lambda: len(users.dead_lettered()) == letters, 60, what="the letters")
+    told = verify(users)
+    assert told["clean"]
+    assert not faults(told)
+    assert told["rows"] == len(users.in_outbox())
+    assert told["set_aside"] == letters
+    assert told["published"] == told["rows"] - letters
+    assert told["not_yet"] == told["only_on_kafka"] == told["not_compared"] == 0
+
+
+def test_every_fault_is_named(shop: Shop, verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.start()
+    events = [shop.insert(VALID, key="k") for _ in range(6)]
+    on_topic(shop, *events)
+    # The connector takes inserts alone: to the topic, a row that gets another id was never written.
+    ((hole,),) = shop.execute("UPDATE outbox SET id = gen_random_uuid() WHERE id = %s RETURNING id", events[0])
+    shop.execute("UPDATE outbox SET payload = payload || '{\"amount\": 2}' WHERE id = %s", events[1])
+    shop.execute("DELETE FROM outbox WHERE id = %s", events[2])
+    found = records(shop)
+    produce(shop, found[events[3]])
+    stranger = "00000000-0000-0000-0000-000000000001"
+    produce(shop, found[events[5]], id=stranger, position=header(found[events[4]], "position"))
+    produce(shop, found[events[4]], tailrace_replay="1")
+    told = verify(shop, code=1)
+    assert faults(told) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
+    assert ids(told, "missing") == [str(hole)]
+    assert ids(told, "duplicated") == [events[3]]
+    assert ids(told, "changed") == [events[1]]
+    assert ids(told, "out_of_order") == [stranger]
+    assert told["only_on_kafka"] == 3  # the old id of the hole, the purged row, the stranger
+    assert told["published_again"] == 1
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", str(shop.file)])
+    text = capsys.readouterr().out
+    assert caught.value.code == 1
+    assert "4 differences" in text
+    assert all(each in text for each in (str(hole), events[3], events[1], stranger))
+
+
+def test_every_fault_is_named_on_mongodb(users: Users, verify: Verify) -> None:
+    users.start()
+    events = [users.insert(key="k", seq=number) for number in range(1, 6)]
+    on_topic(users, *events)
+    with users.client() as client:
+        outbox = client[users.database]["outbox"]
+        outbox.update_one({"event_id": events[0]}, {"$set": {"event_id": "a hole"}})
+        outbox.update_one({"event_id": events[1]}, {"$set": {"payload.email": "another"}})
+        outbox.update_one({"event_id": events[2]}, {"$set": {"status": "published"}})
+        outbox.delete_one({"event_id": events[4]})
+    found = records(users)
+    produce(users, found[events[3]])
+    produce(users, found[events[3]], id="late", position=header(found[events[0]], "position"))
+    told = verify(users, code=1)
+    assert faults(told) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
+    assert ids(told, "missing") == ["a hole"]
+    assert ids(told, "duplicated") == [events[3]]
+    assert ids(told, "changed") == [events[1]]
+    assert ids(told, "out_of_order") == ["late"]
+
+
+def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: Verify) -> None:
+    told = verify(shop)
+    assert told["rows"] == told["records"] == 0
+    assert f"there is no topic {shop.topic}" in told["notes"]
+    early = shop.insert(VALID)
+    assert verify(shop)["not_yet"] == 1  # it was never started
+    shop.execute("DELETE FROM outbox WHERE id = %s", early)
+    connector = shop.start()
+    assert verify(shop)["rows"] == 0
+    events = [shop.insert(VALID) for _ in range(3)]
+    on_topic(shop, *events)
+    assert connector.stop() == 0
+    later = [shop.insert(VALID) for _ in range(2)]
+    told = verify(shop)
+    assert (told["published"], told["not_yet"]) == (3, 2)
+    assert ids(told, "not_yet") == sorted(later)
+    assert not told["passed"]
+    assert any("has not come as far" in note for note in told["notes"])
+    shop.start()
+    on_topic(shop, *later)
+    assert verify(shop)["published"] == 5
+
+
+def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
+    connector = shop.start()
+    first = shop.insert(VALID)
+    on_topic(shop, first)
+    connector.process.send_signal(signal.SIGSTOP)
+    later = [shop.insert(VALID) for _ in range(3)]
+    told = verify(shop, "--wait", "1")
+    assert (told["published"], told["not_yet"]) == (1, 3)
+    assert ids(told, "not_yet") == sorted(later)
+    wait = verifying._wait
+
+    def go_on(*given: Any) -> News:
+        # The topics have been read once by now: what follows is only seen by reading on.
+        connector.process.send_signal(signal.SIGCONT)
+        return wait(*given)
+
+    monkeypatch.setattr(verifying, "_wait", go_on)
+    told = verify(shop, "--wait", "60")
+    assert (told["published"], told["not_yet"], told["passed"]) == (4, 0, True)
+
+
+def test_a_hole_behind_a_stopped_pipeline(shop: Shop, verify: Verify) -> None:
+    connector = shop.start()
+    event = shop.insert(VALID)
+    on_topic(shop, event)
+    shop.execute("UPDATE outbox SET id = gen_random_uuid()")
+    ((updated,),) = shop.execute("SELECT xmin::text::bigint FROM outbox")
+
+    def horizon() -> int:
+        shop.execute("SELECT pg_log_standby_snapshot()")
+        shop.execute("SELECT pg_logical_emit_message(true, 'verify', 'moves the log')")
+        ((found,),) = shop.execute(
+            "SELECT catalog_xmin::text::bigint FROM pg_replication_slots WHERE slot_name = %s", shop.slot
+        )
+        return int(found)
+
+    wait_until(lambda: horizon() > updated, 60, what="the slot to pass the update")
+    assert connector.stop() == 0
+    ahead = shop.insert(VALID)
+    told = verify(shop, code=1)
+    assert not told["passed"]
+    assert (told["missing"], told["not_yet"]) == (1, 1)
+    assert ids(told, "not_yet") == [ahead]
+
+
+def test_a_stopped_pipeline_on_mongodb(users: Users, verify: Verify) -> None:
+    connector = users.start()
+    events = [users.insert(seq=number) for number in range(1, 4)]
+    on_topic(users, *events)
+    assert connector.stop() == 0
+    with users.client() as client:
+        client[users.database]["outbox"].update_one({"event_id": events[0]}, {"$set": {"event_id": "a hole"}})
+    later = users.insert(seq=4)
+    told = verify(users, code=1)
+    assert not told["passed"]
+    assert ids(told, "missing") == ["a hole"]
+    assert ids(told, "not_yet") == [later]
+
+
+def test_what_waits_behind_a_parked_key(shop: Shop, verify: Verify) -> None:
+    shop.configure(on_invalid="park")
+    shop.start()
+    front = shop.insert(INVALID, key="k")
+    set_aside(shop, front)
+    behind = [shop.insert(VALID, key="k") for _ in range(2)]
+    other = shop.insert(VALID, key="other")
+    on_topic(shop, other)
+    told = verify(shop)
+    assert (told["published"], told["set_aside"], told["parked"]) == (1, 1, 2)
+    dlq(shop, "discard", "--key", "k", "--why", "a test")
+    on_topic(shop, *behind)
+    told = verify(shop)
+    assert (told["published"], told["discarded"], told["parked"]) == (3, 1, 0)
+
+
+def test_a_window(shop: Shop, verify: Verify) -> None:
+    shop.start()
+    old = shop.insert(VALID)
+    on_topic(shop, old)
+    shop.execute("UPDATE outbox SET id = gen_random_uuid(), created_at = now() - interval '3 days'")
+    event = shop.insert(VALID)
+    on_topic(shop, event)
+    assert verify(shop, code=1)["missing"] == 1
+    told = verify(shop, "--from", "2d")
+    assert (told["rows"], told["published"]) == (1, 1)
+    told = verify(shop, "--to", "2d", code=1)
+    assert (told["rows"], told["missing"], told["only_on_kafka"]) == (1, 1, 0)
+
+
+def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
+    make_topic(shop.topic)
+    shop.start()
+    events = [shop.insert(VALID) for _ in range(3)]
+    on_topic(shop, *events)
+    before = TopicPartition(shop.topic, 0, records(shop)[events[2]].offset() or 0)
+    admin = shop.kafka.admin()
+    admin.delete_records([before])[before].result(30)
+    told = verify(shop)
+    assert (told["published"], told["expired"], told["missing"]) == (1, 2, 0)
+    assert ids(told, "expired") == sorted(events[:2])
+
+
+def test_what_cannot_be(shop: Shop, verify: Verify) -> None:
+    assert "--from" in verify(shop, "--from", "1h", "--to", "2h", code=2)["what"]
+    assert "'soon' is not a time" in verify(shop, "--from", "soon", code=2)["what"]
+    shop.settings["outbox"] = {}
+    shop.configure()
+    assert "cannot be applied" in verify(shop, "--from", "1h", code=2)["what"]
+    shop.configure(kafka={"bootstrap": "localhost:1"})
+    assert verify(shop, code=3)["error"] == "KafkaUnavailable"
+    shop.file.write_text("pipeline: [")
+    assert verify(shop, code=2)["error"]
