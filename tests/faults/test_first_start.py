@@ -14,6 +14,7 @@ from fix_shop import Shop
 from tailrace import killpoint
 from tailrace.proof.oracle import Entry, Outcome
 from tailrace.proof.orders_workload import Mix
+from tailrace.proof.reader import read_all
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.stack import wait_until
 
@@ -176,6 +177,18 @@ def test_sort_keys_that_may_be_null(shop: Shop) -> None:
     right(shop)
 
 
+def test_rows_that_are_older_than_kafka_keeps_records(shop: Shop) -> None:
+    """Kafka deletes by the record's timestamp: with that of a commit long ago, nobody would ever read them."""
+    shop.configure(source={"start": "beginning"}, outbox={"columns": {"timestamp": "created_at"}})
+    shop.writer(mix=Mix(rollback=0, invalid=0)).transaction(5)
+    shop.execute("UPDATE outbox SET created_at = now() - interval '40 days'")
+    shop.start()
+    right(shop)
+    for message in read_all(shop.kafka.bootstrap, [shop.topic]):
+        told = int(dict(message.headers() or [])["timestamp"])
+        assert message.timestamp()[1] - told > 39 * DAY_MS
+
+
 def test_sort_keys_that_are_not_unique_are_refused(shop: Shop) -> None:
     """Rows with equal keys could be passed over where a page ends between them."""
     shop.configure(source={"start": "beginning", "order_by": ["created_at"]})
@@ -192,6 +205,7 @@ def test_failover_slots(either: Shop) -> None:
     assert either.execute("SELECT failover FROM pg_replication_slots WHERE slot_name = %s", either.slot) == [(True,)]
 
 
+DAY_MS = 86_400_000
 PASSWORD = "correct-horse-battery"
 
 

@@ -31,6 +31,7 @@ from tailrace.kafka import offsets
 from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.dead_letters import what_for
 from tailrace.kafka.refusals import Suspects, guilty
+from tailrace.kafka.stamps import stamp
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -223,10 +224,11 @@ class Publisher:
         """Queues all of them, in order. A full queue is waited out; the very same record goes next."""
         produce = self._producer.produce
         deadline = 0.0
+        now_ms = time.time_ns() // 1_000_000
         for topic, value, key, headers, timestamp in records:
             while True:
                 try:
-                    produce(topic, value, key, timestamp=timestamp, headers=headers)
+                    produce(topic, value, key, timestamp=stamp(timestamp, now_ms), headers=headers)
                     break
                 except KafkaException as error:
                     self._suspects.add(error_of(error), topic, key, value)

@@ -32,6 +32,7 @@ from tailrace.kafka.client import KafkaOptions, error_of, producer_config, trans
 from tailrace.kafka.letters import Letter
 from tailrace.kafka.marks import Mark
 from tailrace.kafka.refusals import CONCERN_A_RECORD
+from tailrace.kafka.stamps import stamp
 from tailrace.schemas.checking import Checked
 
 TRANSACTIONAL_SUFFIX = ".redrive"
@@ -89,7 +90,8 @@ def pass_again(line: Line, letter: Letter, *, edited: bool = False) -> Record:
     except LayoutMismatch as error:
         raise Rejected(Reason.PERMANENT_FAILURE, error.what, remedy=error.remedy) from None
     to = line.route(event)
-    return _told(line.record(event, to, line.check(event, to.topic)), letter, edited=edited)
+    made = line.record(event, to, line.check(event, to.topic))
+    return _told(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
 
 
 def publish_again(letter: Letter, *, edited: bool = False) -> Record:
@@ -98,8 +100,11 @@ def publish_again(letter: Letter, *, edited: bool = False) -> Record:
     But for its time. With the old one, a topic that is quiet and keeps records for a shorter time than they were set
     aside would delete it again before its consumer is back.
     """
-    now = time.time_ns() // 1_000_000
-    return _told(letter.record()._replace(timestamp=now), letter, edited=edited)
+    return _told(letter.record()._replace(timestamp=_now_ms()), letter, edited=edited)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _told(made: Record, letter: Letter, *, edited: bool) -> Record:

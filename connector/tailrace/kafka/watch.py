@@ -155,7 +155,7 @@ def topic_matcher(topics: set[str], template: str | None, never: set[str]) -> Ca
     """Whether a topic is one of `topics` or can have come from `template`; those in `never` only by name."""
     pattern = None
     if template is not None:
-        fixed = [re.escape(part) for part in re.split(r"\{(?:aggregate|type)\}", template)]
+        fixed = [re.escape(part) for part in re.split(r"\{(?:aggregate|type|stream)\}", template)]
         pattern = re.compile("[a-zA-Z0-9._-]+".join(fixed))
 
     def wanted(topic: str) -> bool:

@@ -26,6 +26,7 @@ def test_named_or_by_template(topic: str, wanted: bool) -> None:
 
 
 def test_a_template_that_matches_everything_still_leaves_out_what_is_not_events() -> None:
+    assert topic_matcher(set(), "events.{stream}", NEVER)("events.billing")
     wanted = topic_matcher(set(), "{aggregate}", NEVER)
     assert wanted("order")
     assert not any(wanted(topic) for topic in (*NEVER, "__consumer_offsets"))
