@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 from confluent_kafka import Consumer, TopicPartition
@@ -211,3 +213,22 @@ def test_killed_while_it_is_made_anew_it_goes_on(projected: Projected) -> None:
     projected.start()
     projected.publish({"key": "k-0"})
     projected.caught_up()
+
+
+def test_a_dead_letter_is_put_back_by_the_command(projected: Projected) -> None:
+    """Set aside by a handler that is wrong; redriven after it was mended, and applied then, once."""
+    projected.configure("max_attempts=1, within=0.05")
+    [first, bad, last] = projected.publish({"key": "k"}, {"key": "k", "value": b'{"fail": true}'}, {"key": "k"})
+    worker = projected.start()
+    wait_until(lambda: projected.state() == {"k": [first, last]}, 120, what="the others")
+    assert worker.stop(30) == 0
+    source = projected.folder / f"{projected.module}.py"
+    source.write_text(source.read_text().replace('if event.data.get("fail")', "if False"))
+    projected.start()
+    redrive = [sys.executable, "-m", "tailrace", "dlq", "redrive", "--letters", projected.letters]
+    asked = [*redrive, "--bootstrap", projected.kafka.bootstrap, "--all-open", "--yes"]
+    for _ in range(2):
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: projected.state() == {"k": [first, last, bad]}, 120, what="the one that was put back")
+    assert len(projected.published()) == 4, "published again once"
