@@ -95,6 +95,15 @@ class Projected:
             )
         )
 
+    def make_topic_anew(self) -> None:
+        """Deletes it, and makes an empty one of the same name."""
+        admin = self.kafka.admin()
+        for future in admin.delete_topics([self.topic]).values():
+            future.result(30)
+        wait_until(lambda: self.topic not in admin.list_topics(timeout=10).topics, 60, what="the topic to be gone")
+        for future in admin.create_topics([NewTopic(self.topic, self.partitions, 1)]).values():
+            future.result(30)
+
     def start(self, *arguments: str, kill: str = "", wait: bool = True) -> Worker:
         environ = {"TAILRACE_KILL": kill} if kill else {}
         log = self.folder / f"{self.name}-{len(self.workers)}.log"

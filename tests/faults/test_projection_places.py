@@ -7,7 +7,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka.admin import NewPartitions
 
 from fix_projection import Projected
 from tailrace.stack import wait_until
@@ -28,6 +28,20 @@ def test_a_rebuild_of_a_projection_that_began_with_the_latest_keeps_what_it_has(
     rebuilder = projected.start("--rebuild", wait=False)
     rebuilder.ended(180)
     assert projected.state() == before, rebuilder.log
+
+
+def test_a_rebuild_does_not_run_the_rest_of_the_app_a_second_time(projected: Projected) -> None:
+    """An agent would read its topic anew, in the group of the rebuild, and do again whatever it does."""
+    agent = """
+@app.agent(app.topic("elsewhere"))
+async def other(stream):
+    async for _ in stream:
+        pass
+"""
+    projected.configure(more=agent)
+    answer = projected.command("--rebuild")
+    assert answer.returncode == 2, answer.stderr
+    assert "agents, tasks or timers" in answer.stderr
 
 
 def test_a_rebuild_leaves_what_others_built_on_the_tables(projected: Projected) -> None:
@@ -82,12 +96,7 @@ async def told(event, effects):
     worker = projected.start()
     wait_until(lambda: len(projected.state()) == 3, 60)
     assert worker.stop(30) == 0
-    admin = projected.kafka.admin()
-    for future in admin.delete_topics([projected.topic]).values():
-        future.result(30)
-    wait_until(lambda: projected.topic not in admin.list_topics(timeout=10).topics, 60)
-    for future in admin.create_topics([NewTopic(projected.topic, 3, 1)]).values():
-        future.result(30)
+    projected.make_topic_anew()
     tell("new-1", "new-2")
     assert projected.start(wait=False).ended(60) == 3
     assert projected.command("--reset", "earliest", "--yes").returncode == 0
@@ -156,12 +165,7 @@ def test_a_topic_made_anew_is_noticed_beside_a_projection_that_is_new(projected:
     worker = projected.start()
     projected.caught_up()
     assert worker.stop(30) == 0
-    admin = projected.kafka.admin()
-    for future in admin.delete_topics([projected.topic]).values():
-        future.result(30)
-    wait_until(lambda: projected.topic not in admin.list_topics(timeout=10).topics, 60)
-    for future in admin.create_topics([NewTopic(projected.topic, 3, 1)]).values():
-        future.result(30)
+    projected.make_topic_anew()
     projected.configure(app=TWO)
     ids = projected.publish(*({"key": f"new-{n % 3}"} for n in range(6)))
     again = projected.start(wait=False)

@@ -404,7 +404,7 @@ sought = []
 async def then(message):
     if message.offset in (200, 700) and message.offset not in sought:
         sought.append(message.offset)
-        await app.reader.seek_partition(Partition(TOPIC, 0), message.offset - 150)
+        await app.reader._begin({message.tp: message.offset - 150})
 """,
     )
     play.start()

@@ -15,7 +15,6 @@ import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types.transports import TransportT
 
 from tailrace import retry
@@ -24,6 +23,7 @@ from tailrace.projections.app_checks import check_app
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.reading import Guide, Unguided
 from tailrace.projections.store import Partition
+from tailrace.projections.topics import connection
 from tailrace.projections.transport import Consumer, Taker, Transport
 from tailrace.projections.upkeep import Caretaker
 
@@ -134,11 +134,7 @@ class ProjectionApp(faust.App):
         """A broker that is away at the start may come back, as it may later; Faust would end."""
         attempt = 0
         while not self.should_stop:
-            conf = self.conf
-            client = AIOKafkaClient(
-                bootstrap_servers=server_list(conf.broker_consumer, self.transport.default_port),  # type: ignore[attr-defined]
-                **credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
-            )
+            client = AIOKafkaClient(**connection(self))
             try:
                 await client.bootstrap()
             except KafkaConnectionError:

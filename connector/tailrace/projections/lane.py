@@ -14,18 +14,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from tailrace import killpoint, retry
-from tailrace.errors import ConfigError, Halted, Reason, Rejected, TailraceError
-from tailrace.projections.block import Applied, Failed, Moved, Rules, TooSlow, apply
+from tailrace.errors import ConfigError, Halted, StoreUnavailable, TailraceError
+from tailrace.projections.block import Applied, Failed, Moved, Rules, apply
 from tailrace.projections.event import Event, reread
 from tailrace.projections.letters import Failure
 from tailrace.projections.store import Outcome, Partition, Store
+from tailrace.projections.verdicts import cut, judgement, told, waited_too_long
 from tailrace.projections.versions import Turn, turn
 
 QUEUED_BLOCKS = 4
 QUEUED_BYTES = 32 * 1024 * 1024
 """A lane that has more blocks, or more bytes, at hand asks for no more; it asks again below half of it."""
-CONFIG_ATTEMPTS = 2
-"""A table or a column that is not there may have been made just now."""
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
 
@@ -228,7 +227,13 @@ class Lane:
     async def _wait_for_store(self, error: BaseException, times: int, since: float) -> None:
         """The database is away, or wants it done again: that is no fault of the event's, and costs it no attempt."""
         if time.monotonic() - since > self._settings.give_up:
-            raise error
+            if isinstance(error, TailraceError):
+                raise error
+            raise StoreUnavailable(
+                f"{self._rules.projection}: its database has been away for {time.monotonic() - since:.0f} s",
+                why=told(error),
+                remedy="See that it runs and can be reached, then start again: nothing is lost.",
+            ) from error
         await self._sleep(0.05 if times == 1 else retry.delay(times - 1))
 
     async def _give_up(self, event: Event, failure: Failure, error: Exception, doomed: dict[str, Failure]) -> None:
@@ -288,46 +293,3 @@ class Lane:
             if not self._store.is_away(error):
                 raise
             self._around.waiting_for(self, error)
-
-
-def cut(part: Sequence[Event], index: int | None) -> list[Sequence[Event]]:
-    """The parts to try next: around the event at `index`, or in halves if nobody knows which it was."""
-    if index is None:
-        index = len(part) // 2
-        return [part[:index], part[index:]]
-    return [piece for piece in (part[:index], part[index : index + 1], part[index + 1 :]) if piece]
-
-
-def judgement(error: Exception, attempts: int, most: int) -> Failure | None:
-    """Why an event is given up; None if it is worth another try."""
-    if isinstance(error, Rejected):
-        return Failure(error.reason, error.explanation, error.remedy, attempts)
-    if attempts < (CONFIG_ATTEMPTS if isinstance(error, ConfigError) else most):
-        return None
-    if isinstance(error, TooSlow):
-        reason, why = Reason.PROCESSING_TIMEOUT, str(error)
-    else:
-        reason, why = Reason.MAX_RETRIES_EXCEEDED, f"the handler raised {described(error)}"
-    return Failure(reason, why, "Mend the handler, then put it back with `tailrace dlq redrive`.", attempts)
-
-
-def waited_too_long(seconds: float, version: int) -> Failure:
-    return Failure(
-        Reason.PERMANENT_FAILURE,
-        f"version {version} of its entity waited {seconds:g} s for version {version - 1}, which did not come",
-        "Find out what became of the earlier event; once that is applied, `tailrace dlq redrive` puts this one back.",
-        1,
-    )
-
-
-def described(error: BaseException) -> str:
-    """For a dead letter, which keeps the event anyway."""
-    return error.what if isinstance(error, TailraceError) else f"{type(error).__name__}: {error}"
-
-
-def told(error: BaseException) -> str:
-    """For logs: an error's own text may quote the event, or the row that a database did not take."""
-    if isinstance(error, TailraceError) and not isinstance(error, Rejected):
-        return error.what
-    primary = getattr(getattr(error, "diag", None), "message_primary", None)
-    return f"{type(error).__name__}: {primary}" if primary else type(error).__name__

@@ -28,11 +28,12 @@ from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.decoding import Decode, parsed
 from tailrace.projections.event import Event, Teller, read
 from tailrace.projections.handlers import Handler, Handlers, Handling, Model
-from tailrace.projections.lane import Lane, told
+from tailrace.projections.lane import Lane
 from tailrace.projections.letters import Failure, letter
 from tailrace.projections.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
-from tailrace.projections.store import Outcome, Partition, Store
+from tailrace.projections.store import Partition, Store
 from tailrace.projections.tracing import tracing
+from tailrace.projections.verdicts import told
 
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
@@ -219,9 +220,15 @@ class Projection:
         )
 
     async def _send(self, record: Record) -> None:
-        headers = [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in record.headers]
+        headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
         await self.app.producer.send_and_wait(
-            record.topic, record.key, record.value, None, None, headers, transactional_id=None
+            record.topic,
+            record.key,
+            record.value,
+            None,
+            None,
+            headers,  # type: ignore[arg-type]  # a header may be null, whatever Faust thinks
+            transactional_id=None,
         )
 
     def committed(self, lane: Lane, applied: Applied) -> None:
@@ -254,10 +261,6 @@ class Projection:
     def progress(self) -> Mapping[Partition, int]:
         """The next offsets that the store has committed."""
         return {partition: lane.next for partition, lane in self.lanes.items()}
-
-    @property
-    def applied(self) -> int:
-        return self.outcomes[Outcome.APPLIED]
 
 
 async def _bounded(farewell: Awaitable[None]) -> None:

@@ -1,9 +1,8 @@
 """A projection made anew beside the old one, and put in its place once it has caught up.
 
 The new one is filled from the topics by a worker of its own, in a consumer group of its own, while the old one goes on
-serving readers and being kept up to date. When it is nearly as far, the old one is
-held up for a moment, and both change places in one transaction.
-Killed at any point, it goes on where it was.
+serving readers and being kept up to date. When it is nearly as far, the old one is held up for a moment, and both
+change places in one transaction. Killed at any point, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -50,6 +49,12 @@ class Rebuild:
             raise ConfigError(
                 f"{projection.name}: a {type(store).__name__} cannot hold a projection twice",
                 remedy="Do it by hand: give it another name and another place, let it catch up, and move readers.",
+            )
+        if app.agents or app._app_tasks:
+            raise ConfigError(
+                f"{app.conf.id} has agents, tasks or timers of its own beside its projections",
+                why="They would run a second time, in the group of the rebuild, and read their topics anew.",
+                remedy="Move the projection into an app (a module) of its own, with the same `name`, and rebuild that.",
             )
         self._app = app
         self._old: Rebuildable = store

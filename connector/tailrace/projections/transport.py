@@ -113,18 +113,9 @@ class Consumer(driver.Consumer):
     # What lanes call.
 
     def is_current(self, message: Message) -> bool:
-        """Whether a record is of the reading that began at the last `assigned` or seek. Others are to be dropped."""
+        """Whether a record is of the reading that began at the last `assigned`. Others are to be dropped."""
         reading = self._readings.get(message.tp)
         return reading is not None and getattr(message, "reading", None) == reading
-
-    async def seek_partition(self, partition: Partition, offset: int) -> None:
-        """Reads on from `offset`. What was read before is no longer current when this returns.
-
-        A partition that is no longer ours is left alone: where it is read on, the next `assigned` says.
-        """
-        tp = TP(*partition)
-        if tp in self._placed:
-            await self._begin({tp: offset})
 
     def hold(self, partition: Partition, holder: object) -> None:
         """Fetches no more of it for now; what is already fetched still comes. Faust's `pause_partitions` loses that."""

@@ -81,18 +81,14 @@ class Caretaker:
 
     def __init__(self, app: ProjectionApp) -> None:
         self._app = app
-        self._unassigned_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._watchdog: Watchdog | None = None
-        app.on_partitions_assigned.connect(self._assigned, weak=False)
-        app.on_partitions_revoked.connect(self._revoked, weak=False)
 
     async def start(self) -> None:
         for projection in self._app.projections:
             await ensure_letters(self._app, projection.letters, projection.topics)
             await projection.open()
         if self._app.projections:
-            self._unassigned_since = time.monotonic()
             self._task = asyncio.create_task(self._keep_up(), name="upkeep")
             self._watchdog = Watchdog(min(each.rules.settings.give_up for each in self._app.projections))
             self._watchdog.start(asyncio.get_running_loop())
@@ -105,13 +101,6 @@ class Caretaker:
         for projection in self._app.projections:
             await projection.close()
 
-    async def _assigned(self, *_: object, **__: object) -> None:
-        """Perhaps none at all: others of the group may have them."""
-        self._unassigned_since = None
-
-    async def _revoked(self, *_: object, **__: object) -> None:
-        self._unassigned_since = time.monotonic()
-
     async def _keep_up(self) -> None:
         pruned_at = time.monotonic()
         pruning: asyncio.Task[None] | None = None
@@ -120,7 +109,7 @@ class Caretaker:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
             for projection in self._app.projections:
-                error = stalled(projection, now, self._unassigned_since)
+                error = stalled(projection, now, self._app.reader.unsettled_since)
                 if error is not None:
                     self._app.fail(error)
                     return

@@ -16,10 +16,11 @@ from tailrace.errors import ConfigError, Halted, Reason, Rejected
 from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.event import Event, read
 from tailrace.projections.handlers import Handlers, Handling
-from tailrace.projections.lane import Lane, cut
+from tailrace.projections.lane import Lane
 from tailrace.projections.letters import Failure
 from tailrace.projections.settings import Settings, Versions
 from tailrace.projections.store import EntityState, Outcome, Partition
+from tailrace.projections.verdicts import cut
 
 P0 = Partition("orders", 0)
 
