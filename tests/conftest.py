@@ -1,7 +1,24 @@
 """A list of plugins: each fixture file holds one kind of help."""
 
+import os
+import signal
+from pathlib import Path
+
+import hypothesis
 import pytest
+
+# Absolute times mean nothing on a busy machine.
+hypothesis.settings.register_profile("tailrace", deadline=None)
+hypothesis.settings.load_profile("tailrace")
 
 pytest.register_assert_rewrite("store_contract", "store_contract_records", "store_scenes")
 
 pytest_plugins = ["fix_stack", "fix_service", "fix_shop", "fix_users", "fix_parking", "fix_projection"]
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Tests start hundreds of processes, and each would compile everything anew: a fifth of its start.
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts a job in the background, and all its children inherit it: none would end by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import os
-from decimal import Decimal
 
-from pydantic import BaseModel
-
+from examples.order_summary.events import OrderChanged, OrderPlaced
 from tailrace.projections import Event, PostgresEffects, PostgresStore, Projection, projection_app
-
-
-class OrderPlaced(BaseModel):
-    order: str
-    amount: Decimal
-    currency: str
-
-
-class OrderChanged(OrderPlaced):
-    revision: int
-
 
 TABLES = """CREATE TABLE IF NOT EXISTS orders (
     id text PRIMARY KEY, amount numeric NOT NULL, currency text NOT NULL, changes integer NOT NULL
@@ -30,14 +17,15 @@ orders = Projection(app, "shop.orders", store=PostgresStore(DATABASE, schema="or
 
 @orders.on("OrderPlaced", model=OrderPlaced)
 async def placed(event: Event, effects: PostgresEffects) -> None:
-    order = event.data
+    order: OrderPlaced = event.data
     effects.upsert("orders", {"id": order.order}, {"amount": order.amount, "currency": order.currency, "changes": 0})
 
 
 @orders.on("OrderChanged", model=OrderChanged)
 async def changed(event: Event, effects: PostgresEffects) -> None:
+    order: OrderChanged = event.data
     # Not idempotent by itself: applied twice, it would count twice.
     await effects.execute(
         "UPDATE orders SET amount = %s, currency = %s, changes = changes + 1 WHERE id = %s",
-        (event.data.amount, event.data.currency, event.data.order),
+        (order.amount, order.currency, order.order),
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tailrace.projections.postgres_effects import PostgresEffects
     from tailrace.projections.postgres_store import PostgresStore
     from tailrace.projections.projection import Projection
+    from tailrace.projections.registry import Registry
     from tailrace.projections.settings import Versions
     from tailrace.projections.testing import Rehearsal
 
@@ -26,6 +27,7 @@ _HOMES = {
     "PostgresStore": "postgres_store",
     "Projection": "projection",
     "ProjectionApp": "app",
+    "Registry": "registry",
     "Rehearsal": "testing",
     "Versions": "settings",
     "projection_app": "app",
@@ -38,6 +40,7 @@ __all__ = [
     "PostgresStore",
     "Projection",
     "ProjectionApp",
+    "Registry",
     "Rehearsal",
     "Versions",
     "projection_app",

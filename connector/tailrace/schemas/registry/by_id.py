@@ -1,0 +1,51 @@
+"""The registry asked the way readers ask: for the schema of the number, or the GUID, that stands with a value.
+
+Whoever reads knows neither subject nor version. A schema that a number stands for never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.errors import SchemaError
+from tailrace.schemas.contracts import Reference, Registered
+from tailrace.schemas.json_text import NotJsonError, parse
+from tailrace.schemas.registry.calls import NotRegistered
+from tailrace.schemas.registry.client import KINDS, Fetched, RegistryClient
+
+
+class ReadersClient(RegistryClient):
+    """Questions of readers."""
+
+    def written_with(self, name: int | str) -> Fetched | None:
+        """The schema of a number or a GUID; None if the registry has none. What it refers to is not fetched."""
+        by_number = isinstance(name, int)
+        place = f"{self.url}/schemas/{'ids' if by_number else 'guids'}/{name}"
+        ask: Any = self._client.get_schema if by_number else self._client.get_schema_by_guid
+        try:
+            kind, text, references = self._ask(lambda: _taken_apart(ask(name)))
+        except NotRegistered:
+            return None
+        if kind not in KINDS:
+            raise SchemaError(
+                f"{place} is a schema of type {kind[:40]}, which is not supported",
+                why="Values are read by JSON Schema or Avro.",
+                remedy="Give the projection a `decode` of your own.",
+            )
+        try:
+            document = parse(text.encode("utf-8", "surrogatepass"))
+        except NotJsonError as error:
+            raise SchemaError(f"{place} is not JSON: {error}", remedy="Have it registered anew.") from None
+        registered = Registered(name) if isinstance(name, int) else Registered(0, name)
+        return Fetched(f"schema {name}", 1, KINDS[kind], document, references, registered, place)
+
+
+def _taken_apart(schema: Any) -> tuple[str, str, tuple[Reference, ...]]:  # noqa: ANN401 - the library's Schema
+    """Its type, its text and its references; TypeError if one of them is something else."""
+    kind, text = schema.schema_type or "AVRO", schema.schema_str
+    references = tuple(Reference(each.name, each.subject, each.version) for each in schema.references or ())
+    if type(kind) is not str or type(text) is not str:
+        raise TypeError("a schema came without its text")
+    if any([type(part) for part in each] != [str, str, int] for each in references):
+        raise TypeError("a reference came without its name, subject or version")
+    return kind, text, references

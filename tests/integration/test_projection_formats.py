@@ -1,0 +1,291 @@
+"""Every format through a real Kafka and a real registry into a projection, with no code of the user's; and a registry
+that is away."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from confluent_kafka import Producer
+
+from store_scenes import in_loop
+from tailrace.cli import main
+from tailrace.errors import ConfigError, Reason, RegistryUnavailable
+from tailrace.event import OutboxEvent, Route
+from tailrace.projections import Event, PostgresStore, Projection, Rehearsal, projection_app
+from tailrace.projections.event import read
+from tailrace.projections.registry import Registry as Decoder
+from tailrace.projections.store import Partition
+from tailrace.proof.reader import read_all
+from tailrace.schemas.checking import Checker
+from tailrace.schemas.contracts import Contract
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.models.writing import models_source
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
+from tailrace.schemas.registry.registering import compare, identified, register
+from tailrace.stack import KafkaBroker, Registry, TcpProxy, wait_until
+from tailrace.wire.formats import Format, record_maker
+
+ROOT = Path(__file__).parents[2]
+ORDER = {"number": 5, "note": "žluť", "total": {"cents": 1250, "price": "12.50"}, "placed": "2026-01-02T03:04:05Z"}
+MONEY = {
+    "type": "record",
+    "name": "Money",
+    "namespace": "shop",
+    "fields": [
+        {"name": "cents", "type": "long"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    ],
+}
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "number", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "total", "type": "Money"},
+        {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+JSON = {"type": "object", "required": ["number"], "properties": {"number": {"type": "integer"}}}
+FORMATS = [
+    Format(),
+    Format(schema_id="prefix"),
+    Format(schema_id="header"),
+    Format(cloudevents="binary", source="/s"),
+    Format(cloudevents="structured", source="/s"),
+    Format(value="avro", schema_id="prefix"),
+    Format(value="avro", schema_id="header"),
+    Format(value="avro", schema_id="header", cloudevents="binary", source="/s"),
+]
+
+
+class Shop:
+    """Types of events of its own, registered from a folder; `events` are in the formats of the connector."""
+
+    def __init__(self, registry: Registry, folder: Path) -> None:
+        self.mark = uuid.uuid4().hex[:8]
+        money = {**MONEY, "namespace": f"shop{self.mark}"}
+        order = {**AVRO, "namespace": f"shop{self.mark}"}
+        for name, document in ((f"Plain{self.mark}/1.json", JSON), (f"Order{self.mark}/1.avsc", order), (f"Money{self.mark}/1.avsc", money)):  # fmt: skip  # noqa: E501
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text(json.dumps(document))
+        loaded = load_folder(folder)
+        with RegistryClient(RegistryOptions(registry.url, timeout=30)) as client:
+            list(register(compare(loaded.contracts, client, _subject), client))
+            self.contracts = identified(loaded, client, _subject)
+        self.checker = Checker(self.contracts, max_bytes=1_000_000)
+        models = sys.modules[f"models_{self.mark}"] = types.ModuleType(f"models_{self.mark}")
+        exec(models_source(list(self.contracts)), models.__dict__)
+        self.order = getattr(models, f"Order{self.mark}")
+
+    def record(self, form: Format, number: int) -> Any:
+        kind = ("Order" if form.value == "avro" else "Plain") + self.mark
+        payload = json.dumps(ORDER).encode()
+        row = OutboxEvent(f"e-{number}", kind, "order", b"o-1", payload, None, "0/1:3", 1767323045678, [])
+        route = Route(f"orders-{self.mark}")
+        return record_maker(form, key_contract=None)(row, route, self.checker.check(row, route.topic))
+
+    def event(self, form: Format, number: int) -> Event:
+        """As if it had been read from the topic."""
+        topic, value, key, headers, timestamp = self.record(form, number)
+        said = [(name, each.encode() if isinstance(each, str) else each) for name, each in headers]
+        return read(Partition(topic, 0), number, key, value, said, timestamp)
+
+
+def _subject(contract: Contract) -> str:
+    return contract.subject
+
+
+@pytest.fixture(scope="module")
+def shop(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return Shop(registry, tmp_path_factory.mktemp("shop"))
+
+
+def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings: Any) -> Projection:
+    """It notes the data that its handlers are given."""
+    app = projection_app(f"formats-{shop.mark}")
+    made = Projection(
+        app, f"orders-{shop.mark}", store=PostgresStore(database), decode=Decoder(url, timeout=20), **settings
+    )
+
+    @made.on(f"Order{shop.mark}", model=shop.order)
+    async def typed(event: Event, effects: Any) -> None:
+        seen.append(event.data)
+
+    @made.on()
+    async def plain(event: Event, effects: Any) -> None:
+        seen.append(event.data)
+
+    return made
+
+
+@in_loop
+async def test_every_format_reaches_the_handler_as_data(
+    shop: Shop, kafka: KafkaBroker, registry: Registry, database: str
+) -> None:
+    topic = f"orders-{shop.mark}"
+    kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number, form in enumerate(FORMATS):
+        record = shop.record(form, number)
+        producer.produce(topic, record.value, record.key, headers=list(record.headers), timestamp=record.timestamp)
+    assert producer.flush(60) == 0
+    messages = read_all(kafka.bootstrap, [topic])
+    seen: list[Any] = []
+    async with Rehearsal(projection(shop, database, registry.url, seen)) as rehearsal:
+        for message in messages:
+            place = Partition(topic, 0)
+            offset, (_, stamp) = message.offset(), message.timestamp()
+            assert offset is not None
+            await rehearsal.feed(read(place, offset, message.key(), message.value(), message.headers() or [], stamp))  # type: ignore[arg-type]
+    assert rehearsal.letters == []
+    avro = sum(form.value == "avro" for form in FORMATS)
+    assert seen[:-avro] == [ORDER] * (len(FORMATS) - avro)
+    assert [(each.number, each.note, each.total.price) for each in seen[-avro:]] == [
+        (5, "žluť", Decimal("12.50"))
+    ] * avro
+    assert {each.placed.isoformat() for each in seen[-avro:]} == {"2026-01-02T03:04:05+00:00"}
+
+
+@contextmanager
+def proxied(registry: Registry) -> Iterator[tuple[TcpProxy, str]]:
+    parts = urlsplit(registry.url)
+    assert parts.hostname
+    with TcpProxy((parts.hostname, parts.port or 80)) as proxy:
+        yield proxy, f"http://{proxy.address}{parts.path}"
+
+
+@in_loop
+async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does_not_need_it(
+    shop: Shop, registry: Registry, database: str
+) -> None:
+    form, seen = Format(value="avro", schema_id="prefix"), list[Any]()
+    with proxied(registry) as (proxy, url):
+        proxy.refuse()
+        orders = projection(shop, database, url, seen)
+        waits: list[BaseException] = []
+
+        class Watched(Rehearsal):
+            def waiting_for(self, lane: Any, error: BaseException | None) -> None:
+                if error is not None:
+                    waits.append(error)
+                    if len(waits) == 3:
+                        proxy.accept()
+
+        async with Watched(orders) as rehearsal:
+            await rehearsal.feed(shop.event(form, 0))
+            assert len(seen) == 1
+            assert len(waits) >= 3
+            assert {type(each) for each in waits} == {RegistryUnavailable}
+            proxy.refuse()
+            proxy.cut()
+            waits.clear()
+            await rehearsal.feed(shop.event(form, 1))
+        assert (len(seen), waits, rehearsal.letters) == (2, [], [])
+
+
+@in_loop
+async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: Registry, database: str) -> None:
+    """The event loop goes on: what needs no schema is read meanwhile, by another lane."""
+    with proxied(registry) as (proxy, url):
+        proxy.blackhole()
+        decoder = Decoder(url, timeout=60)
+        stuck = shop.event(Format(value="avro", schema_id="prefix"), 0)
+        for _ in range(3):
+            with pytest.raises(RegistryUnavailable, match="has not answered yet"):
+                decoder(stuck)
+        assert decoder(shop.event(Format(), 1)) == ORDER
+        assert sum(each.name == "registry" for each in threading.enumerate()) == 1
+        proxy.restore()
+        wait_until(lambda: _answered(decoder, stuck), 90, what="the answer")
+
+
+def _answered(decoder: Decoder, event: Event) -> bool:
+    try:
+        return bool(decoder(event)["number"] == 5)
+    except RegistryUnavailable:
+        return False
+
+
+@in_loop
+async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nobodys_fault(
+    shop: Shop, registry: Registry, database: str
+) -> None:
+    seen: list[Any] = []
+    orders = projection(shop, database, registry.url, seen)
+    form = Format(value="avro", schema_id="prefix")
+    unknown, cut, good = (shop.event(form, number) for number in range(3))
+    unknown.value = b"\0" + (2**31 - 1).to_bytes(4, "big") + (unknown.value or b"")[5:]
+    cut.value = (cut.value or b"")[:-1]
+    async with Rehearsal(orders) as rehearsal:
+        await rehearsal.feed(unknown, cut, good)
+        assert [letter.failure.reason for letter in rehearsal.letters] == [
+            Reason.SCHEMA_VALIDATION_FAILED,
+            Reason.POISON_MESSAGE,
+        ]
+        assert len(seen) == 1
+    nowhere = projection_app(f"nowhere-{shop.mark}")
+    other = Projection(
+        nowhere, orders.topics[0], store=PostgresStore(database), decode=Decoder(f"{registry.url}/nothing")
+    )
+
+    @other.on()
+    async def nothing(event: Event, effects: Any) -> None:
+        seen.append(event.data)
+
+    async with Rehearsal(other) as rehearsal:
+        with pytest.raises(ConfigError, match="no schema registry"):
+            await rehearsal.feed(shop.event(form, 3))
+        assert rehearsal.letters == []
+
+
+@in_loop
+async def test_what_the_page_shows_works(registry: Registry, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block of docs/projections.md, as it stands there, with the models of the example."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/projections.md").read_text(), re.DOTALL)
+    [source] = [block for block in blocks if "decode=Registry(" in block]
+    for shown, ours in (
+        ("postgresql://localhost/shop", database),
+        ("https://registry.example.org", registry.url),
+    ):
+        assert source.count(shown) == 1
+        source = source.replace(shown, ours)
+    monkeypatch.syspath_prepend(ROOT / "examples/order_summary")
+    page: dict[str, Any] = {}
+    exec(source, page)
+    async with Rehearsal(page["orders"]) as rehearsal:
+        await rehearsal.tell("OrderPlaced", {"order": "o-1", "revision": 1, "amount": 12.5, "currency": "EUR"})
+        async with rehearsal.look() as effects:
+            assert await effects.fetch_one("SELECT id, amount FROM totals") == {"id": "o-1", "amount": Decimal("12.5")}
+        await rehearsal.tell("OrderPlaced", {"order": "o-1", "revision": 1, "currency": "EUR"})
+        assert [letter.failure.reason for letter in rehearsal.letters] == [Reason.SCHEMA_VALIDATION_FAILED]
+
+
+def test_models_of_a_registry(
+    shop: Shop, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"{{pipeline: o, source: {{postgres: 'host=x', table: t}}, kafka: {{bootstrap: 'x:1'}}, "
+        f"schemas: {{registry: {{url: '{registry.url}'}}}}}}"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["schemas", "models", str(file), "--type", f"Order{shop.mark}"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0, printed.err
+    assert f"class Order{shop.mark}(BaseModel):" in printed.out
+    assert f"    total: Money{shop.mark}\n" in printed.out
+    assert "Plain" not in printed.out
