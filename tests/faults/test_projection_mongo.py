@@ -12,6 +12,7 @@ import pytest
 
 from fix_projection import Projected
 from tailrace import killpoint
+from tailrace.projections.mongo_swap import SWAP_RENAMED
 from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 
 KEYS = [f"o-{number}" for number in range(6)]
@@ -19,7 +20,8 @@ HISTORY = """
 from tailrace.projections import MongoStore, Projection, projection_app
 
 app = projection_app({name!r}, broker="kafka://{bootstrap}")
-projection = Projection(app, {topic!r}, store=MongoStore({dsn!r}, {schema!r}), {settings})
+store = MongoStore({dsn!r}, {schema!r}, collections={{"history": []}})
+projection = Projection(app, {topic!r}, store=store, {settings})
 
 @projection.on()
 async def append(event, effects):
@@ -52,6 +54,16 @@ class InMongo(Projected):
     def state(self) -> dict[str, list[str]]:
         with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
             return {str(each["_id"]): each["ids"] for each in client[self.name].history.find()}  # type: ignore[misc]
+
+    def spoil(self) -> None:
+        """As a handler does that is wrong: only a rebuild mends it."""
+        with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
+            client[self.name].history.update_many({}, {"$push": {"ids": {"$each": ["wrong"], "$position": 0}}})
+
+    def made_anew(self) -> list[str]:
+        """The collections of a rebuild that is not done."""
+        with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
+            return [name for name in client[self.name].list_collection_names() if "__next" in name]
 
     def mirrored(self) -> dict[str, bytes]:
         with pymongo.MongoClient[dict[str, bytes]](self.mongo.uri) as client:
@@ -94,6 +106,31 @@ def test_workers_come_and_go(projected: InMongo) -> None:
         if len(running) > 2:
             chance.choice(running).kill()
     projected.caught_up(180)
+
+
+def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
+    """Killed within the swap, the worker finishes it at its next event; not killed, the rebuild does."""
+    projected.configure("events=7, within=0.01", app=HISTORY)
+    projected.publish(*({"key": KEYS[n % 4]} for n in range(40)))
+    live = projected.start()
+    projected.caught_up()
+    projected.spoil()
+    killed = projected.start("--rebuild", kill=f"{SWAP_RENAMED}:2", wait=False)
+    assert killed.ended(120) == -signal.SIGKILL, killed.log
+    assert projected.made_anew(), "it died in the middle"
+    projected.publish(*({"key": key} for key in KEYS))
+    projected.caught_up()
+    wait_until(lambda: '"swapped"' in live.log and not projected.made_anew(), 60, what="the worker to finish the swap")
+    projected.spoil()
+    rebuilder = projected.start("--rebuild", wait=False)
+    for _ in range(10):
+        projected.publish(*({"key": KEYS[n % 4]} for n in range(10)))
+    assert rebuilder.ended(180) == 0, rebuilder.log
+    assert '"rebuilt"' in rebuilder.log
+    projected.publish(*({"key": key} for key in KEYS))
+    projected.caught_up()
+    assert live.running, live.log
+    assert projected.made_anew() == []
 
 
 def test_a_bad_event_and_its_neighbours(projected: InMongo) -> None:

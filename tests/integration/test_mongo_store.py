@@ -200,6 +200,9 @@ class TestCommit:
 
         async def scenario() -> None:
             async with opened(hurried, place) as store:
+                # The first of a partition makes its document, in a transaction of its own.
+                async with store.transaction(FIRST) as transaction:
+                    assert await transaction.position() is None
                 fail(hurried, place, times, **how)
                 error = await raised(in_transaction(store, ["a"], 1))
                 assert store.is_away(error), error

@@ -16,8 +16,9 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 
-from tailrace.errors import Reason, Rejected
-from tailrace.projections.mongo_server import REFUSED, Database, Document, access_refused, is_away, refusal
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.projections.mongo_generations import Generation
+from tailrace.projections.mongo_server import REFUSED, Document, access_refused, is_away, refusal
 
 Fields = Mapping[str, Any]
 
@@ -42,11 +43,15 @@ class Conversation:
         except Exception as error:
             if is_away(error):
                 raise
-            self._refused = True
+            self.refuse()
             if isinstance(error, OperationFailure) and error.code in REFUSED:
                 # Nothing to do with the event at hand: it would be the same for all.
                 raise access_refused(error, "what a projection asks for") from None
             raise
+
+    def refuse(self) -> None:
+        """What was asked for will not be done, and whoever goes on as if it were must be told."""
+        self._refused = True
 
     def end(self) -> None:
         """The transaction is over: what comes from now on would be lost."""
@@ -58,7 +63,7 @@ class Conversation:
         if self._refused:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                "a handler went on after MongoDB had refused what it asked for, which ends the transaction",
+                "a handler went on after what it asked for had been refused, which ends the transaction",
                 remedy="Have the handler look before it writes (find_one), or use an upsert, or let the error through.",
             )
 
@@ -66,8 +71,8 @@ class Conversation:
 class MongoEffects:
     """Writes to collections of the projection's database, by name."""
 
-    def __init__(self, database: Database, conversation: Conversation) -> None:
-        self._database = database
+    def __init__(self, generation: Generation, conversation: Conversation) -> None:
+        self._generation = generation
         self._conversation = conversation
         self._writes: dict[str, list[UpdateOne | DeleteMany]] = {}
 
@@ -81,7 +86,14 @@ class MongoEffects:
 
     def collection(self, name: str) -> MongoCollection:
         """For all else: each call is carried out at once, within the transaction."""
-        return MongoCollection(self._database[name], self, self._conversation)
+        return MongoCollection(name, self._generation, self, self._conversation)
+
+    def writable(self, name: str) -> AsyncCollection[Document]:
+        try:
+            return self._generation.to_write(name)
+        except ConfigError:
+            self._conversation.refuse()
+            raise
 
     async def flush(self) -> None:
         """Carries out what was put off; Rejected for what the server will never take."""
@@ -90,7 +102,7 @@ class MongoEffects:
             name, writes = self._writes.popitem()
             try:
                 # In order, always: a delete may make room in a unique index for the upsert behind it.
-                await self._conversation.ask(self._database[name].bulk_write, writes, ordered=True)
+                await self._conversation.ask(self._generation.to_write(name).bulk_write, writes, ordered=True)
             except BulkWriteError as error:
                 raise refusal(name, (error.details or {})["writeErrors"][0]) from None
 
@@ -101,55 +113,67 @@ class MongoEffects:
             if value is None:
                 raise ValueError(f"{collection}.{name} is None: whatever lacks the field would have that as its key")
         self._conversation.require_sound()
+        self.writable(collection)
         self._writes.setdefault(collection, []).append(write)
 
 
 class MongoCollection:
     """A collection within a block's transaction. Options are those of pymongo's methods of the same name."""
 
-    def __init__(
-        self, collection: AsyncCollection[Document], effects: MongoEffects, conversation: Conversation
-    ) -> None:
-        self._collection = collection
+    def __init__(self, name: str, generation: Generation, effects: MongoEffects, conversation: Conversation) -> None:
+        self._name = name
+        self._generation = generation
         self._effects = effects
         self._conversation = conversation
 
+    @property
+    def _readable(self) -> AsyncCollection[Document]:
+        return self._generation.to_read(self._name)
+
+    @property
+    def _writable(self) -> AsyncCollection[Document]:
+        return self._effects.writable(self._name)
+
     async def find_one(self, filter: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._ask(self._collection.find_one, filter, **options)
+        found: Document | None = await self._ask(self._readable.find_one, filter, **options)
         return found
 
     async def find(self, filter: Fields, **options: Any) -> list[Document]:  # noqa: ANN401
+        collection = self._readable
+
         async def listed(session: AsyncClientSession) -> list[Document]:
-            return await self._collection.find(filter, session=session, **options).to_list()
+            return await collection.find(filter, session=session, **options).to_list()
 
         found: list[Document] = await self._ask(listed)
         return found
 
     async def aggregate(self, pipeline: Sequence[Fields], **options: Any) -> list[Document]:  # noqa: ANN401
+        collection, stages = self._readable, self._generation.pipeline(pipeline)
+
         async def listed(session: AsyncClientSession) -> list[Document]:
-            return await (await self._collection.aggregate(pipeline, session=session, **options)).to_list()
+            return await (await collection.aggregate(stages, session=session, **options)).to_list()
 
         found: list[Document] = await self._ask(listed)
         return found
 
     async def insert_one(self, document: Document, **options: Any) -> InsertOneResult:  # noqa: ANN401
-        done: InsertOneResult = await self._ask(self._collection.insert_one, document, **options)
+        done: InsertOneResult = await self._ask(self._writable.insert_one, document, **options)
         return done
 
     async def update_one(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._ask(self._collection.update_one, filter, update, **options)
+        done: UpdateResult = await self._ask(self._writable.update_one, filter, update, **options)
         return done
 
     async def update_many(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._ask(self._collection.update_many, filter, update, **options)
+        done: UpdateResult = await self._ask(self._writable.update_many, filter, update, **options)
         return done
 
     async def find_one_and_update(self, filter: Fields, update: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._ask(self._collection.find_one_and_update, filter, update, **options)
+        found: Document | None = await self._ask(self._writable.find_one_and_update, filter, update, **options)
         return found
 
     async def delete_many(self, filter: Fields, **options: Any) -> DeleteResult:  # noqa: ANN401
-        done: DeleteResult = await self._ask(self._collection.delete_many, filter, **options)
+        done: DeleteResult = await self._ask(self._writable.delete_many, filter, **options)
         return done
 
     async def _ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401

@@ -61,9 +61,22 @@ async def opened(
     uri: str, group: str, database: str, collections: Collections, *, timeout: float, pool_size: int = POOL
 ) -> Client:
     """A client whose server has answered and has all `collections`. It belongs to the event loop that runs now."""
+    client = await connected(uri, group, timeout=timeout, pool_size=pool_size)
+    try:
+        await prepare(database_of(client, database), collections)
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+async def connected(uri: str, group: str, *, timeout: float, pool_size: int = POOL) -> Client:
+    """A client whose server has answered. ConfigError for a server without transactions."""
     client = _connect(uri, f"tailrace {group}", timeout, pool_size)
     try:
-        await _prepare(client, database_of(client, database), collections)
+        with translated("asking the server who it is"):
+            hello = await client.admin.command("hello")
+        _require_transactions(hello)
     except BaseException:
         await client.close()
         raise
@@ -110,11 +123,8 @@ def own(database: Database, name: str) -> AsyncCollection[Document]:
     return database[name].with_options(codec_options=_OWN_DATES)
 
 
-async def _prepare(client: Client, database: Database, collections: Collections) -> None:
-    """Makes what is missing; several workers may do so at once. ConfigError for a server without transactions."""
-    with translated("asking the server who it is"):
-        hello = await client.admin.command("hello")
-    _require_transactions(hello)
+async def prepare(database: Database, collections: Collections) -> None:
+    """Makes what is missing; several workers may do so at once."""
     for name, indexes in collections.items():
         # Beforehand, since a transaction that makes a collection gets in the way of others.
         with translated(f"creating the collection {name}"):

@@ -1,8 +1,7 @@
 """One transaction of the MongoDB store: markers, versions, what waits, and the next offset.
 
-In MongoDB an error ends the transaction, a duplicate key too, and a conflict with another transaction is an error at
-once where others would wait. So what may be there already is looked for before it is written, and the lock on a
-partition is waited for by beginning again.
+In MongoDB an error ends the transaction, a duplicate key too. So what may be there already is looked for before it is
+written.
 """
 
 from __future__ import annotations
@@ -13,25 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from bson.datetime_ms import DatetimeMS
-from pymongo import ReadPreference, UpdateMany, UpdateOne
+from pymongo import UpdateMany, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import OperationFailure, PyMongoError
-from pymongo.read_concern import ReadConcern
+from pymongo.errors import PyMongoError
 
 from tailrace.projections.mongo_effects import Conversation, MongoEffects
+from tailrace.projections.mongo_generations import Generation
 from tailrace.projections.mongo_offsets import OFFSETS, offset_id
-from tailrace.projections.mongo_owners import Evict
-from tailrace.projections.mongo_server import (
-    DURABLE,
-    LOCK_TIMEOUT,
-    MAJORITY_SECONDS,
-    UNKNOWN_COMMIT,
-    WRITE_CONFLICT,
-    Database,
-    Document,
-    own,
-)
+from tailrace.projections.mongo_server import UNKNOWN_COMMIT, Document
+from tailrace.projections.mongo_turns import Call, Turn
 from tailrace.projections.store import EntityState, Marker, Outcome, Partition, Waiting
 
 MARKERS = "tailrace_markers"
@@ -39,22 +29,8 @@ ENTITIES = "tailrace_entities"
 WAITING = "tailrace_waiting"
 HORIZON = "tailrace_horizon"
 
-FIRST_PAUSE = 0.005
-LONGEST_PAUSE = 0.1
-LOCK_SECONDS = 120.0
-"""Longer than a server lets a transaction live whose worker has died: 60 s by default, and it looks every 30 s."""
-EVICT_SECONDS = 5.0
-"""A transaction that is alive is done by then, or can as well be done again by its successor."""
 COMMIT_SECONDS = 60.0
-
-
-async def begin(session: AsyncClientSession) -> None:
-    await session.start_transaction(
-        read_concern=ReadConcern("snapshot"),
-        write_concern=DURABLE,
-        read_preference=ReadPreference.PRIMARY,
-        max_commit_time_ms=MAJORITY_SECONDS * 1000,
-    )
+COMMIT_PAUSE = 0.1
 
 
 async def commit(session: AsyncClientSession) -> None:
@@ -66,7 +42,7 @@ async def commit(session: AsyncClientSession) -> None:
         except PyMongoError as error:
             if not error.has_error_label(UNKNOWN_COMMIT) or time.monotonic() >= deadline:
                 raise
-            await asyncio.sleep(LONGEST_PAUSE)
+            await asyncio.sleep(COMMIT_PAUSE)
         else:
             return
 
@@ -75,53 +51,36 @@ class MongoTransaction:
     """For events of one partition of the projection `group`."""
 
     def __init__(
-        self, database: Database, group: str, partition: Partition, session: AsyncClientSession, evict: Evict
+        self,
+        generation: Generation,
+        group: str,
+        partition: Partition,
+        session: AsyncClientSession,
+        *,
+        evict: Call,
+        join: Call,
     ) -> None:
-        """`evict` ends the transaction of the partition's owner before this one."""
-        self._evict = evict
-        self._database = database
+        """`evict` and `join` are for its turn at the partition."""
         self._group = group
         self._partition = partition
-        self._session = session
         self._conversation = Conversation(session)
-        self._effects = MongoEffects(database, self._conversation)
+        self._effects = MongoEffects(generation, self._conversation)
         self._ask = self._conversation.ask
-        self._offsets = own(database, OFFSETS)
-        self._markers = own(database, MARKERS)
-        self._entities = own(database, ENTITIES)
-        self._waiting = own(database, WAITING)
+        self._offsets = generation.own(OFFSETS)
+        self._markers = generation.own(MARKERS)
+        self._entities = generation.own(ENTITIES)
+        self._waiting = generation.own(WAITING)
+        self._horizon = generation.own(HORIZON)
+        name = offset_id(group, partition)
+        self._turn = Turn(self._offsets, name, session, self._ask, evict=evict, join=join)
 
     @property
     def effects(self) -> MongoEffects:
         return self._effects
 
     async def position(self) -> int | None:
-        began = time.monotonic()
-        pause = FIRST_PAUSE
-        evicted = False
-        while True:
-            try:
-                found = await self._ask(
-                    self._offsets.find_one_and_update,
-                    {"_id": offset_id(self._group, self._partition)},
-                    # A real change: what writes the same again locks nothing.
-                    {"$inc": {"turns": 1}},
-                    upsert=True,
-                )
-            except OperationFailure as error:
-                waited = time.monotonic() - began
-                if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or waited >= LOCK_SECONDS:
-                    raise
-                if waited >= EVICT_SECONDS and not evicted:
-                    evicted = True
-                    await self._evict()
-            else:
-                return None if found is None else found.get("next_offset")
-            # A new transaction, which will see what the other one did.
-            await self._session.abort_transaction()
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
-            await begin(self._session)
+        next_offset: int | None = (await self._turn.take()).get("next_offset")
+        return next_offset
 
     async def advance(self, offset: int) -> None:
         name = {"_id": offset_id(self._group, self._partition)}
@@ -198,7 +157,7 @@ class MongoTransaction:
             await self._ask(self._waiting.delete_many, {"_id": self._any(event_ids)})
 
     async def horizon(self) -> int:
-        found: Document | None = await self._ask(own(self._database, HORIZON).find_one, {"_id": self._group})
+        found: Document | None = await self._ask(self._horizon.find_one, {"_id": self._group})
         return horizon_of(found)
 
     async def flush(self) -> None:

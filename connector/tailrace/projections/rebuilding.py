@@ -1,8 +1,9 @@
 """A projection made anew beside the old one, and put in its place once it has caught up.
 
 The new one is filled from the topics by a worker of its own, in a consumer group of its own, while the old one goes on
-serving readers and being kept up to date. When it is nearly as far, the old one is held up for a moment, and both
-change places in one transaction. Killed at any point, it goes on where it was.
+serving readers and being kept up to date. When it is nearly as far, the old one is held up for a moment, and the new
+one takes its place: how is the store's matter (`postgres_swap.py`, `mongo_swap.py`). Killed at any point before that is
+decided, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Rebuildable(Protocol):
     async def swap(self, name: str, catch_up: CatchUp) -> bool:
         """Puts the new one in the place of the old one, whole; False if `catch_up` gave up.
 
-        The old one stands still meanwhile, at the positions that `catch_up` is called with.
+        The old one stands still meanwhile, at the positions that `catch_up` is called with. If it is killed, whoever
+        opens the store next finds it undone or done, or finishes it.
         """
 
 
