@@ -13,11 +13,14 @@ hypothesis.settings.load_profile("tailrace")
 
 pytest.register_assert_rewrite("store_contract", "store_contract_records", "store_scenes")
 
-pytest_plugins = ["fix_stack", "fix_service", "fix_shop", "fix_users", "fix_parking", "fix_projection"]
+pytest_plugins = ["fix_stack", "fix_command", "fix_service", "fix_shop", "fix_users", "fix_parking", "fix_projection"]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # Tests start hundreds of processes, and each would compile everything anew: a fifth of its start.
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode"))
+
+# A broker of a test lives for minutes: the second compiler takes more of the processor than its code gives back.
+os.environ.setdefault("TAILRACE_STACK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts a job in the background, and all its children inherit it: none would end by Ctrl-C.

@@ -34,8 +34,9 @@ def options(shop: Shop) -> KafkaOptions:
     return kafka_options(load_pipeline(shop.file))
 
 
-def board(shop: Shop) -> Board:
-    return park_requests.board(options(shop), final=True)
+def board(shop: Shop, *, final: bool = True) -> Board:
+    """`final` waits for open transactions: of a connector that was killed, for a minute or until the next has begun."""
+    return park_requests.board(options(shop), final=final)
 
 
 def letters(shop: Shop) -> list[Message]:
@@ -46,9 +47,9 @@ def name_of(message: Message) -> LetterId:
     return LetterId(int(message.partition() or 0), int(message.offset() or 0))
 
 
-def in_front(shop: Shop) -> list[Message]:
+def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
     """The letters that others wait behind, those dealt with left out."""
-    places = {state.place for state in board(shop).keys.values()}
+    places = {state.place for state in board(shop, final=final).keys.values()}
     return [message for message in letters(shop) if header(message, "tailrace.position") in places]
 
 

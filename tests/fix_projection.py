@@ -18,7 +18,6 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from fix_service import Connector
 from tailrace.proof.reader import read_all
@@ -73,11 +72,8 @@ class Projected:
         self.dsn = postgres.dsn("postgres")
         self.workers: list[Worker] = []
         self._producer: Producer | None = None
-        admin = kafka.admin()
         # Kept for ever: Kafka deletes by the time that records say, and tests publish old ones.
-        topic = NewTopic(self.topic, partitions, 1, config={"retention.ms": "-1"})
-        for future in admin.create_topics([topic]).values():
-            future.result(30)
+        kafka.create_topic(self.topic, partitions, {"retention.ms": "-1"})
         self.configure()
 
     def configure(self, settings: str = "within=0.01", more: str = "", *, app: str = APP) -> None:
@@ -101,8 +97,7 @@ class Projected:
         for future in admin.delete_topics([self.topic]).values():
             future.result(30)
         wait_until(lambda: self.topic not in admin.list_topics(timeout=10).topics, 60, what="the topic to be gone")
-        for future in admin.create_topics([NewTopic(self.topic, self.partitions, 1)]).values():
-            future.result(30)
+        self.kafka.create_topic(self.topic, self.partitions)
 
     def start(self, *arguments: str, kill: str = "", wait: bool = True) -> Worker:
         environ = {"TAILRACE_KILL": kill} if kill else {}

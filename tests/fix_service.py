@@ -74,8 +74,8 @@ class Connector:
         assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not by {error}:\n{self.log}"
         assert code == exit_code, self.log
 
-    def stop(self, timeout: float = 10) -> int:
-        """SIGTERM, then its exit code."""
+    def stop(self, timeout: float = 30) -> int:
+        """SIGTERM, then its exit code. The promise is 5 s, of a projection 10: a loaded machine may add to it."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended(timeout)
 

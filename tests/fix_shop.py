@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from fix_service import Connector, Service
 from tailrace.lsn_position import LsnPosition
@@ -149,8 +148,6 @@ def make_topic(kafka: KafkaBroker) -> Callable[..., None]:
     """Creates a topic by hand, with any configuration."""
 
     def make(topic: str, partitions: int = 1, **config: str) -> None:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(20)
+        kafka.create_topic(topic, partitions, {name.replace("_", "."): value for name, value in config.items()})
 
     return make

@@ -43,7 +43,7 @@ def create(users: Users, topic: str) -> None:
             return False
         return True
 
-    wait_until(made, 30, what="the topic to be made anew")
+    wait_until(made, 60, what="the topic to be made anew")
 
 
 def write(users: Users, value: bytes) -> None:

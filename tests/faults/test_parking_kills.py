@@ -103,36 +103,39 @@ def adds_up(shop: Shop) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking: Shop, seed: int) -> None:
+def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking: Shop) -> None:
     """Bad events, kills and discards at random; at the end all fronts are discarded, and everything adds up."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     parking.configure(limits={"batch_records": 20})
     parking.start()
-    writer = parking.writer(seed=seed, mix=Mix(invalid=0.05, events_per_transaction=5))
-    writer.start(rate=40)
-    for _ in range(4):
-        seen = len(parking.positions())
-        wait_until(lambda seen=seen: len(parking.positions()) > seen + chance.randrange(3, 15), 60, what="progress")
-        if chance.random() < 0.7:
+    writer = parking.writer(seed=0, mix=Mix(invalid=0.05, events_per_transaction=5))
+    writer.start(rate=20)
+    for killed in chance.sample([True, True, True, False], 4):
+        goal = len(parking.positions()) + chance.randrange(3, 15)
+        wait_until(lambda goal=goal: len(parking.positions()) > goal, 120, what="progress")
+        if killed:
             parking.connectors[-1].kill()
-        for message in in_front(parking):
+        # What a killed one left undecided is not waited for: the service writes on meanwhile, faster than it is read.
+        for message in in_front(parking, final=False):
             if chance.random() < 0.5:
                 ask(parking, message, "discard")
         if not parking.connectors[-1].running:
             parking.start()
     writer.stop()
     end = int(parking.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
-    wait_until(lambda: parking.positions()[-1].lsn >= end, 60, what="everything to be published or to wait")
-    wait_until(lambda: not board(parking).requests, 60, what="all requests to be carried out")
+    wait_until(lambda: parking.positions()[-1].lsn >= end, 120, what="everything to be published or to wait")
+    wait_until(lambda: not board(parking).requests, 120, what="all requests to be carried out")
     adds_up(parking)
 
     def none_parked() -> bool:
-        asked = board(parking).requests
-        for message in in_front(parking):
-            if name_of(message) not in asked:
+        found = board(parking)
+        if not found.keys:
+            return not parking.verdict().missing
+        places = {state.place for state in found.keys.values()}
+        for message in letters(parking):
+            if header(message, "tailrace.position") in places and name_of(message) not in found.requests:
                 ask(parking, message, "discard")
-        return not board(parking).keys and not parking.verdict().missing
+        return False
 
     wait_until(none_parked, 120, what="all keys to be released")
     verdict = parking.verdict()

@@ -91,7 +91,7 @@ def test_a_reset_to_the_beginning_changes_nothing(projected: Projected) -> None:
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(40)))
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     before = projected.state()
     answer = projected.command("--reset", "earliest", "--yes")
     assert answer.returncode == 0, answer.stdout + answer.stderr
@@ -110,7 +110,7 @@ def test_a_reset_behind_the_horizon_is_refused(projected: Projected) -> None:
     projected.publish({"key": "k"})
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     pruned = projected.command("--prune")
     assert pruned.returncode == 0, pruned.stdout + pruned.stderr
     assert len(projected.execute("SELECT 1 FROM tailrace_markers")) == 1
@@ -128,7 +128,7 @@ def test_a_replay_that_is_older_than_the_markers_is_not_applied(projected: Proje
     [recent] = projected.publish({"key": "k"})
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     assert projected.command("--prune").returncode == 0
     projected.publish({"key": "k", "id": first, "headers": {"timestamp": str(old), "tailrace.replay": "r-1"}})
     projected.publish({"key": "k", "id": recent, "headers": {"tailrace.replay": "r-1"}})
@@ -200,7 +200,7 @@ def test_killed_while_it_is_made_anew_it_goes_on(projected: Projected) -> None:
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(60)))
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     # Behind the last event, where only the end of its transaction stands.
     assert projected.command("--reset", "latest", "--yes").returncode == 0
     before = projected.state()
@@ -221,7 +221,7 @@ def test_a_dead_letter_is_put_back_by_the_command(projected: Projected) -> None:
     [first, bad, last] = projected.publish({"key": "k"}, {"key": "k", "value": b'{"fail": true}'}, {"key": "k"})
     worker = projected.start()
     wait_until(lambda: projected.state() == {"k": [first, last]}, 120, what="the others")
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     source = projected.folder / f"{projected.module}.py"
     source.write_text(source.read_text().replace('if event.data.get("fail")', "if False"))
     projected.start()

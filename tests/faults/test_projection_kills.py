@@ -65,7 +65,7 @@ def test_a_group_that_does_not_come_to_rest(projected: Projected) -> None:
             if chance.random() < 0.5:
                 leaver.kill()
             else:
-                assert leaver.stop(30) == 0, leaver.log
+                assert leaver.stop() == 0, leaver.log
     projected.caught_up(180)
     some_events(projected, chance, 30)
     projected.caught_up()

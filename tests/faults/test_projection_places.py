@@ -67,7 +67,7 @@ def test_a_reset_sees_that_the_marker_of_a_redriven_event_is_gone(projected: Pro
     worker = projected.start()
     projected.caught_up()
     before = projected.state()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     assert projected.command("--prune").returncode == 0
     answer = projected.command("--reset", "earliest", "--yes")
     projected.start()
@@ -95,7 +95,7 @@ async def told(event, effects):
     tell("old-1", "old-2", "old-3")
     worker = projected.start()
     wait_until(lambda: len(projected.state()) == 3, 60)
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     projected.make_topic_anew()
     tell("new-1", "new-2")
     assert projected.start(wait=False).ended(60) == 3
@@ -111,7 +111,7 @@ def test_a_quiet_topic_whose_applied_records_retention_deleted_has_lost_nothing(
     projected.publish(*({"key": f"k-{n}"} for n in range(12)))
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     admin = projected.kafka.admin()
     for future in admin.delete_records([TopicPartition(projected.topic, p, -1) for p in range(3)]).values():
         future.result(30)
@@ -145,7 +145,7 @@ def test_a_second_projection_that_begins_with_the_latest_takes_nothing_from_the_
     projected.configure('start="latest", within=0.01')
     worker = projected.start()
     wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     projected.publish(*({"key": f"k-{n}"} for n in range(12)))
     projected.configure('start="latest", within=0.01', app=TWO)
     again = projected.start()
@@ -164,7 +164,7 @@ def test_a_topic_made_anew_is_noticed_beside_a_projection_that_is_new(projected:
     projected.publish(*({"key": f"k-{n % 3}"} for n in range(60)))
     worker = projected.start()
     projected.caught_up()
-    assert worker.stop(30) == 0
+    assert worker.stop() == 0
     projected.make_topic_anew()
     projected.configure(app=TWO)
     ids = projected.publish(*({"key": f"new-{n % 3}"} for n in range(6)))
@@ -187,7 +187,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(projected: Project
     wait_until(lambda: len(producer.list_topics(projected.topic, 10).topics[projected.topic].partitions) == 4, 60)
     producer.produce(projected.topic, b"{}", b"early", partition=3, headers=[("id", b"e-1"), ("type", b"Happened")])
     assert producer.flush(30) == 0
-    wait_until(lambda: worker.log.count('"reading"') == 2, 120, what="the new partition to be found")
+    wait_until(lambda: worker.log.count('"reading"') >= 2, 120, what="the new partition to be found")
     producer.produce(projected.topic, b"{}", b"late", partition=3, headers=[("id", b"e-2"), ("type", b"Happened")])
     producer.flush(30)
     wait_until(lambda: "late" in projected.state(), 60)

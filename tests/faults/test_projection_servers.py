@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupState
 
 from fix_projection import Projected
+from kill_loop import ended_within
+from tailrace.projections.upkeep import LOOK_SECONDS
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+IDLE_SECONDS = 10
 
 
 @pytest.fixture
@@ -87,12 +92,31 @@ async def block(event, effects):
     assert "event loop" in worker.log
 
 
-def test_a_worker_beyond_the_number_of_partitions_is_not_taken_for_stalled(projected: Projected) -> None:
-    projected.configure("give_up=1, within=0.01")
-    workers = [projected.start(wait=False) for _ in range(4)]
-    projected.publish(*({"key": f"k-{n}"} for n in range(30)))
-    projected.caught_up()
-    wait_until(lambda: sum('"reading"' in worker.log for worker in workers) == 3, 120, what="three of them to read")
-    projected.publish(*({"key": f"k-{n}"} for n in range(30)))
-    projected.caught_up()
-    assert all(worker.running for worker in workers), [worker.log for worker in workers if not worker.running]
+@pytest.fixture
+def narrow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Projected]:
+    """Of a topic with one partition."""
+    made = Projected(postgres, kafka, tmp_path, partitions=1)
+    yield made
+    made.close()
+
+
+def shares(projected: Projected) -> list[int]:
+    """How many partitions of the topic each member of the settled group has; none while it is not settled."""
+    admin = projected.kafka.admin()
+    group = admin.describe_consumer_groups([projected.name])[projected.name].result(30)
+    if group.state is not ConsumerGroupState.STABLE:
+        return []
+    held = [member.assignment.topic_partitions for member in group.members]
+    return sorted(sum(each.topic == projected.topic for each in assigned) for assigned in held)
+
+
+def test_a_worker_beyond_the_number_of_partitions_is_not_taken_for_stalled(narrow: Projected) -> None:
+    """It has an answer, and the answer is none; it is not told to go, however long it has nothing to do."""
+    narrow.configure(f"give_up={IDLE_SECONDS}, within=0.01")
+    workers = [narrow.start(), narrow.start(wait=False)]
+    wait_until(lambda: shares(narrow) == [0, 1], 120, what="one of them to get the partition, the other none")
+    # The next look at it may be a whole pause after the bound.
+    assert not ended_within(workers[0], IDLE_SECONDS + LOOK_SECONDS + 1), workers[0].log
+    assert workers[1].running, workers[1].log
+    narrow.publish(*({"key": f"k-{n}"} for n in range(30)))
+    narrow.caught_up()

@@ -160,7 +160,7 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     desk.add(posting)
     with pytest.raises(KeyboardInterrupt):
         desk.flush()
-    wait_until(lambda: not shop.undecided(), 20, what="the end of the transaction, long before its timeout")
+    wait_until(lambda: not shop.undecided(), 40, what="the end of the transaction, long before its timeout")
     assert times_published(shop) == Counter()
     monkeypatch.undo()
     desk.add(posting)

@@ -215,7 +215,7 @@ def test_an_idle_outbox_beside_a_busy_table(shop: Shop) -> None:
         )
         return bool(int(slots[0][0]) > here)
 
-    wait_until(moved, 40, what="the slot's moving on")
+    wait_until(moved, 120, what="the slot's moving on")
     assert connector.running
     verdict = shop.verdict()
     assert verdict.ok, verdict

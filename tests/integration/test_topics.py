@@ -154,7 +154,7 @@ def test_partitions_grow_only_on_request_and_never_shrink(place: Place, kafka: K
     assert (held_back.code, "needs --grow" in held_back.out) == (1, True)
     assert topic_states(kafka.admin(), [topic])[topic].partitions == 2
     assert run("topics", "apply", file, "--yes", "--grow").code == 0
-    wait_until(lambda: topic_states(kafka.admin(), [topic])[topic].partitions == 4, 30, what="4 partitions")
+    wait_until(lambda: topic_states(kafka.admin(), [topic])[topic].partitions == 4, 60, what="4 partitions")
     place.topic("sales", "match: {type: A}", "partitions: 3", "replication: 2")
     left = run("topics", "apply", file, "--yes", "--grow")
     assert left.code == 1

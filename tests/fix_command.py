@@ -1,0 +1,30 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tailrace.cli import main
+
+Told = dict[str, Any]
+Tailrace = Callable[..., Told]
+
+
+@pytest.fixture
+def tailrace(capsys: pytest.CaptureFixture[str]) -> Tailrace:
+    """Runs a command with --json, which must end with `code`; the last object that it printed."""
+
+    def run(*arguments: object, code: int = 0) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([*map(str, arguments), "--json"])
+        printed = capsys.readouterr()
+        assert caught.value.code == code, printed
+        found: Told = json.loads((printed.out or printed.err).splitlines()[-1])
+        return found
+
+    return run
