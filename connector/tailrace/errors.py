@@ -24,9 +24,12 @@
     │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed
     │   ├── EventTooLarge           a change that MongoDB cannot send
     │   ├── PositionForgotten       a pipeline that has run before, but no stored position
+    │   ├── RecoveryUnfinished      a recovery has begun and is not complete
+    │   ├── RecoveryUncertain       of some rows it cannot be told whether they were published
     │   ├── LayoutMismatch          the outbox table lacks a column the layout needs
     │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE where policy forbids it
     │   └── ProtocolError           what came is not what the server promises  ours
+    ├── OutOfReach                  the log no longer has what a rewind asks for  user    HALT  (exit 2)
     ├── PublishError                Kafka refuses for good                      user    HALT
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
     │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
@@ -195,6 +198,14 @@ class PositionForgotten(SourceError):
     pass
 
 
+class RecoveryUnfinished(SourceError):
+    pass
+
+
+class RecoveryUncertain(SourceError):
+    pass
+
+
 class LayoutMismatch(SourceError):
     pass
 
@@ -205,6 +216,10 @@ class UnexpectedChange(SourceError):
 
 class ProtocolError(SourceError):
     pass
+
+
+class OutOfReach(TailraceError):
+    exit_code = 2
 
 
 class PublishError(TailraceError):

@@ -8,10 +8,11 @@ never compared.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tailrace.lsn import format_lsn, parse_lsn
+from tailrace.recovery_mark import Recovery
 
 SOURCE = "postgres"
 
@@ -65,6 +66,8 @@ class LsnPosition:
     table_read: TableRead | None = None
     creating: bool = False
     """The slot is about to be created: nothing has been published from it, so it may be created anew."""
+    recovery: Recovery | None = None
+    """The table is read to close a gap: what was published before is left out."""
 
     def __str__(self) -> str:
         if self.creating:
@@ -77,9 +80,31 @@ class LsnPosition:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Sorts positions of one log by how far they are; the table comes before the stream."""
+        """Sorts positions of one log by how far they are; the table comes before the stream.
+
+        Inside a transaction its own place counts: what a reader saw last before it differs from reader to reader.
+        """
         stage = 0 if self.creating else 1 if self.table_read else 2
-        return (stage, self.lsn, self.cut.rows if self.cut else 0)
+        return (stage, self.cut.commit_lsn, self.cut.rows) if self.cut else (stage, self.lsn, 0)
+
+    def is_alike(self, other: object) -> bool:
+        """Whether both are places in one log; through which publication it was read does not matter."""
+        return isinstance(other, LsnPosition) and self.log == replace(other.log, publication=self.log.publication)
+
+    def covers(self, place: str) -> bool:
+        """Whether the row at `place` lies at or before this position, of the same log.
+
+        Rows that were in the table before (`<LSN>:t<number>`) lie before everything that the stream brings.
+        """
+        commit, _, number = place.partition(":")
+        if number.startswith("t"):
+            return not (self.creating or self.table_read) or int(number[1:]) <= (
+                self.table_read.rows if self.table_read else 0
+            )
+        lsn = parse_lsn(commit)
+        if self.cut is not None and lsn == self.cut.commit_lsn:
+            return int(number) <= self.cut.rows
+        return lsn < self.lsn and not (self.creating or self.table_read)
 
     def to_json(self) -> dict[str, Any]:
         """The stored form: LSNs as Postgres writes them, so that a person can read the offsets topic."""
@@ -95,12 +120,14 @@ class LsnPosition:
             stored["table_read"] = asdict(self.table_read)
         if self.creating:
             stored["creating"] = True
+        if self.recovery:
+            stored["recovery"] = asdict(self.recovery)
         return stored
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> LsnPosition:
         """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
-        cut, table_read = stored.get("cut"), stored.get("table_read")
+        cut, table_read, recovery = stored.get("cut"), stored.get("table_read"), stored.get("recovery")
         return cls(
             log=LogIdentity(**stored["log"]),
             lsn=parse_lsn(stored["lsn"]),
@@ -108,4 +135,5 @@ class LsnPosition:
             cut=Cut(parse_lsn(cut["commit_lsn"]), int(cut["rows"])) if cut else None,
             table_read=TableRead(**table_read) if table_read else None,
             creating=bool(stored.get("creating", False)),
+            recovery=Recovery(**recovery) if recovery else None,
         )

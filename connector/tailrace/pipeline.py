@@ -52,6 +52,9 @@ class Source(Protocol):
     def keep_alive(self) -> None:
         """Called about every second while `read` is not."""
 
+    def passed(self, position: Position) -> str:
+        """For the ledger, from another thread: a snapshot all of whose rows lie before `position`; "" if unknown."""
+
     def close(self) -> None: ...
 
 
@@ -103,8 +106,12 @@ class Pipeline:
         wake: Wake,
         stopping: Callable[[], bool],
         parking: Parking | None = None,
+        ready: Callable[[Line], Line] = lambda line: line,
     ) -> None:
-        """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers."""
+        """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers.
+
+        `ready` makes the line final: what it depends on may be known only after older instances are fenced.
+        """
         self._source = source
         self._publisher = publisher
         self._line = line
@@ -112,6 +119,7 @@ class Pipeline:
         self._parking = parking
         self._wake = wake
         self._stopping = stopping
+        self._ready = ready
         self._confirmed: Position | None = None
         self._last_store = 0.0
 
@@ -120,6 +128,8 @@ class Pipeline:
         try:
             # The order is a guarantee: fence and read the stored position first, then look at the source.
             stored = self._publisher.open()
+            self._line = self._ready(self._line)
+            self._steps = Steps(self._line)
             if self._parking is not None:
                 self._parking.open()
             position = self._source.open(stored, self._publisher.store)

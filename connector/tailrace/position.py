@@ -31,6 +31,12 @@ class Position(Protocol):
     def progress(self) -> Progress:
         """Sorts positions of one log by how far they are; what was there before comes before the stream."""
 
+    def is_alike(self, other: object) -> bool:
+        """Whether both are places in one log, so that they can be compared."""
+
+    def covers(self, place: str) -> bool:
+        """Whether the row at `place` lies at or before this position."""
+
     def to_json(self) -> dict[str, Any]: ...
 
 

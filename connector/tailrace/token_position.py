@@ -7,10 +7,14 @@ on where reading began. While the documents that were there before are read, a p
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tailrace.recovery_mark import Recovery
+
 SOURCE = "mongo"
+HASH_DIGITS = 16
+"""Of the hash that ends the place of a document that was there before the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class TokenPosition:
     at_ms: int
     ordinal: int = 0
     collection_read: CollectionRead | None = field(default=None)
+    recovery: Recovery | None = None
+    """The collection is read to close a gap: what was published before is left out."""
 
     def __str__(self) -> str:
         if self.collection_read:
@@ -84,6 +90,23 @@ class TokenPosition:
             return (0, "", read.documents)
         return (1, str(self.token["_data"]), 0)
 
+    def is_alike(self, other: object) -> bool:
+        """Whether both are places in one log, asked the same."""
+        return isinstance(other, TokenPosition) and self.log == replace(other.log, collections=self.log.collections)
+
+    def covers(self, place: str) -> bool:
+        """Whether the document at `place` lies at or before this position, of the same log.
+
+        One that was there before the stream (its place ends in a hash) lies before everything that the stream brings;
+        while those are read, none can be told from the others.
+        """
+        time, _, number = place.partition(":")
+        if self.collection_read is not None:
+            return False
+        if len(number) == HASH_DIGITS:
+            return True
+        return (*ClusterTime.parse(time).pair, int(number)) <= (*self.time.pair, self.ordinal)
+
     def to_json(self) -> dict[str, Any]:
         stored: dict[str, Any] = {
             "source": SOURCE,
@@ -95,12 +118,14 @@ class TokenPosition:
         }
         if self.collection_read:
             stored["collection_read"] = asdict(self.collection_read)
+        if self.recovery:
+            stored["recovery"] = asdict(self.recovery)
         return stored
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> TokenPosition:
         """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
-        read = stored.get("collection_read")
+        read, recovery = stored.get("collection_read"), stored.get("recovery")
         if not isinstance(stored["token"]["_data"], str) or not isinstance(stored["time"], str):
             raise TypeError("token or time is not one")
         if not isinstance(stored["log"]["collections"], dict):
@@ -112,4 +137,5 @@ class TokenPosition:
             at_ms=int(stored["at_ms"]),
             ordinal=int(stored["ordinal"]),
             collection_read=CollectionRead(**read) if read else None,
+            recovery=Recovery(**recovery) if recovery else None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -15,12 +15,14 @@ from tailrace.errors import Action, WrongLog
 from tailrace.lsn import MAX_LSN
 from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, from_stored, other_kind, to_stored
+from tailrace.recovery_mark import Recovery
 from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
 
 LSNS = st.integers(0, MAX_LSN)
 ROWS = st.integers(0, 2**63)
 TEXT = st.text(max_size=20)
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
+STREAM = StreamIdentity("rs", "shop", {"outbox": "u"}, "f")
 
 positions = st.builds(
     LsnPosition,
@@ -30,6 +32,7 @@ positions = st.builds(
     st.none() | st.builds(Cut, LSNS, ROWS),
     st.none() | st.builds(TableRead, TEXT, st.none() | st.lists(st.none() | TEXT), ROWS),
     st.booleans(),
+    st.none() | st.builds(Recovery, TEXT, ROWS, st.none() | st.dictionaries(TEXT, TEXT), st.none() | ROWS),
 )
 
 
@@ -129,3 +132,41 @@ def test_a_position_of_another_kind_of_database_stops_the_pipeline() -> None:
 )
 def test_what_a_person_reads(position: LsnPosition, text: str) -> None:
     assert str(position) == text
+
+
+@pytest.mark.parametrize(
+    ("position", "covered", "not_covered"),
+    [
+        (LsnPosition(LOG, 0x200, 0), ["0/1FF:9", "0/5:t3"], ["0/200:1", "0/201:1"]),
+        (LsnPosition(LOG, 0x200, 0, Cut(0x300, 3)), ["0/1FF:1", "0/300:3"], ["0/300:4", "0/201:1"]),
+        (LsnPosition(LOG, 0x200, 0, table_read=TableRead("", [], 3)), ["0/200:t3"], ["0/200:t4", "0/100:1"]),
+        (LsnPosition(LOG, 0, 0, creating=True), [], ["0/1:1", "0/1:t1"]),
+        (
+            TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0, ordinal=3),
+            ["7.2:3", "7.1:9", "6.99:1", "9.9:0123456789abcdef"],
+            ["7.2:4", "7.3:1", "8.1:1"],
+        ),
+        (TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0), ["7.1:9"], ["7.2:1"]),
+    ],
+)
+def test_which_rows_a_position_covers(position: Position, covered: list[str], not_covered: list[str]) -> None:
+    assert [place for place in [*covered, *not_covered] if position.covers(place)] == covered
+
+
+def test_inside_a_transaction_it_does_not_matter_what_was_seen_before() -> None:
+    early, late = LsnPosition(LOG, 0x100, 0, Cut(0x300, 5)), LsnPosition(LOG, 0x2F0, 0, Cut(0x300, 5))
+    assert early.progress == late.progress
+    assert LsnPosition(LOG, 0x300, 0).progress < early.progress < LsnPosition(LOG, 0x301, 0).progress
+
+
+def test_positions_of_one_log_are_alike() -> None:
+    lsn = LsnPosition(LOG, 5, 6)
+    assert lsn.is_alike(LsnPosition(replace(LOG, publication="9/9/9"), 7, 8))
+    assert not lsn.is_alike(LsnPosition(replace(LOG, timeline=2), 7, 8))
+    token = TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0)
+    assert token.is_alike(
+        TokenPosition(replace(STREAM, collections={"outbox": "v"}), {"_data": "83"}, ClusterTime(8, 2), 0)
+    )
+    assert not token.is_alike(TokenPosition(replace(STREAM, database="other"), {"_data": "82"}, ClusterTime(7, 2), 0))
+    assert not token.is_alike(lsn)
+    assert not lsn.is_alike(token)

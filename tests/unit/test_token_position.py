@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.position import from_stored, to_stored
+from tailrace.recovery_mark import Recovery
 from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 
 TEXT = st.text(max_size=20)
@@ -28,6 +29,7 @@ positions = st.builds(
     st.integers(0, 2**50),
     UNSIGNED,
     st.none() | st.builds(CollectionRead, st.integers(0, 99), st.none() | TEXT, UNSIGNED),
+    st.none() | st.builds(Recovery, TEXT, UNSIGNED, st.none() | st.dictionaries(TEXT, TEXT), st.none() | UNSIGNED),
 )
 
 

@@ -13,9 +13,10 @@ from types import FrameType
 import typer
 
 from tailrace.config.load import load_pipeline
+from tailrace.config.model import Pipeline
 from tailrace.worker import logs
 from tailrace.worker.assembly import assemble
-from tailrace.worker.supervisor import Supervisor
+from tailrace.worker.supervisor import Recover, Supervisor
 
 M_ARENA_MAX = -8
 EXIT_SECONDS = 5.0
@@ -45,7 +46,9 @@ def run(
     logs.configure(as_json=log_json)
     settings = load_pipeline(file)
     log = logs.Log(pipeline=settings.pipeline)
-    supervisor = Supervisor(assemble(settings, adopt=adopt, warn=lambda what: log.warning("schemas", what=what)))
+    supervisor = Supervisor(
+        assemble(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=_recover(settings)
+    )
     _share_memory()
     _spare_garbage_collection()
 
@@ -59,6 +62,14 @@ def run(
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     _run_beside(supervisor)
+
+
+def _recover(settings: Pipeline) -> Recover | None:
+    if settings.source.on_log_loss == "halt":
+        return None
+    from tailrace.recovery.automatic import recover  # only for those who need it
+
+    return recover
 
 
 def _run_beside(supervisor: Supervisor) -> None:

@@ -27,6 +27,7 @@ from tailrace.config.values import (
     Template,
     Topic,
     Whole,
+    Window,
 )
 
 SECRET_PLACES = (
@@ -83,6 +84,12 @@ class Source(Section):
     )
     failover: bool = Field(default=False, description="true or false (Postgres 17 and newer)", examples=["false"])
     on_change: Literal["ignore", "halt"] = Field(default="ignore", description="ignore or halt", examples=["ignore"])
+    on_log_loss: Literal["halt", "recover"] = Field(default="halt", description="halt or recover", examples=["halt"])
+    replay_window: Window = Field(
+        default="",
+        description="an age, a size, or both: what reaches less far back counts",
+        examples=["24 h", "2 GiB", "24 h, 2 GiB"],
+    )
     link_timeout: Seconds = Field(
         default=30, ge=1, le=3600, description="seconds, from 1 to 3600", examples=["30"], allow_inf_nan=False
     )

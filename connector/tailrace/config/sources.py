@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from tailrace.config.kafka_settings import wrong
 from tailrace.config.secrets import Secret, connection_secret
 
-POSTGRES_ONLY = ("table", "slot", "publication", "failover", "on_change")
+POSTGRES_ONLY = ("table", "slot", "publication", "failover", "on_change", "replay_window")
 MONGO_ONLY = ("collection",)
 _ADDRESS = {
     "postgres": "postgres: postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",

@@ -16,6 +16,7 @@ from tailrace.config.kafka_settings import Setting, hidden_settings, setting_nam
 from tailrace.config.secrets import Secret, connection_secret, setting_secret
 from tailrace.errors import ConfigError
 from tailrace.routing.names import topic_flaw
+from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.sqlname import quote, split_table
 
 
@@ -133,6 +134,17 @@ def replication(number: int) -> int:
     return number
 
 
+def replay_window(text: str) -> str:
+    try:
+        ReplayWindow.parse(text)
+    except ValueError:
+        raise wrong(
+            "an age, a size, or both", "write it like `replay_window: 24 h` or `replay_window: 24 h, 2 GiB`"
+        ) from None
+    return text
+
+
+Window = Annotated[str, AfterValidator(replay_window)]
 Whole = Annotated[int, BeforeValidator(not_bool)]
 Seconds = Annotated[float, BeforeValidator(not_bool)]
 Connection = Annotated[Secret, BeforeValidator(connection)]

@@ -14,6 +14,7 @@ from tailrace.demo.orders import Orders
 from tailrace.demo.servers import Servers
 from tailrace.demo.service import SHOP, Service
 from tailrace.demo.summary import Summary, is_installed
+from tailrace.kafka import ledger
 from tailrace.stack.kafka import quiet_admin
 from tailrace.stack.places import new_run_dir
 
@@ -88,6 +89,7 @@ class Scene:
 
     def _remove_topics(self) -> None:
         topics = {topic for each in self.services for topic in (each.topic, each.letters, each.offsets)}
+        topics |= {each.offsets + ledger.SUFFIX for each in self.services}
         topics |= {each.letters for each in self.projections}
         admin = quiet_admin(self.bootstrap)  # by a name: without one it would be gone before its answers come
         for deleted in admin.delete_topics(list(topics)).values():

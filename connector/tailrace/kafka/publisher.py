@@ -27,10 +27,11 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.event import Record
-from tailrace.kafka import offsets
+from tailrace.kafka import offsets, rewinds
 from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.dead_letters import what_for
 from tailrace.kafka.refusals import Suspects, guilty
+from tailrace.kafka.rewinds import Rewind
 from tailrace.kafka.stamps import stamp
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
@@ -76,6 +77,7 @@ class Publisher:
         self._began = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.stored: Position | None = None
+        self.rewind: Rewind | None = None
         self.published = 0
         self.dead_letters = 0
 
@@ -93,13 +95,21 @@ class Publisher:
             except KafkaException as error:
                 raise translate(error_of(error), "taking over the pipeline's transactions") from None
         # 2. Only now is the stored position final.
-        self.stored = offsets.read(self._options)
+        keys = self._options.pipeline.encode(), rewinds.key(self._options)
+        position, rewind = map(offsets.read_keys(self._options, set(keys)).get, keys)
+        self.stored = None if position is None else offsets.parse(self._options, position)
+        self.rewind = None if rewind is None else rewinds.parse(self._options, rewind)
         self._thread.start()
         return self.stored
 
     @property
     def idle(self) -> bool:
         return self._work is None
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those that it has written to, or may."""
+        return self._topics.known
 
     def check(self) -> None:
         """Raises what ended the publisher, if anything did."""

@@ -59,6 +59,11 @@ class TopicKeeper:
         self._known: set[str] = set()
         self._look_at = 0.0
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Those that were written to."""
+        return frozenset(self._known)
+
     def require(self, topics: list[str]) -> None:
         """Makes sure that all of them exist. Called once per batch."""
         missing = [topic for topic in topics if topic not in self._known]

@@ -36,7 +36,7 @@ def _forgotten(options: KafkaOptions) -> PositionForgotten:
     return PositionForgotten(
         f"the pipeline has a dead-letter topic, {options.dead_letter_topic}, but no trace on {options.offsets_topic}",
         why="It has run before, and the offsets topic was deleted or is another one now: where to go on is not known.",
-        remedy="Check kafka.offsets_topic and pipeline. If this is its first start, or the position is lost for good, "
-        "start once with --adopt: it begins as source.start says, and what is already published may come again or be "
-        "passed over.",
+        remedy="Check kafka.offsets_topic and pipeline. If the position is lost for good, `tailrace recover plan FILE` "
+        "compares the outbox with the topics. If this is its first start, start once with --adopt: it begins as "
+        "source.start says, and what is already published may come again or be passed over.",
     )

@@ -30,7 +30,8 @@ Ordered = tuple[int, bytes, int, int, str, int]
 UNKNOWN = -1
 """Of a time, a topic or a frame. What has an unknown frame is compared with nothing."""
 AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
-"""Flags of records (published again, its payload changed by a person, outside of the window), then of letters."""
+"""Flags of records (published again, its payload changed by a person, outside of the window), then of letters: of a
+letter AGAIN says that a replay wrote it."""
 EXAMPLES = 20
 
 
@@ -173,7 +174,9 @@ def _sightings(
         if row is None and flags & OUTSIDE:
             continue
         found.letters += 1
-        seen.note(event, place, offset)
+        # One of a replay tells what today's rules make of an event that was published, or set aside, before.
+        if not flags & AGAIN:
+            seen.note(event, place, offset)
         if row is None:
             alone.add(event)
         else:

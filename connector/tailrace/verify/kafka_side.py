@@ -6,11 +6,11 @@ read on from where it was left: what came meanwhile is added. Nothing here commi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
@@ -19,6 +19,7 @@ from tailrace.kafka.letter_box import LetterBox, Span, Spans
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark, letter_of, marks_topic
 from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
+from tailrace.kafka.rewinds import SHADOW
 from tailrace.kafka.watch import Observer
 from tailrace.verify.judging import (
     AGAIN,
@@ -35,18 +36,25 @@ from tailrace.verify.judging import (
 from tailrace.verify.outbox import Window
 from tailrace.verify.positions import Order
 from tailrace.verify.prints import Prints, of_payload
-from tailrace.verify.spool import Spool
 
 MARGIN_MS = 3_600_000
 """How much earlier and later than the window records are looked for: clocks differ, and a commit takes its time."""
 _OURS = ("id", "position", "timestamp")
 """The first, third and fourth header of every record of a pipeline."""
-_PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, "tailrace.replay": AGAIN, "tailrace.edited": EDITED}
+REPLAY = "tailrace.replay"
+_PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, REPLAY: AGAIN, "tailrace.edited": EDITED}
 
 
 def row_name(digest: str) -> str:
     """What stands for the id of a row that cannot be read: the hash that its letter has, too."""
     return f"row {digest}"
+
+
+class Facts(Protocol):
+    """Where facts are put, by stream and name."""
+
+    def add(self, stream: int, name: object, fact: tuple[Any, ...]) -> None: ...
+    def clear(self, stream: int) -> None: ...
 
 
 class KafkaSide:
@@ -56,7 +64,7 @@ class KafkaSide:
         prints: Prints,
         order_of: Callable[[str], Order | None],
         window: Window,
-        spool: Spool,
+        spool: Facts,
     ) -> None:
         self.topics: list[str] = []
         """By the numbers they have in facts; so do the places, each a partition of a topic."""
@@ -74,6 +82,7 @@ class KafkaSide:
         self._numbers: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
 
     def number(self, topic: str) -> int:
         found = self._numbers.get(topic)
@@ -86,6 +95,12 @@ class KafkaSide:
         """The topics of the cluster that are wanted, with their numbers of partitions."""
         return {name: count for name, count in Observer(self._kafka).look().topics.items() if wanted(name)}
 
+    def begin_at(self, topic: str, starts: Mapping[int, int]) -> None:
+        """What lies before these offsets is of no interest: neither read, nor missed if it was deleted."""
+        for number, start in starts.items():
+            place = self._place(topic, number)
+            self._begins[place] = self._ends[place] = start
+
     def read(self, topics: dict[str, int], *, to_the_end: bool) -> None:
         """Adds the records of `topics` that were not read before; `to_the_end` also those behind the window."""
         admin = Observer(self._kafka).admin
@@ -95,8 +110,10 @@ class KafkaSide:
                 kept = keeping(admin, topic, partitions)
                 if kept.compacted:
                     self.compacted.add(topic)
-                self.kept_since[topic] = inf if kept.compacted or self._emptied(kept.starts, spans) else 0
-                firsts = {number for number, span in spans.items() if 0 < kept.starts[number] == span.start}
+                # Where something is gone that would have been read.
+                gone = {n: at for n, at in kept.starts.items() if at > self._begins.get(self._place(topic, n), 0)}
+                self.kept_since[topic] = inf if kept.compacted or self._emptied(gone, spans) else 0
+                firsts = {number for number, start in gone.items() if number in spans and spans[number].start == start}
             else:
                 firsts = set()
             self._read_topic(topic, spans, firsts)
@@ -111,6 +128,7 @@ class KafkaSide:
         with closing(box.letters(spans)) as letters:
             for letter in letters:
                 flags = _state(letter, marks.get(letter.id)) | (0 if letter.committed_ms in self._window else OUTSIDE)
+                flags |= AGAIN if REPLAY in letter.said else 0
                 name = row_name(letter.said.get("tailrace.payload.sha256", "")) if letter.is_row else letter.event_id
                 print_ = of_payload(None) if letter.is_row else self._prints.of_letter(letter.kind, letter.value)
                 place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
@@ -157,7 +175,7 @@ class KafkaSide:
 
     def _emptied(self, starts: dict[int, int], spans: Spans) -> bool:
         """Whether a partition has nothing left of what it had."""
-        return self._window.since_ms is None and any(start and number not in spans for number, start in starts.items())
+        return self._window.since_ms is None and any(number not in spans for number in starts)
 
     def _read_topic(self, topic: str, spans: Spans, firsts: set[int]) -> None:
         box = LetterBox(self._kafka)
@@ -183,6 +201,8 @@ class KafkaSide:
             return None
         key, offset, flags, at_ms = found.key(), found.offset(), 0, None
         for name, _ in further:
+            if name == SHADOW:
+                return None  # it stands for nothing that was published
             flags |= _PUBLISHED_AGAIN.get(name, 0)
         if timed or self._bounded:
             at_ms = int(stamp) if stamp.isdigit() else found.timestamp()[1]

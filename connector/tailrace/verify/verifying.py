@@ -99,7 +99,7 @@ def _compare(
     assembly: Assembly, outbox: Outbox, kafka: KafkaSide, spool: Spool, line: Line, patience: float
 ) -> Verification:
     news = read_news(assembly.kafka)
-    wanted = _topics(assembly, kafka)
+    wanted = topics_of(assembly, kafka)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
     found = _judge(spool, kafka, Ground(passed))
@@ -129,7 +129,7 @@ def _read_outbox(outbox: Outbox, line: Line, prints: Prints, kafka: KafkaSide, s
         try:
             event = line.layout.read(row)
         except Rejected as rejected:
-            name = _row_name(line, row, rejected)
+            name = unreadable_name(line, row, rejected)
             spool.add(WRITTEN, name, (name, *of_payload(None), transaction, created_ms, UNKNOWN))
             continue
         try:
@@ -140,7 +140,7 @@ def _read_outbox(outbox: Outbox, line: Line, prints: Prints, kafka: KafkaSide, s
         spool.add(WRITTEN, event.id, (event.id, *prints.of_row(event, to), transaction, created_ms, topic))
 
 
-def _row_name(line: Line, row: Row, rejected: Rejected) -> str:
+def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:
     """By the hash that the pipeline's own letter of this row has."""
     said = dict(line.dead_letter(row, None, None, rejected).headers)
     return row_name(str(said["tailrace.payload.sha256"]))
@@ -154,13 +154,13 @@ def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -
         try:
             name = line.layout.read(row).id
         except Rejected as rejected:
-            name = _row_name(line, row, rejected)
+            name = unreadable_name(line, row, rejected)
         spool.add(AHEAD, name, (name,))
 
     return outbox.beyond(stored, ahead)
 
 
-def _topics(assembly: Assembly, kafka: KafkaSide) -> dict[str, int]:
+def topics_of(assembly: Assembly, kafka: KafkaSide) -> dict[str, int]:
     """Declared ones, those that the template could have made, and where today's rules send the rows that were read."""
     never = set(own_topics(assembly.kafka))
     matches = topic_matcher({*_declared(assembly), *kafka.topics}, assembly.settings.topics.template, never)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,9 +10,10 @@ from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.event import OutboxEvent, Route
-from tailrace.kafka import offsets
+from tailrace.kafka import ledger, offsets
+from tailrace.kafka.bookkeeper import Bookkeeper
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
 from tailrace.kafka.marks import marks_topic
@@ -23,6 +25,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, partition_counts
 from tailrace.kafka.traces import require_remembered, require_stored
 from tailrace.line import Line
+from tailrace.lsn_position import LsnPosition
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline import Source
 from tailrace.routing.folder import load_topics
@@ -30,6 +33,7 @@ from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 from tailrace.worker.contracts import PipelineContracts
@@ -64,7 +68,33 @@ class Assembly:
             from tailrace.sources.mongo.source import MongoSource
 
             return MongoSource(self.database, wake=wake)
-        return PostgresSource(self.database, wake=wake)
+        return PostgresSource(replace(self.database, past=self._past()), wake=wake, warn=self.warn)
+
+    def _past(self) -> tuple[LsnPosition, ...]:
+        """Where a window of time begins is known from the ledger alone: this process has not seen that."""
+        if isinstance(self.database, MongoOptions) or self.database.replay_window.seconds is None:
+            return ()
+        since_ms = time.time_ns() // 1_000_000 - int(self.database.replay_window.seconds * 1000) - DAY_MS
+        try:
+            found = [entry.position for entry in ledger.read(self.kafka, since_ms)]
+        except TailraceError as error:
+            # Not worth a start: without it, more is held back than need be.
+            self.warn(f"the ledger cannot be read, and the replay window begins anew: {error.what}")
+            return ()
+        return tuple(each for each in found if isinstance(each, LsnPosition))
+
+    def bookkeeper(
+        self, admin: Admin, publisher: Publisher, source: Source, warn: Callable[[TailraceError], None]
+    ) -> Bookkeeper:
+        """Notes beside the pipeline where it is."""
+        return Bookkeeper(
+            self.kafka,
+            admin,
+            stored=lambda: publisher.stored,
+            topics=lambda: publisher.topics,
+            passed=source.passed,
+            warn=warn,
+        )
 
     def adopted(self) -> Assembly:
         """The same without --adopt, which holds for one start."""
@@ -193,6 +223,7 @@ def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fals
         halt_on_change=source.on_change == "halt",
         link_timeout=source.link_timeout,
         adopt=adopt,
+        replay_window=ReplayWindow.parse(source.replay_window),
     )
 
 
@@ -232,7 +263,8 @@ def app_name(pipeline: str) -> str:
 def own_topics(kafka: KafkaOptions) -> frozenset[str]:
     """Where no event may go: whoever writes there could make a pipeline skip or repeat events."""
     parking = {state_topic(kafka), waiting_topic(kafka)}
-    return frozenset({kafka.offsets_topic, kafka.dead_letter_topic, marks_topic(kafka), *parking})
+    books = {kafka.offsets_topic, ledger.ledger_topic(kafka)}
+    return frozenset({*books, kafka.dead_letter_topic, marks_topic(kafka), *parking})
 
 
 def dead_letter_spec(settings: Settings, kafka: KafkaOptions) -> TopicSpec:

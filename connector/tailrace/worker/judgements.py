@@ -8,6 +8,7 @@ from tailrace.lsn import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
+from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.worker.findings import Check, fail, human_bytes, is_loopback, ok, warn
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
@@ -49,6 +50,23 @@ def judge_kept(most: int) -> Check:
         found = f"max_slot_wal_keep_size is {human_bytes(most)}: a connector that is down soon loses its slot"
         return warn(name, found, keep.format("50GB") + " -- more than the longest outage writes")
     return ok(name, f"up to {human_bytes(most)}")
+
+
+def judge_window(window: ReplayWindow, most: int) -> Check | None:
+    """What a replay window asks of the server, whose bound for slots is `most` bytes, or -1; None without a window."""
+    name = "replay window"
+    if not window:
+        return None
+    age = [] if window.seconds is None else [f"{window.seconds / 3600:g} h"]
+    size = [] if window.size is None else [human_bytes(window.size)]
+    told = ", ".join([*age, *size])
+    if window.size is None and most < 0:
+        found = f"{told}, with no bound on its size: a busy day could fill the server's disk"
+        return warn(name, found, f"Write a size beside it, such as source.replay_window: {told}, 10 GiB.")
+    if most >= 0 and (window.size or 0) > most // 2:
+        found = f"{told}, but it is held to half of max_slot_wal_keep_size, {human_bytes(most // 2)}"
+        return warn(name, found, "Raise max_slot_wal_keep_size, or lower source.replay_window.")
+    return ok(name, told)
 
 
 def judge_free(what: str, used: int, most: int, *, needed: bool) -> Check:

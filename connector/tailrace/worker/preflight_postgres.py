@@ -19,7 +19,7 @@ from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
-from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version
+from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version, judge_window
 
 TIMES = {1082, 1114, 1184}
 """date, timestamp, timestamptz: what a row's time may be."""
@@ -70,6 +70,7 @@ class PostgresSide:
                     ("slot", self._slot),
                     ("slot failover", self._failover),
                     ("wal kept for slots", self._kept),
+                    ("replay window", self._window),
                     ("idle slots", self._idle),
                     ("free slots", self._free_slots),
                     ("free wal senders", self._free_senders),
@@ -267,11 +268,17 @@ class PostgresSide:
         return ok("slot failover", "on" if wanted else "off (source.failover: true lets the slot survive a failover)")
 
     def _kept(self) -> Check:
+        return judge_kept(self._most_kept())
+
+    def _window(self) -> Check | None:
+        return judge_window(self._options.replay_window, self._most_kept())
+
+    def _most_kept(self) -> int:
         setting = self._link.query(
             "SELECT CASE WHEN setting = '-1' THEN -1 ELSE setting::bigint * 1024 * 1024 END "
             "FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
         )[0][0]
-        return judge_kept(int(setting or -1))
+        return int(setting or -1)
 
     def _idle(self) -> Check | None:
         if self._link.server_version < 180000:

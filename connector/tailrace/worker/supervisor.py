@@ -22,11 +22,14 @@ from tailrace.position import Position
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
+from tailrace.worker.rewound import rewound
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
 
 
+Recover = Callable[[TailraceError, Assembly, Wake, Callable[[], bool]], bool]
+"""Closes the gap that an error speaks of, and says whether it did; it stops early if it is told to."""
 NOTICE_SECONDS = 0.5
 """For the last call of a webhook; SIGTERM promises an end within 5 s."""
 
@@ -34,8 +37,12 @@ NOTICE_SECONDS = 0.5
 class Supervisor:
     """Runs attempts until stopped or failed for good. `stop` may be called from a signal handler."""
 
-    def __init__(self, assembly: Assembly, *, chance: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, assembly: Assembly, *, chance: Callable[[], float] | None = None, recover: Recover | None = None
+    ) -> None:
         self._assembly = assembly
+        self._recover = recover
+        self._recovered = False
         self._wake = Wake()
         self._stopped = threading.Event()
         self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
@@ -69,14 +76,17 @@ class Supervisor:
                 # At once: there is nothing to wait for.
                 self._log.warning("refused", what=refused.what, events=len(refused.places))
                 self._assembly.refused.update(refused.places)
-            except TailraceError as error:
-                if error.action is not Action.RETRY and not self._still_ours(error):
-                    self._fail(error)
-                    raise
+            except TailraceError as ended:
+                left = self._mended(ended)
+                if left is None:
+                    continue
+                if left.action is not Action.RETRY and not self._still_ours(left):
+                    self._fail(left)
+                    raise left from None
                 if time.monotonic() - began > STEADY_SECONDS:
                     attempt = 0
                 attempt += 1
-                self._pause(error, attempt)
+                self._pause(left, attempt)
         self._claim.release()
         self._announce("STOPPED")
         self._log.info("stopped")
@@ -93,22 +103,46 @@ class Supervisor:
             self._claim.make()
         publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
         source = self._assembly.source(self._wake)
+        parking = self._assembly.parking(admin)
         pipeline = Pipeline(
             source,
             publisher,
             line,
             wake=self._wake,
             stopping=self._stopped.is_set,
-            parking=self._assembly.parking(admin),
+            parking=parking,
+            ready=lambda line: rewound(line, publisher.stored, publisher.rewind, parks=parking is not None),
         )
+        books = self._assembly.bookkeeper(admin, publisher, source, self._unnoted)
+
+        def started(position: Position) -> None:
+            self._started(position)
+            books.start()
+
         try:
-            pipeline.run(started=self._started)
+            pipeline.run(started=started)
         except Unavailable as error:
             if not isinstance(error, KafkaUnavailable | RecordsRefused):
                 self._step_aside()
             raise
         finally:
+            books.close()
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
+
+    def _mended(self, error: TailraceError) -> TailraceError | None:
+        """None if a recovery has closed the gap; else what is left: the error itself, or what the recovery ended with.
+
+        If it does not run after a recovery, another one would not help.
+        """
+        if self._recover is None or self._recovered or error.action is not Action.HALT or isinstance(error, Fenced):
+            return error
+        try:
+            if not self._recover(error, self._assembly, self._wake, self._stopped.is_set):
+                return error
+        except TailraceError as failure:
+            return failure
+        self._recovered = True
+        return None
 
     def _step_aside(self) -> None:
         """Only a first start takes a pipeline over: one that merely tries again ends if another has claimed it."""
@@ -130,6 +164,7 @@ class Supervisor:
         # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
         self._assembly = self._assembly.adopted()
         self._ran = True
+        self._recovered = False
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
         self._announce("RUNNING")
 
@@ -150,6 +185,9 @@ class Supervisor:
         if not isinstance(error, Fenced):
             self._claim.release()
             self._announce("FAILED", error)
+
+    def _unnoted(self, error: TailraceError) -> None:
+        self._log.warning("ledger", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         if not announce(self._assembly.kafka, state, error):

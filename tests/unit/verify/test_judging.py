@@ -74,6 +74,14 @@ def test_what_became_of_a_letter(flags: int, fate: str) -> None:
     assert judged([row("a")], [], [record("a", flags=flags)]).fates == {fate: 1}
 
 
+def test_a_letter_of_a_replay_is_no_second_sighting() -> None:
+    found = judged(
+        [row("a"), row("b")], [record("a")], [record("a", flags=AGAIN), record("b"), record("b", flags=AGAIN)]
+    )
+    assert found.fates == {"published": 1, "set_aside": 1}
+    assert not found.flaws
+
+
 def test_a_letter_that_was_redriven_is_published_once() -> None:
     found = judged([row("a")], [record("a", flags=AGAIN)], [record("a", flags=REDRIVEN)])
     assert found.fates == {"published": 1}

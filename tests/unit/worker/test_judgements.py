@@ -10,6 +10,7 @@ from tailrace.routing.parsing import parse_spec
 from tailrace.routing.specs import Origin, TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
+from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.worker.findings import State
 from tailrace.worker.judgements import (
     judge_encryption,
@@ -19,6 +20,7 @@ from tailrace.worker.judgements import (
     judge_rules,
     judge_slot,
     judge_version,
+    judge_window,
 )
 
 SLOT = Slot("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
@@ -120,3 +122,21 @@ def test_partitions() -> None:
         assert told in check.found
         assert f"partitions: {live} in its spec (t.yaml:2)" in check.remedy
         assert ("--grow" in check.remedy) == (live < 3)
+
+
+@pytest.mark.parametrize(
+    ("window", "most", "state", "word"),
+    [
+        ("24 h", -1, State.WARN, "no bound on its size"),
+        ("24 h", 50 << 30, State.OK, "24 h"),
+        ("24 h, 2 GiB", -1, State.OK, "2"),
+        ("2 GiB", 3 << 30, State.WARN, "half of max_slot_wal_keep_size"),
+        ("1 GiB", 3 << 30, State.OK, "1"),
+    ],
+)
+def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state: State, word: str) -> None:
+    check = judge_window(ReplayWindow.parse(window), most)
+    assert check is not None
+    assert (check.state, word in check.found) == (state, True)
+    assert bool(check.remedy) == (state is State.WARN)
+    assert judge_window(ReplayWindow(), most) is None

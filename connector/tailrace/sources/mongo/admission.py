@@ -35,13 +35,15 @@ def require_continuable(stored: TokenPosition, found: StreamIdentity, now: Clust
                 "another cluster",
                 why=f"Its UUID was {was} and is {now_id} now.",
                 remedy="Mend source.mongo. If the collection was dropped and made anew, or restored, and is to be "
-                "followed, compare it with the topics, then start once with --adopt.",
+                "followed, `tailrace recover plan FILE` compares it with the topics. To go on from the log as it is, "
+                "start once with --adopt.",
             )
     if is_ahead(stored, now):
         raise PositionAhead(
             f"the stored position {stored} is beyond the end of the server's log, {now}",
             why="The server was restored from a backup, or lost its last writes.",
-            remedy="Compare the collection with the topics, then start once with --adopt to go on from now.",
+            remedy="`tailrace recover plan FILE` compares the collection with the topics, `recover apply` publishes "
+            "what is missing. Start once with --adopt to go on from now without it.",
         )
 
 

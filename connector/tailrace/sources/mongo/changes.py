@@ -131,7 +131,7 @@ class Changes:
             why="What was inserted before is published already, or will be at that start. What is inserted from now on "
             "under that name is another collection.",
             remedy="Create the collection again if it is to be followed, then start once with --adopt: that goes on "
-            "behind this point.",
+            "behind this point. If the log may have lost something: `tailrace recover plan FILE`.",
         )
 
 

@@ -25,6 +25,8 @@ class MongoOptions:
     order_by: tuple[str, ...] = ("_id",)
     link_timeout: float = 30.0
     adopt: bool = False
+    untimed_ms: int | None = None
+    """The time of documents that were there before and have none; None for when they are read."""
 
     @property
     def watched(self) -> Watched:

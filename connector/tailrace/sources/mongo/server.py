@@ -211,8 +211,9 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
         return HistoryLost(
             "MongoDB's log (the oplog) no longer reaches back to the stored position",
             why=f"The connector was away for longer than the oplog keeps: {said}",
-            remedy="Documents inserted since then are in the collection, not in the stream. Publish what was missed, "
-            "then start once with --adopt to go on from now; a larger oplog (replSetResizeOplog) keeps more.",
+            remedy="Documents inserted since then are in the collection, not in the stream: "
+            "`tailrace recover plan FILE` finds them, `recover apply` publishes them. Or start once with --adopt to go "
+            "on from now without them; a larger oplog (replSetResizeOplog) keeps more.",
         )
     if code == TOO_LARGE:
         return EventTooLarge(

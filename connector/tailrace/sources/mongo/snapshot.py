@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,9 @@ SNAPSHOT_GONE = {239, 246}  # SnapshotTooOld, SnapshotUnavailable
 NO_INDEX = {2, 51173, 51174}
 PAGE = 1000
 LEARN_MS = 200
+
+Keeps = Callable[[Row, int, int | None], bool]
+"""Whether a document is wanted: its row, 0 (it has no number of a transaction), when it was created (ms)."""
 
 
 class Later:
@@ -67,14 +71,20 @@ class CollectionReader:
         timestamp: str | None,
         start: TokenPosition,
         fresh: bool,
+        keeps: Keeps | None = None,
+        untimed_ms: int | None = None,
     ) -> None:
-        """`fresh` says that this is the session that has just taken the stream's beginning."""
+        """`fresh` says that this is the session that has just taken the stream's beginning; `keeps` tells of each
+        document whether it is wanted; `untimed_ms` is the time of those that have none, if not now.
+        """
+        self._untimed_ms = untimed_ms
         self._client = client
         self._watched = watched
         self._documents = documents
         self._order = dict.fromkeys(order_by, 1)
         self._timestamp = timestamp
         self._start = start
+        self._keeps = keeps
         self._read = start.collection_read or CollectionRead()
         self._collections = self._left()
         self._later: Later | None = None
@@ -95,20 +105,22 @@ class CollectionReader:
             ) from None
 
     def _next_rows(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
+        """Of one page, and perhaps none of it: between two pages there are other things to look after."""
         rows: list[Row] = []
         size = 0
         last: Document | None = None
-        while not rows:
-            if not self._page and not self._turn():
-                return [], None
-            while self._page and len(rows) < limit and size < limit_bytes:
-                raw = self._page.pop()
-                last, key = decoded(raw), id_of(raw)
-                if self._later is None or key not in self._later:
-                    rows.append(self._row(last, key))
-                    size += sum(len(value) for value in rows[-1].values if value)
-            if last is not None:
-                self._read = replace(self._read, after=self._sort_key(last))
+        if not self._page and not self._turn():
+            return [], None
+        while self._page and len(rows) < limit and size < limit_bytes:
+            raw = self._page.pop()
+            last, key = decoded(raw), id_of(raw)
+            row = None if self._later is not None and key in self._later else self._row(last, key)
+            if row is not None:
+                self._read = replace(self._read, documents=self._read.documents + 1)
+                rows.append(row)
+                size += sum(len(value) for value in row.values if value)
+        if last is not None:
+            self._read = replace(self._read, after=self._sort_key(last))
         return rows, self._position()
 
     def close(self) -> None:
@@ -247,15 +259,17 @@ class CollectionReader:
         """As Extended JSON: what `min` of a later session is given. A missing field sorts as null."""
         return json_util.dumps({name: document.get(name) for name in self._order}, json_options=STRICT)
 
-    def _row(self, document: Document, key: bytes) -> Row:
-        self._read = replace(self._read, documents=self._read.documents + 1)
+    def _row(self, document: Document, key: bytes) -> Row | None:
+        """None for one that is not wanted."""
         when = milliseconds(document.get(self._timestamp)) if self._timestamp else None
         made = document.get("_id")
         if when is None and isinstance(made, ObjectId):
             when = int(made.generation_time.timestamp() * 1000)
         # By its id, not by a count: a document that is purged meanwhile must not give its name to the next.
         place = f"{self._start.time}:{hashlib.blake2b(key, digest_size=8).hexdigest()}"
-        return self._documents.row(document, place, time.time_ns() // 1_000_000 if when is None else when)
+        untimed = time.time_ns() // 1_000_000 if self._untimed_ms is None else self._untimed_ms
+        row = self._documents.row(document, place, untimed if when is None else when)
+        return row if self._keeps is None or self._keeps(row, 0, when) else None
 
     def _position(self) -> TokenPosition:
         return replace(self._start, collection_read=self._read)

@@ -18,6 +18,7 @@ from tailrace import killpoint
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError
 from tailrace.event import Chunk
 from tailrace.position import Position, other_kind
+from tailrace.recovery_mark import require_complete
 from tailrace.sources.mongo.admission import is_ahead, require_continuable
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
 from tailrace.sources.mongo.decoding import decoded
@@ -52,6 +53,8 @@ class MongoSource:
         """Starts at `stored`, or now, or with what is there; `store` writes a position durably at once."""
         if stored is not None and not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
+        if stored is not None:
+            require_complete(stored.recovery)
         options = self._options
         self._client = connect(options.uri, app_name=options.app_name, timeout=options.link_timeout)
         facts = identify(self._client)
@@ -128,6 +131,10 @@ class MongoSource:
 
     def keep_alive(self) -> None:
         """There is nothing to keep: the thread that asks ahead waits, and the server's cursor with it."""
+
+    def passed(self, position: Position) -> str:
+        """Documents do not tell in which transaction they were written."""
+        return ""
 
     def close(self) -> None:
         self._leave()
@@ -239,6 +246,7 @@ class MongoSource:
             timestamp=self._options.timestamp,
             start=start,
             fresh=fresh,
+            untimed_ms=self._options.untimed_ms,
         )
 
     def _read_collection(self, limit: int, limit_bytes: int) -> Chunk:

@@ -90,9 +90,9 @@ def admit(
         raise SlotMissing(
             f"the stored position is {stored}, but there is no slot {found.slot}",
             why="It was dropped, or this server is a replica or a restored copy without it.",
-            remedy="Rows committed since then are in the outbox table, not in the stream. Publish what was missed, "
-            f"create the slot (SELECT pg_create_logical_replication_slot('{found.slot}', 'pgoutput');) and start once "
-            "with --adopt.",
+            remedy="Rows committed since then are in the outbox table, not in the stream: `tailrace recover plan FILE` "
+            "finds them, `recover apply` publishes them and creates the slot. To go on without them: "
+            f"SELECT pg_create_logical_replication_slot('{found.slot}', 'pgoutput'); then start once with --adopt.",
         )
     _usable(slot, found)
     if slot.confirmed_lsn > stored.lsn:
@@ -100,14 +100,15 @@ def admit(
             f"the slot {slot.name} is confirmed up to {format_lsn(slot.confirmed_lsn)}, "
             f"beyond the stored position {stored}",
             why="Someone moved it (pg_replication_slot_advance), or another reader used it.",
-            remedy="Rows between the two are in the outbox table, not in the stream. Publish them, then start once "
-            "with --adopt.",
+            remedy="Rows between the two are in the outbox table, not in the stream: `tailrace recover plan FILE` "
+            "finds them, `recover apply` publishes them. To go on without them, start once with --adopt.",
         )
     if stored.lsn > server_lsn:
         raise PositionAhead(
             f"the stored position {stored} is beyond the end of the server's log, {format_lsn(server_lsn)}",
             why="The server was restored from a backup, or lost its last writes.",
-            remedy="Compare the outbox table with the topics, then start once with --adopt.",
+            remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
+            "what is missing. To go on from the slot as it is, start once with --adopt.",
         )
     return Admission(Step.STREAM, stored)
 
@@ -130,9 +131,9 @@ def _unclaimed(slot: Slot) -> SlotUnclaimed:
     return SlotUnclaimed(
         f"the slot {slot.name} exists, but the offsets topic holds no position for it",
         why="The offsets topic was deleted or is another one, or the slot belongs to another pipeline.",
-        remedy="Check kafka.offsets_topic, pipeline and source.slot. If the slot is this pipeline's and is to be read "
-        f"from where it stands ({format_lsn(slot.confirmed_lsn)}), start once with --adopt; events published after "
-        "that point come again.",
+        remedy="Check kafka.offsets_topic, pipeline and source.slot. If the position is lost, "
+        "`tailrace recover plan FILE` compares the outbox table with the topics. To read the slot from where it stands "
+        f"({format_lsn(slot.confirmed_lsn)}), start once with --adopt; events published after that point come again.",
     )
 
 
@@ -152,12 +153,14 @@ def _same_log(stored: LsnPosition, found: LogIdentity) -> None:
                 "the publication was changed, or dropped and created anew, or the table was taken out and put back",
                 why=f"Its catalogue rows changed from {before} to {now}: rows committed meanwhile may not be in the "
                 "stream.",
-                remedy="Publish from the table what was missed, then start once with --adopt.",
+                remedy="`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it. "
+                "To go on without it, start once with --adopt.",
             )
         raise WrongLog(
             f"the stored position {stored} belongs to {field.name} {before}, this is {field.name} {now}",
             why="The settings point to another server or table, or the server was restored or failed over.",
-            remedy="Mend source.postgres, source.slot or source.table. If it is meant, start once with --adopt.",
+            remedy="Mend source.postgres, source.slot or source.table. If the server was restored or failed over, "
+            "`tailrace recover plan FILE` finds what was missed. To take it as it is, start once with --adopt.",
         )
 
 
@@ -172,6 +175,7 @@ def _usable(slot: Slot, found: LogIdentity) -> None:
         raise SlotLost(
             f"the slot {slot.name} is invalidated ({slot.invalidation or 'wal_removed'})",
             why="The server removed WAL that the slot still needed (max_slot_wal_keep_size or an idle timeout).",
-            remedy="Rows committed since the stored position are in the outbox table, not in the stream. Publish them, "
-            "drop the slot, create it anew and start once with --adopt.",
+            remedy="Rows committed since the stored position are in the outbox table, not in the stream: `tailrace "
+            "recover plan FILE` finds them, `recover apply` publishes them and creates the slot anew. To go on without "
+            "them, drop the slot, create it and start once with --adopt.",
         )

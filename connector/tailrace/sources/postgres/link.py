@@ -233,15 +233,16 @@ def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | Non
         return SlotLost(
             text,
             why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
-            remedy="The rows are still in the outbox table. Drop the slot, then start anew with --adopt after "
-            "publishing what was missed.",
+            remedy="The rows are still in the outbox table: `tailrace recover plan FILE` finds what was missed, "
+            "`recover apply` publishes it and creates the slot anew.",
         )
     if sqlstate == "42704" and text.startswith("publication "):
         return PublicationBroken(
             text,
             why="The server decodes by the catalogue of the time a row was written, when there was no publication.",
-            remedy="Create it (`tailrace init` prints the DDL) and publish from the table what was missed. A slot that "
-            "still has to pass that time stays unusable: drop it, create it anew, then start once with --adopt.",
+            remedy="`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it and "
+            "puts publication and slot right. To go on without it: a slot that still has to pass that time stays "
+            "unusable; create the publication, drop the slot, create it anew, then start once with --adopt.",
         )
     return None
 

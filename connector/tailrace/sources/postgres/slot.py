@@ -98,6 +98,13 @@ def create_slot(replication: Link, name: str, *, failover: bool, timeout: float)
     return parse_lsn(str(lsn)), str(snapshot)
 
 
+def copy_slot(replication: Link, original: str, name: str) -> None:
+    """A slot like `original`, which may be in use; it is this session's, and goes with it."""
+    # By the simple protocol, a walsender takes no parameters. Postgres itself allows no quotes in a slot's name.
+    quoted = [f"'{each}'" for each in (original.replace("'", "''"), name.replace("'", "''"))]
+    replication.query(f"SELECT pg_copy_logical_replication_slot({', '.join(quoted)}, true)")
+
+
 def drop_slot(control: Link, name: str) -> None:
     control.query("SELECT pg_drop_replication_slot($1)", [name])
 
@@ -186,6 +193,6 @@ def _broken(problem: str, mend: str) -> PublicationBroken:
     return PublicationBroken(
         problem,
         why="Rows that are not published never reach the stream, without any error from the server.",
-        remedy=f"{mend} Rows committed meanwhile are in the table, not in the stream: publish them, then start once "
-        "with --adopt.",
+        remedy=f"{mend} Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
+        "finds them. To go on without them, start once with --adopt.",
     )

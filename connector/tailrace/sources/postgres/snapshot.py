@@ -9,7 +9,8 @@ publish. Rows come in the order of `order_by`: the nearest to commit order that 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
@@ -22,6 +23,9 @@ SORT_TIMEOUT = 3600.0
 """Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
 FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
+
+Keeps = Callable[[Row, int, int | None], bool]
+"""Whether a row is wanted: the row, the number of its writer's transaction, when it was created (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,19 @@ class TableReader:
         timestamp: str | None,
         start: LsnPosition,
         exported: str | None,
+        within: tuple[int | None, int | None] = (None, None),
+        keeps: Keeps | None = None,
+        untimed_ms: int | None = None,
     ) -> None:
-        """`exported` names the slot's snapshot in its first session; later ones leave it out and filter."""
+        """`exported` names the slot's snapshot in its first session; later ones leave it out and filter.
+
+        `within` are times (ms) of the column `timestamp`, if only some rows are wanted; `keeps` tells of each row
+        whether it is; `untimed_ms` is the time of rows that have none, if not now.
+        """
+        self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
         self._link = link
         self._start = start
+        self._keeps = keeps
         self._rows = start.table_read.rows if start.table_read else 0
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if exported is not None:
@@ -85,7 +98,7 @@ class TableReader:
             self.snapshot = start.table_read.snapshot
         self._filter = None if exported is not None else Snapshot.parse(self.snapshot)
         self._row_bytes = 0
-        self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None)
+        self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None, within)
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], LsnPosition | None]:
         """The next rows and the position behind them; position None when the table is exhausted.
@@ -102,20 +115,29 @@ class TableReader:
         for xid, committed_ms, *rest in fetched:
             if self._filter is not None and not self._filter.contains(int(xid or 0), before=self._before):
                 continue
-            self._rows += 1
             values = tuple(
                 None if value is None else value.encode("utf-8", "surrogateescape") for value in rest[self._keys :]
             )
             self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
-            place = f"{format_lsn(self._start.lsn)}:t{self._rows}"
-            rows.append(Row(self._columns, values, place, int(committed_ms or self._now_ms)))
+            place = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
+            row = Row(self._columns, values, place, int(committed_ms or self._untimed_ms))
+            created_ms = None if committed_ms is None else int(committed_ms)
+            if self._keeps is None or self._keeps(row, int(xid or 0), created_ms):
+                self._rows += 1
+                rows.append(row)
         return rows, self._at(list(fetched[-1][2 : 2 + self._keys]))
 
     def _at(self, after: list[str | None]) -> LsnPosition:
-        log, lsn = self._start.log, self._start.lsn
-        return LsnPosition(log, lsn, self._start.at_ms, table_read=TableRead(self.snapshot, after, self._rows))
+        return replace(self._start, table_read=TableRead(self.snapshot, after, self._rows))
 
-    def _declare(self, table: str, order_by: list[str], timestamp: str | None, after: list[str | None] | None) -> None:
+    def _declare(
+        self,
+        table: str,
+        order_by: list[str],
+        timestamp: str | None,
+        after: list[str | None] | None,
+        within: tuple[int | None, int | None],
+    ) -> None:
         schema, name = split_table(table)
         found = self._link.query(
             "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -134,13 +156,13 @@ class TableReader:
         self._require_unique(table, order_by)
         self._columns = tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found)
         self._keys = len(order_by)
-        self._now_ms = time.time_ns() // 1_000_000
         keys = ", ".join(quote(column) for column in order_by)
         when = f"(extract(epoch FROM {quote(timestamp)}) * 1000)::bigint" if timestamp else "NULL"
         columns = ", ".join(quote(column) for column in types)
-        where = ""
-        if after is not None:
-            where = f"WHERE {_behind(order_by, after, types)} "
+        conditions = [] if after is None else [_behind(order_by, after, types)]
+        if timestamp:
+            conditions += _between(timestamp, *within)
+        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
             f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {columns} "  # noqa: S608 - quoted
@@ -179,6 +201,11 @@ def _behind(order_by: list[str], after: list[str | None], types: dict[str, str])
         ways.append(" AND ".join([*same, f"({name} > {literal} OR {name} IS NULL)"]))
         same.append(f"{name} = {literal}")
     return "(" + " OR ".join(ways or ["false"]) + ")"
+
+
+def _between(timestamp: str, since_ms: int | None, until_ms: int | None) -> list[str]:
+    bounds = ((">=", since_ms), ("<", until_ms))
+    return [f"{quote(timestamp)} {sign} to_timestamp({at} / 1000.0)" for sign, at in bounds if at is not None]
 
 
 def _element(text: str) -> str:

@@ -18,8 +18,11 @@ from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
+from tailrace.recovery_mark import require_complete
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Step, admit, same_server
+from tailrace.sources.postgres.feedback import Feedback
+from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import TableReader
 from tailrace.sources.postgres.transactions import Transactions
@@ -29,8 +32,6 @@ from tailrace.sources.postgres.wire import (
     XLOG_DATA_BODY,
     decode_frame,
     decode_keepalive,
-    encode_status_update,
-    postgres_micros,
     unix_ms,
 )
 from tailrace.sqlname import quote, split_table
@@ -62,19 +63,21 @@ class PostgresOptions:
     halt_on_change: bool = False
     link_timeout: float = 30.0
     adopt: bool = False
+    replay_window: ReplayWindow = NO_WINDOW
+    past: tuple[LsnPosition, ...] = ()
+    """Where the pipeline was, as the ledger has it."""
 
 
 class PostgresSource:
     """Implements `pipeline.Source`; owned by one thread."""
 
-    def __init__(self, options: PostgresOptions, *, wake: Wake) -> None:
-        """`wake` ends a waiting `read` early."""
+    def __init__(self, options: PostgresOptions, *, wake: Wake, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`wake` ends a waiting `read` early; `warn` hears of a replay window that is given up."""
         self._options = options
+        self._warn = warn
         self._wake = wake
         self._links: list[Link] = []
         self._table: TableReader | None = None
-        self._confirmed = 0
-        self._received = 0
         self._urgent = False
         self._streaming = False
         self._last_heard = self._last_sent = time.monotonic()
@@ -83,6 +86,8 @@ class PostgresSource:
         """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
+        if stored is not None:
+            require_complete(stored.recovery)
         options = self._options
         self._control = self._connect(replication=False)
         self._stream = self._connect(replication=True)
@@ -114,6 +119,11 @@ class PostgresSource:
             start = self._open_table(start, exported)
         if admission.step is not Step.STREAM or start != stored:
             store(start)
+        holding: Holding | None = None
+        if options.replay_window:
+            kept = slot.confirmed_lsn if slot is not None and admission.step is Step.STREAM else start.lsn
+            holding = Holding(options.replay_window, kept, start, options.past)
+        self._feedback = Feedback(options.slot, start, holding=holding, warn=self._warn)
         self._begin(start)
         return start
 
@@ -122,6 +132,8 @@ class PostgresSource:
         if self._table is not None:
             return self._read_table(min(limit, TABLE_PAGE), limit_bytes)
         self._pulse()
+        if self._feedback.look(self._control):
+            self._send_status()
         transactions = self._transactions
         rows = transactions.rows = []
         taken, more = self._take(limit, limit_bytes)
@@ -144,7 +156,7 @@ class PostgresSource:
         if rows:
             killpoint.reached(killpoint.ROWS_READ)
         position = transactions.position
-        self._received = max(self._received, position.lsn)
+        self._feedback.received = max(self._feedback.received, position.lsn)
         return Chunk(rows, position, more, taken if rows else 0, self._urgent)
 
     def _take(self, limit: int, limit_bytes: int) -> tuple[int, bool]:
@@ -174,8 +186,7 @@ class PostgresSource:
 
     def confirm(self, position: Position) -> None:
         """Tells the server that `position` is stored; it may let go of the log behind it."""
-        if self._table is None and isinstance(position, LsnPosition) and position.lsn > self._confirmed:
-            self._confirmed = position.lsn
+        if self._table is None and isinstance(position, LsnPosition) and self._feedback.advance(position):
             self._send_status()
 
     def keep_alive(self) -> None:
@@ -183,6 +194,9 @@ class PostgresSource:
         self._last_heard = time.monotonic()
         if self._table is None and time.monotonic() - self._last_sent > self._status_interval:
             self._send_status()
+
+    def passed(self, position: Position) -> str:
+        return self._feedback.passed(position.lsn) if isinstance(position, LsnPosition) else ""
 
     def close(self) -> None:
         if self._streaming:
@@ -275,7 +289,6 @@ class PostgresSource:
             halt_on_change=self._options.halt_on_change,
             relation_id=self._published.relation_id,
         )
-        self._confirmed = self._received = start.lsn
         if self._table is None:
             self._start_streaming()
 
@@ -294,7 +307,7 @@ class PostgresSource:
             raise SlotAhead(
                 f"the slot {slot.name} was moved to {format_lsn(slot.confirmed_lsn)} while starting at {start}",
                 why="Another session advanced it.",
-                remedy="Find out who did; the rows in between are in the outbox table.",
+                remedy="Find out who did; the rows in between are in the outbox table: `tailrace recover plan FILE`.",
             )
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
@@ -317,8 +330,8 @@ class PostgresSource:
             raise PublicationBroken(
                 "the publication was changed, or dropped and created anew, or the table was taken out and put back",
                 why=f"Its catalogue rows changed from {before} to {now} while streaming.",
-                remedy="Rows committed meanwhile are in the table, not in the stream: publish them, then start once "
-                "with --adopt.",
+                remedy="Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
+                "finds them. To go on without them, start once with --adopt.",
             )
 
     def _keepalive(self, frame: bytes) -> None:
@@ -340,8 +353,7 @@ class PostgresSource:
             self._send_status(reply=True)
 
     def _send_status(self, *, reply: bool = False) -> None:
-        clock = postgres_micros(time.time_ns() // 1_000_000)
-        self._stream.send(encode_status_update(self._received, self._confirmed, self._confirmed, clock, reply=reply))
+        self._stream.send(self._feedback.update(reply=reply))
         self._last_sent = time.monotonic()
 
     def _wait(self, seconds: float) -> bool:

@@ -1,0 +1,229 @@
+"""`tailrace position`: where a pipeline is and was, and how it is set back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.output import emit_json, say, table
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.kafka import ledger
+from tailrace.kafka.ledger import Entry, Offsets
+from tailrace.position import Position, to_stored
+from tailrace.replay.log import open_log, shown, told
+from tailrace.replay.points import parse
+from tailrace.replay.resetting import require_stopped, reset
+from tailrace.replay.resolving import resolve
+from tailrace.worker.assembly import Assembly, assemble
+from tailrace.worker.findings import human_seconds
+from tailrace.worker.health import read_news
+
+app = typer.Typer(
+    help="Show where a pipeline is and was, and set it back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+FILE = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml.")
+AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+NEWEST = 20
+
+
+@app.command()
+def show(
+    file: Path = FILE,
+    at: str = typer.Option(
+        "", "--at", help="Another point than the present: 24h, an LSN, event:ID, ….", metavar="POINT"
+    ),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show where a pipeline is: position, time, the offsets of its topics there, and how far back its log reaches.
+
+    With --at, the same for a point in the past: 24h (so long ago), "yesterday 14:05", 2026-03-01T12:00:00Z, an LSN, a
+    cluster time, a resume token, event:ID (right before that event), or oldest.
+
+    \b
+    Examples:
+      tailrace position show orders.yaml
+      tailrace position show orders.yaml --at "yesterday 14:05"
+      tailrace position show orders.yaml --at event:7f9c24e8 --json
+    """
+    assembly, stored = _opened(file)
+    entries = ledger.read(assembly.kafka)
+    point = parse(at, _now()) if at else None
+    oldest: Position | None = None
+    trouble: TailraceError | None = None
+    try:
+        log = open_log(assembly, stored, entries)
+        try:
+            oldest = log.oldest
+            position = stored if point is None else resolve(assembly, log, entries, point)
+        finally:
+            log.close()
+    except TailraceError as error:
+        if point is not None:
+            raise
+        # What is stored is stored, whatever ails the database.
+        position, trouble = stored, error
+    near = _nearest(entries, position)
+    offsets = ledger.offsets_at(entries, near) if near else {}
+    if as_json:
+        emit_json({
+            "pipeline": assembly.settings.pipeline, **_told(position), "stored": to_stored(position),
+            "oldest": _told(oldest) if oldest else None,
+            "offsets": offsets, "offsets_at": None if near is None else _told(near.position),
+            "trouble": None if trouble is None else {"error": trouble.code, "what": trouble.what},
+        })  # fmt: skip
+        return
+    lines = [("pipeline", assembly.settings.pipeline), ("position", str(position))]
+    if position.at_ms:
+        lines.append(("time", f"{shown(position.at_ms)} ({human_seconds(time.time() - position.at_ms / 1000)} ago)"))
+    if oldest is not None:
+        reach = f", {human_seconds((stored.at_ms - oldest.at_ms) / 1000)} before" if oldest.at_ms else ""
+        lines.append(("oldest", f"{told(oldest)}{reach}: the log can be read again from there"))
+    if trouble is not None:
+        lines.append(("log", f"{trouble.code}: {trouble.what}"))
+    for name, value in lines:
+        say(f"{name:<10} {value}")
+    if near is None:
+        say("The ledger has no entry from there: the offsets of the topics are not known.")
+        return
+    table(f"offsets by {told(near.position)}: what was published before lies below them", _rows(offsets))
+
+
+@app.command()
+def history(
+    file: Path = FILE,
+    since: str = typer.Option("", "--from", help="Entries since that point in time: 24h, yesterday 14:05, …."),
+    limit: int = typer.Option(NEWEST, "--limit", min=1, help="The newest so many."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """List where a pipeline was: the ledger, one entry a minute while it moved, kept for 90 days.
+
+    \b
+    Examples:
+      tailrace position history orders.yaml
+      tailrace position history orders.yaml --from "yesterday 14:00" --limit 500
+      tailrace position history orders.yaml --json | jq -r .position
+    """
+    assembly = assemble(load_pipeline(file))
+    entries = ledger.read(assembly.kafka)
+    if since:
+        moment = parse(since, _now())
+        begin = getattr(moment, "at_ms", None)
+        if begin is None:
+            raise ConfigError(f"{since!r} is not a time", remedy="Write 24h, yesterday 14:05 or 2026-03-01T12:00:00Z.")
+        entries = [entry for entry in entries if entry.sampled_ms >= begin]
+    left_out = max(0, len(entries) - limit)
+    entries = entries[-limit:]
+    if as_json:
+        for entry in entries:
+            emit_json({"noted_ms": entry.sampled_ms, **_told(entry.position), "offsets": entry.offsets,
+                       "stored": to_stored(entry.position)})  # fmt: skip
+        return
+    table(
+        f"{assembly.settings.pipeline}: the ledger, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
+        [
+            {
+                "noted": shown(entry.sampled_ms),
+                "position": str(entry.position),
+                "source's clock": shown(entry.position.at_ms),
+                "offsets": _short(entry.offsets),
+            }
+            for entry in entries
+        ],
+    )
+    if left_out:
+        say(f"{left_out} older ones: --limit shows more")
+
+
+@app.command("reset")
+def reset_(
+    file: Path = FILE,
+    to: str = typer.Option(..., "--to", metavar="POINT", help="24h, an LSN, a cluster time, event:ID, oldest, …."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Set a stopped pipeline back: when it is started again, it publishes everything since that point once more.
+
+    What was published before bears the header tailrace.replay; projections of the kit leave out what they have applied.
+    Refused, with the nearest possible points, where the log no longer reaches; nothing is ever set forward. To see
+    first what would come, or to publish a part of it beside the running pipeline: `tailrace replay plan`.
+
+    \b
+    Examples:
+      tailrace position reset orders.yaml --to 2h
+      tailrace position reset orders.yaml --to 0/1A2B3C8 --yes
+      tailrace position reset users.yaml --to event:7f9c24e8
+    """
+    assembly, stored = _opened(file)
+    point = parse(to, _now())
+    require_stopped(assembly)
+    entries = ledger.read(assembly.kafka)
+    log = open_log(assembly, stored, entries)
+    try:
+        target = resolve(assembly, log, entries, point)
+        if not yes:
+            _confirm(f"Set {assembly.settings.pipeline} back from {told(stored)} to {told(target)}?", as_json=as_json)
+        done = reset(assembly, log, target)
+    finally:
+        log.close()
+    if as_json:
+        emit_json({"replay": done.id, "before": _told(done.before), "position": _told(done.to)})
+        return
+    say(f"set back from {told(done.before)}")
+    say(f"          to {told(done.to)}")
+    say(f"`tailrace run {file}` publishes everything since then again, with the header tailrace.replay={done.id}")
+
+
+def _opened(file: Path) -> tuple[Assembly, Position]:
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+    assembly = assemble(load_pipeline(file))
+    stored = read_news(assembly.kafka).position
+    if stored is None:
+        raise ConfigError(
+            f"the pipeline {assembly.settings.pipeline} has no stored position",
+            why="It was never started, or its offsets topic is lost or another one.",
+            remedy="Start it, or mend kafka.offsets_topic.",
+        )
+    return assembly, stored
+
+
+def _confirm(question: str, *, as_json: bool) -> None:
+    if as_json:
+        raise ConfigError("--json cannot ask", remedy="Add --yes.")
+    if not typer.confirm(question):
+        raise typer.Abort
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+def _nearest(entries: list[Entry], position: Position) -> Entry | None:
+    """The last entry that is not beyond the position, of the same kind of log."""
+    same = [entry for entry in entries if type(entry.position) is type(position)]
+    return next((entry for entry in reversed(same) if entry.position.progress <= position.progress), None)
+
+
+def _told(position: Position) -> dict[str, Any]:
+    return {"position": str(position), "at_ms": position.at_ms}
+
+
+def _rows(offsets: Offsets) -> list[dict[str, object]]:
+    return [
+        {"topic": topic, "partition": number, "offset": end}
+        for topic, ends in sorted(offsets.items())
+        for number, end in sorted(ends.items())
+    ]
+
+
+def _short(offsets: Offsets) -> str:
+    return ", ".join(f"{topic}: {sum(ends.values())}" for topic, ends in sorted(offsets.items()) if sum(ends.values()))

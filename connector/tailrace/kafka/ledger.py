@@ -1,0 +1,160 @@
+"""The ledger: where a pipeline was and when, and what its topics held by then. A compacted topic, one entry a minute.
+
+An entry is read like this: every event up to `position` lies before `offsets`. Entries are news of the past, made
+beside the pipeline by a producer of their own: none is worth stopping for, and one that is missing makes a point in
+time less exact, nothing else. Whoever rewinds a pipeline or looks for a gap begins here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tailrace.errors import KafkaUnavailable
+from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate
+from tailrace.kafka.topics import create_topic, partition_counts
+from tailrace.position import Position, from_stored, to_stored
+from tailrace.routing.specs import TopicSpec
+
+SUFFIX = "-ledger"
+KEPT_MS = 90 * 24 * 3600 * 1000
+"""How long entries are kept: longer than logs, and than most topics."""
+BUCKET_MS = 60_000
+"""Of the entries of one minute the last one is kept."""
+READ_TIMEOUT = 30.0
+
+Offsets = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`sampled_ms` is the connector's clock. `offsets` are the ends of the topics that it had written to by then.
+
+    `passed` is a Postgres snapshot that was taken before the log reached `position`; empty if none is known. What it
+    shows is passed; but it does not list the parts of running transactions that have numbers of their own
+    (savepoints), so only what is older than its `xmin` is certain.
+    """
+
+    position: Position
+    sampled_ms: int
+    offsets: Offsets = field(default_factory=dict)
+    passed: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "position": to_stored(self.position),
+            "sampled_ms": self.sampled_ms,
+            "offsets": {
+                topic: {str(number): end for number, end in ends.items()} for topic, ends in self.offsets.items()
+            },
+            "passed": self.passed,
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Entry:
+        """ValueError, KeyError, TypeError or AttributeError if it is not one."""
+        return cls(
+            from_stored(found["position"]),
+            int(found["sampled_ms"]),
+            {
+                str(topic): {int(number): int(end) for number, end in ends.items()}
+                for topic, ends in found["offsets"].items()
+            },
+            str(found.get("passed", "")),
+        )
+
+
+def ledger_topic(options: KafkaOptions) -> str:
+    """All pipelines of an offsets topic share one."""
+    return options.offsets_topic + SUFFIX
+
+
+def spec(options: KafkaOptions) -> TopicSpec:
+    config = {"cleanup.policy": "compact,delete", "retention.ms": str(KEPT_MS), "segment.bytes": "16777216"}
+    return TopicSpec(ledger_topic(options), 1, options.internal_replication, config)
+
+
+def ensure(options: KafkaOptions, admin: AdminClient) -> None:
+    if ledger_topic(options) not in partition_counts(admin):
+        create_topic(admin, spec(options))
+
+
+def key(options: KafkaOptions, entry: Entry) -> bytes:
+    minute = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(entry.sampled_ms // BUCKET_MS * BUCKET_MS / 1000))
+    return f"{options.pipeline}/{minute}Z".encode()
+
+
+def read(options: KafkaOptions, since_ms: int = 0) -> list[Entry]:
+    """The entries of this pipeline since then in the order they were made; none where there is no ledger. What is no
+    entry is not among them: it says nothing, and nothing depends on it.
+    """
+    prefix = f"{options.pipeline}/".encode()
+    found: dict[bytes, Entry] = {}
+    consumer = Consumer(consumer_config(options, f"tailrace-ledger-{options.pipeline}"))
+    topic = ledger_topic(options)
+    try:
+        known = consumer.list_topics(topic, timeout=10).topics.get(topic)
+        if known is None or known.error is not None or not known.partitions:
+            return []
+        (first,) = consumer.offsets_for_times([TopicPartition(topic, 0, since_ms)], 10)
+        consumer.assign([TopicPartition(topic, 0, first.offset)])
+        deadline = time.monotonic() + READ_TIMEOUT
+        while True:
+            for message in consumer.consume(num_messages=500, timeout=0.1):
+                error: Any = message.error()
+                if error is None:
+                    deadline = time.monotonic() + READ_TIMEOUT
+                    name, value = message.key(), message.value()
+                    if isinstance(name, bytes) and name.startswith(prefix) and isinstance(value, bytes):
+                        entry = _entry(value)
+                        if entry is not None:
+                            found[name] = entry
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return sorted(found.values(), key=lambda entry: entry.sampled_ms)
+                else:
+                    raise translate(error, "reading the ledger", topic)
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"nothing came from {topic} for {READ_TIMEOUT:.0f} s", remedy="Run it again when Kafka is well."
+                )
+    except KafkaException as error:
+        raise translate(error_of(error), "reading the ledger", topic) from None
+    finally:
+        consumer.close()
+
+
+def _entry(value: bytes) -> Entry | None:
+    try:
+        return Entry.from_json(json.loads(value))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def before(entries: Sequence[Entry], at_ms: int) -> Entry | None:
+    """The last entry whose position the source's clock had reached by then.
+
+    After a rewind times go back: the first entry beyond the moment ends the search, so that nothing is passed over.
+    """
+    found: Entry | None = None
+    for entry in entries:
+        if entry.position.at_ms > at_ms:
+            break
+        found = entry
+    return found
+
+
+def offsets_at(entries: Sequence[Entry], entry: Entry) -> Offsets:
+    """The ends of all topics at an entry: an entry names those only that its own process had written to."""
+    found: Offsets = {}
+    for each in entries:
+        if each.sampled_ms > entry.sampled_ms:
+            break
+        for topic, ends in each.offsets.items():
+            found[topic] = {**found.get(topic, {}), **ends}
+    return found

@@ -1,0 +1,47 @@
+"""`on_log_loss: recover`: a running pipeline whose log was lost recovers by itself, and goes on.
+
+Off by default: that a log was lost is worth a person's look. What may as well be a mistake in the settings (another
+server, a lost offsets topic) is never recovered from by itself; neither is what cannot be decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.errors import TailraceError
+from tailrace.kafka.status import announce
+from tailrace.recovery.applying import Applying, fence
+from tailrace.recovery.planning import Survey
+from tailrace.recovery.site import NOT_BY_ITSELF, RECOVERABLE
+from tailrace.wake import Wake
+from tailrace.worker.assembly import Assembly
+from tailrace.worker.logs import Log
+
+
+def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Callable[[], bool]) -> bool:
+    """Whether the gap was closed; False if that is not for us to do. Raises what the recovery ended with."""
+    if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
+        return False
+    log = Log(pipeline=assembly.settings.pipeline)
+    survey = Survey(assembly)
+    try:
+        case = survey.case(error=error)
+        if case.elsewhere or case.stored is None:
+            return False
+        announce(assembly.kafka, "RECOVERING", error)
+        log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
+        fence(assembly)
+        plan = survey.plan(case)
+        done = Applying(survey, plan, wake=wake, stopping=stopping, claims=False).run()
+    finally:
+        survey.close()
+    log.warning(
+        "recovered" if done.complete else "recovery interrupted",
+        rows=done.tally.rows,
+        events=done.published,
+        dead_letters=done.dead_letters,
+        first_ms=done.tally.first_ms,
+        last_ms=done.tally.last_ms,
+        position=str(done.position),
+    )
+    return True

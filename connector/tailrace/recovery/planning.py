@@ -1,0 +1,224 @@
+"""The plan of a recovery: what is wrong, what is known, and how large the gap is. Changes nothing, fences nobody.
+
+The whole outbox is read once, and what Kafka holds of it. The same judgement is made again, row by row, when the plan
+is applied: rows that come meanwhile are then in it, too.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tailrace.config.model import Pipeline as Settings
+from tailrace.errors import ConfigError, PositionForgotten, RecoveryUnfinished, SlotBusy, TailraceError
+from tailrace.kafka import ledger
+from tailrace.kafka.traces import require_remembered
+from tailrace.position import Position, from_stored, to_stored
+from tailrace.recovery import site as sites
+from tailrace.recovery.evidence import Evidence, streams
+from tailrace.recovery.judging import Fate, Ground, Tally
+from tailrace.recovery.seen import Seen
+from tailrace.recovery.sieve import Sieve
+from tailrace.recovery.site import Site
+from tailrace.recovery_mark import Recovery
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.verify.outbox import Window
+from tailrace.verify.verifying import open_outbox
+from tailrace.worker.assembly import Assembly
+from tailrace.worker.health import RUNNING, judge, read_news, read_server
+
+PUBLISHING_RATE = 5_000
+"""Events a second that are surely published, for a word on how long it takes."""
+CODES = {kind.__name__ for kind in sites.RECOVERABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a start would end with: nothing if it would go on. `lost` is the position that the pipeline last had."""
+
+    error: TailraceError | None
+    stored: Position | None
+    lost: Position | None
+    mark: Recovery
+    running: bool = False
+    elsewhere: bool = False
+
+    @property
+    def unfinished(self) -> bool:
+        return isinstance(self.error, RecoveryUnfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What applying it would do, and on what ground."""
+
+    case: Case
+    steps: list[str]
+    ground: Ground
+    evidence: Evidence
+    tally: Tally
+    notes: list[str]
+    read_whole: bool
+    seconds: float
+
+    @property
+    def estimate(self) -> float:
+        """Seconds that applying it takes, about: all is read once more."""
+        return self.seconds + self.tally.fates[Fate.MISSED] / PUBLISHING_RATE
+
+
+class Survey:
+    """A pipeline and its servers, looked at for a recovery."""
+
+    def __init__(self, assembly: Assembly, *, since_ms: int | None = None) -> None:
+        if since_ms is not None and assembly.database.timestamp is None and not is_mongo(assembly):
+            raise ConfigError(
+                "--since cannot be applied: the outbox has no column with the time of a row",
+                why="It is compared with when a row was created.",
+                remedy="Name such a column in outbox.columns.timestamp, or leave --since out.",
+            )
+        self.assembly = assembly
+        self.line = assembly.line()
+        self.site = open_site(assembly)
+        self._since_ms = since_ms
+        self.seen: Seen | None = None
+
+    def case(self, *, error: TailraceError | None = None) -> Case:
+        """What is wrong now; `error` is what an attempt has ended with, if that is known."""
+        news = read_news(self.assembly.kafka)
+        stored = news.position
+        running = (
+            judge(
+                self.assembly.settings.pipeline,
+                "mongo" if is_mongo(self.assembly) else "postgres",
+                news,
+                read_server(self.assembly.settings, stored),
+                {},
+            ).state
+            == RUNNING
+        )
+        error = error or self._trouble(stored)
+        told = news.announced.get("error") or {}
+        if error is None and news.announced.get("state") == "FAILED" and told.get("code") in CODES:
+            # It showed only while streaming: what the pipeline itself said last is true until it runs again.
+            error = TailraceErrorTold(told)
+        before = getattr(stored, "recovery", None)
+        lost = from_stored(before.lost) if before and before.lost else None if before else stored
+        since_ms = self._since_ms if self._since_ms is not None else before.since_ms if before else None
+        mark = Recovery(
+            before.id if before else uuid.uuid4().hex[:8],
+            time.time_ns() // 1_000_000,
+            None if lost is None else to_stored(lost),
+            since_ms,
+        )
+        elsewhere = stored is not None and self.site.is_elsewhere(stored)
+        return Case(error, stored, lost, mark, running, elsewhere)
+
+    def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> Plan:
+        began = time.monotonic()
+        steps = self.site.steps()
+        entries = ledger.read(self.assembly.kafka)
+        ground = ground_of(case, entries, self.assembly.settings)
+        evidence = self.site.weigh(entries, case.lost, ground.until_ms)
+        ground = replace(ground, passed=evidence.passed)
+        written = sorted({topic for entry in entries for topic in entry.offsets})
+        self.seen = Seen(self.assembly, self.line, evidence, written)
+        self.seen.read()
+        tally = self._read(case, ground, looked)
+        return Plan(
+            case,
+            steps,
+            ground,
+            evidence,
+            tally,
+            self._notes(case, evidence, ground),
+            self.seen.whole,
+            time.monotonic() - began,
+        )
+
+    def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:
+        if self.seen is None:
+            raise RuntimeError("there is no plan")
+        restored = self.site.went_back(case.lost)
+        return Sieve(
+            self.line, self.seen, ground, self.assembly.kafka.dead_letter_topic, restored, strict, looked=looked
+        )
+
+    def close(self) -> None:
+        self.site.close()
+        if self.seen is not None:
+            self.seen.close()
+
+    def _trouble(self, stored: Position | None) -> TailraceError | None:
+        if stored is None and is_mongo(self.assembly):
+            try:
+                require_remembered(self.assembly.kafka, self.assembly.admin())
+            except PositionForgotten as forgotten:
+                return forgotten
+        try:
+            return self.site.trouble(stored)
+        except SlotBusy:
+            return None
+
+    def _read(self, case: Case, ground: Ground, looked: Callable[[int], None]) -> Tally:
+        sieve = self.sieve(case, ground, strict=False, looked=looked)
+        outbox = open_outbox(self.assembly, Window())
+        try:
+            for row, transaction, created_ms in outbox.rows():
+                sieve.keeps(row, transaction, None if created_ms < 0 else created_ms)
+        finally:
+            outbox.close()
+        return sieve.tally
+
+    def _notes(self, case: Case, evidence: Evidence, ground: Ground) -> list[str]:
+        notes: list[str] = []
+        if ground.since_ms is None and evidence.passed is None and not is_mongo(self.assembly):
+            notes.append("the ledger has no snapshot that still holds: rows are told apart by the topics and by time")
+        if self.seen is not None and self.seen.compacted:
+            kept = ", ".join(sorted(self.seen.compacted))
+            notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
+        if self.site.went_back(case.lost):
+            notes.append("the database went back in time: events that it no longer has stay published")
+        return notes
+
+
+class TailraceErrorTold(TailraceError):
+    """An error as the pipeline announced it."""
+
+    def __init__(self, told: dict[str, str]) -> None:
+        super().__init__(told.get("what", ""), why=told.get("why", ""), remedy=told.get("remedy", ""))
+        self._code = told.get("code", "")
+
+    @property
+    def code(self) -> str:
+        return self._code
+
+
+def ground_of(case: Case, entries: list[ledger.Entry], settings: Settings) -> Ground:
+    """What is known before the ledger's snapshots are weighed."""
+    since_ms = case.mark.since_ms
+    if case.lost is not None and not streams(case.lost):
+        # Lost while its first rows were read: all of them are wanted.
+        return Ground(since_ms=since_ms, from_beginning=True)
+    beginning = settings.source.start == "beginning"
+    noted = [entry.position for entry in entries if streams(entry.position)]
+    if case.lost is not None:
+        at_end = all(position.progress <= case.lost.progress for position in noted)
+        return Ground(None, case.lost.at_ms or None, at_end and case.lost.at_ms > 0, since_ms, beginning)
+    return Ground(None, noted[-1].at_ms if noted else None, False, since_ms, beginning)
+
+
+def open_site(assembly: Assembly) -> Site:
+    if isinstance(assembly.database, MongoOptions):
+        from tailrace.recovery.mongo_site import MongoSite  # its driver is only there for those who need it
+
+        return MongoSite(assembly.database)
+    from tailrace.recovery.postgres_site import PostgresSite
+
+    return PostgresSite(assembly.database)
+
+
+def is_mongo(assembly: Assembly) -> bool:
+    return isinstance(assembly.database, MongoOptions)

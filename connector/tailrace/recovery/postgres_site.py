@@ -1,0 +1,254 @@
+"""A Postgres whose log was lost: what is wrong with it, what of the ledger still holds, and its table read once more.
+
+The order of the steps is that of a first start: the publication, the intention (stored), the slot, the table under the
+slot's own snapshot. Killed between any two of them it begins anew: what it had published is on Kafka by then, and is
+left out like everything else that is.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tailrace import killpoint
+from tailrace.errors import ConfigError, PublicationBroken, SlotBusy, TailraceError, WrongLog
+from tailrace.event import Chunk
+from tailrace.kafka.ledger import Entry
+from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.position import Position, other_kind
+from tailrace.recovery.evidence import Evidence, by_time, forks, weigh
+from tailrace.recovery.site import RECOVERABLE, Begin, Keeps
+from tailrace.recovery_mark import Recovery, require_complete
+from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.admission import Server, Slot, admit, same_server
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.snapshot import Snapshot, TableReader
+from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
+from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.wake import Wake
+
+REST_SECONDS = 0.2
+"""How long the end of the table is waited at before it is looked whether its position is stored."""
+
+
+class PostgresSite:
+    """Implements `Site`."""
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
+        self._control = Link(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._stream = Link(options.conninfo, replication=True, timeout=options.link_timeout)
+        catalogue.require_able(self._control)
+        self._server = catalogue.identify(self._stream)
+
+    def trouble(self, stored: Position | None) -> TailraceError | None:
+        if stored is not None and not isinstance(stored, LsnPosition):
+            raise other_kind(stored, "Postgres")
+        options, server = self._options, self._server
+        slot = catalogue.read_slot(self._control, options.slot)
+        if stored is None and slot is None:
+            return None
+        try:
+            if stored is not None:
+                require_complete(stored.recovery)
+                same_server(stored, server)
+            published = catalogue.read_published(self._control, options.publication, options.table)
+            found = identity(options, server, published.fingerprint)
+            admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        except RECOVERABLE as error:
+            return error
+        return None
+
+    def is_elsewhere(self, stored: Position) -> bool:
+        if not isinstance(stored, LsnPosition):
+            return True
+        here = self._server.system_id, self._server.database, self._options.table, self._options.slot
+        return (stored.log.system_id, stored.log.database, stored.log.table, stored.log.slot) != here
+
+    def went_back(self, lost: Position | None) -> bool:
+        if not isinstance(lost, LsnPosition):
+            return False
+        log, server = lost.log, self._server
+        return (log.system_id, log.timeline) != (server.system_id, server.timeline) or lost.lsn > server.lsn
+
+    def steps(self) -> list[str]:
+        options = self._options
+        _require_creating(options)
+        slot = catalogue.read_slot(self._control, options.slot)
+        mend = _publication_mend(self._control, options)
+        if mend is None:
+            catalogue.read_published(self._control, options.publication, options.table)
+        dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
+        return [*([mend] if mend else []), *dropped, f"create the slot {options.slot}"]
+
+    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
+        server, history = self._server, ""
+        if server.timeline > 1:
+            history = str(self._stream.query(f"TIMELINE_HISTORY {server.timeline}")[0][1])
+        place = lost if isinstance(lost, LsnPosition) else None
+        if place is not None and (place.creating or place.table_read):
+            return Evidence()
+        now = Snapshot.parse(str(self._control.query("SELECT pg_current_snapshot()")[0][0]))
+        found = weigh(entries, place, server, forks(history), now.xmax)
+        return found if found.passed is not None else by_time(entries, until_ms)
+
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> PostgresRecovery:
+        return PostgresRecovery(self._options, mark, keeps, wake, begin, resume=resume)
+
+    def close(self) -> None:
+        self._control.close()
+        self._stream.close()
+
+
+class PostgresRecovery:
+    """Implements `pipeline.Source`: the table, and then the place behind which the new slot goes on."""
+
+    def __init__(
+        self, options: PostgresOptions, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool
+    ) -> None:
+        self._options = options
+        self._mark = mark
+        self._keeps = keeps
+        self._begin = begin
+        self._resume = resume
+        self._links: list[Link] = []
+        self._table: TableReader | None = None
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        self._begin(stored)
+        options = self._options
+        _require_creating(options)
+        self._control, stream = self._connect(), self._connect(replication=True)
+        catalogue.require_able(self._control)
+        server = catalogue.identify(stream)
+        self._mend_publication()
+        self._found = identity(options, server, self._fingerprint())
+        exported: str | None = None
+        if self._resume and isinstance(stored, LsnPosition) and stored.table_read is not None:
+            start = stored
+        else:
+            start, exported = self._create(stream, server, store)
+        self._table = TableReader(
+            self._connect(),
+            options.table,
+            order_by=list(options.order_by),
+            timestamp=options.timestamp,
+            start=start,
+            exported=exported,
+            keeps=self._keeps,
+        )
+        read = start.table_read or TableRead("")
+        self._start = replace(start, table_read=replace(read, snapshot=self._table.snapshot))
+        store(self._start)
+        return self._start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        if self._table is not None:
+            rows, position = self._table.read(min(limit, TABLE_PAGE), limit_bytes)
+            if rows:
+                killpoint.reached(killpoint.TABLE_ROWS_READ)
+            if position is not None:
+                size = sum(len(value) for row in rows for value in row.values if value)
+                return Chunk(rows, position, more=True, size=size)
+            self._table = None
+            self._links.pop().close()
+        elif wait:
+            self._poll.poll(min(wait, REST_SECONDS) * 1000)
+        return Chunk([], replace(self._start, table_read=None, recovery=None), more=False, urgent=True)
+
+    def settle(self) -> None:
+        if self._table is None and self._fingerprint() != self._found.publication:
+            raise PublicationBroken(
+                "the publication was changed while the table was read",
+                why="Rows committed meanwhile may not be in the new slot's stream.",
+                remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
+            )
+
+    def confirm(self, position: Position) -> None:
+        """The new slot begins where this ends: there is nothing behind it to let go of."""
+
+    def keep_alive(self) -> None:
+        """Nothing streams yet."""
+
+    def passed(self, position: Position) -> str:
+        return ""
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    def _connect(self, *, replication: bool = False) -> Link:
+        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+        self._links.append(link)
+        return link
+
+    def _create(self, stream: Link, server: Server, store: Callable[[Position], None]) -> tuple[LsnPosition, str]:
+        options, now = self._options, time.time_ns() // 1_000_000
+        slot = catalogue.read_slot(self._control, options.slot)
+        if slot is not None:
+            _ours(slot, server)
+        # From here on only a recovery that is run again goes on: a start would find the slot gone, or half of a table.
+        store(LsnPosition(self._found, 0, now, creating=True, recovery=self._mark))
+        killpoint.reached(killpoint.SLOT_INTENDED)
+        if slot is not None:
+            catalogue.drop_slot(self._control, options.slot)
+        lsn, exported = catalogue.create_slot(
+            stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
+        )
+        killpoint.reached(killpoint.SLOT_CREATED)
+        return LsnPosition(self._found, lsn, now, table_read=TableRead(""), recovery=self._mark), exported
+
+    def _mend_publication(self) -> None:
+        statement = _publication_mend(self._control, self._options)
+        if statement is not None:
+            self._control.query(statement)
+
+    def _fingerprint(self) -> str:
+        return catalogue.read_published(self._control, self._options.publication, self._options.table).fingerprint
+
+
+def identity(options: PostgresOptions, server: Server, fingerprint: str) -> LogIdentity:
+    return LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, fingerprint)
+
+
+def _publication_mend(control: Link, options: PostgresOptions) -> str | None:
+    """The statement that puts the publication right, as far as Tailrace may; None if it is, or if a person must."""
+    name, table = options.publication, options.table
+    if not control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [name]):
+        return catalogue.create_publication(name, table)
+    schema, relation = split_table(table)
+    within = control.query(
+        "SELECT 1 FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3",
+        [name, schema, relation],
+    )
+    return None if within else f"ALTER PUBLICATION {quote(name)} ADD TABLE {quote_table(table)}"
+
+
+def _require_creating(options: PostgresOptions) -> None:
+    if not options.create:
+        raise ConfigError(
+            "source.create is false, and a recovery creates the slot anew",
+            why="The table is read under the snapshot of the slot that is created; one made by hand has none.",
+            remedy="Set source.create: true for the recovery.",
+        )
+
+
+def _ours(slot: Slot, server: Server) -> Slot:
+    """Refuses to drop what cannot be this pipeline's, or is in use."""
+    if slot.plugin != "pgoutput" or slot.database != server.database:
+        raise WrongLog(
+            f"the slot {slot.name} is of plugin {slot.plugin} in database {slot.database}: it is not dropped",
+            why="It is not one of Tailrace's for this database.",
+            remedy="Choose another name in source.slot.",
+        )
+    if slot.active_pid is not None:
+        raise SlotBusy(
+            f"the slot {slot.name} is in use by the server process {slot.active_pid}",
+            why="The pipeline runs, another reader uses its slot, or the server has not yet noticed that it is gone.",
+            remedy="Stop it, or wait a moment; then run it again.",
+        )
+    return slot

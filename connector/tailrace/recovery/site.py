@@ -1,0 +1,80 @@
+"""What recovery needs of a database, whatever its kind, and the errors from which it may recover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tailrace.errors import (
+    CollectionGone,
+    EventTooLarge,
+    HistoryLost,
+    PositionAhead,
+    PositionForgotten,
+    PublicationBroken,
+    RecoveryUnfinished,
+    SlotAhead,
+    SlotLost,
+    SlotMissing,
+    SlotUnclaimed,
+    StreamChanged,
+    TailraceError,
+    WrongLog,
+)
+from tailrace.event import Row
+from tailrace.kafka.ledger import Entry
+from tailrace.pipeline import Source
+from tailrace.position import Position
+from tailrace.recovery.evidence import Evidence
+from tailrace.recovery_mark import Recovery
+from tailrace.wake import Wake
+
+RECOVERABLE = (
+    SlotMissing,
+    SlotLost,
+    SlotAhead,
+    SlotUnclaimed,
+    PositionAhead,
+    PublicationBroken,
+    WrongLog,
+    HistoryLost,
+    CollectionGone,
+    EventTooLarge,
+    StreamChanged,
+    PositionForgotten,
+    RecoveryUnfinished,
+)
+NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged)
+"""Mistakes in settings look like these: a person decides."""
+
+Keeps = Callable[[Row, int, int | None], bool]
+
+
+class Site(Protocol):
+    """A database whose outbox is to be read once more."""
+
+    def trouble(self, stored: Position | None) -> TailraceError | None:
+        """The error that a start would end with; None if it would go on. Changes nothing."""
+
+    def is_elsewhere(self, stored: Position) -> bool:
+        """Whether the position is of another server or database: a mistake in the settings, more often than not."""
+
+    def went_back(self, lost: Position | None) -> bool:
+        """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
+
+    def steps(self) -> list[str]:
+        """What would be done to the database, for people; raises what keeps it from being done."""
+
+    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
+        """What the ledger is still worth."""
+
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
+        """Reads the outbox from its beginning and gives out what `keeps` lets through; then it is where the log goes
+        on. `resume`: behind the position that this process has stored.
+        """
+
+    def close(self) -> None: ...
+
+
+Begin = Callable[[Position | None], None]
+"""Called with the stored position once no other instance can publish any more, before anything is changed."""

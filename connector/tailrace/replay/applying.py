@@ -1,0 +1,218 @@
+"""Carrying a plan out, beside the pipeline: its own line, loop and publisher, from the plan's start to its end.
+
+The plan's name is the transactional id and the key of its own position on the offsets topic. So each batch and the
+place behind it are one Kafka transaction: killed at any moment, it goes on there when it is run again; two at once
+fence each other; and when the stored place is the plan's end, it is done for good. The pipeline is never fenced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tailrace import retry
+from tailrace.errors import ConfigError, Fenced, RecordsRefused, TopicRefused, Unavailable
+from tailrace.event import Row
+from tailrace.kafka import ledger, offsets, park_requests
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.topics import TopicKeeper, topic_states
+from tailrace.line import Line
+from tailrace.pipeline import Pipeline
+from tailrace.position import Position
+from tailrace.replay.marking import replayed
+from tailrace.replay.originals import MOST, Originals
+from tailrace.replay.plan import Plan
+from tailrace.replay.reading import open_selected, share_done
+from tailrace.replay.resolving import topics_of
+from tailrace.routing.specs import TopicSpec
+from tailrace.wake import Wake
+from tailrace.worker.assembly import Assembly
+
+ATTEMPTS = 5
+"""How often in a row a server that is away is waited for."""
+LOOK_SECONDS = 0.2
+LEAVE_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of this run: what it has published so far; `share` is of the whole way, earlier runs included."""
+
+    published: int
+    dead_letters: int
+    share: float
+    waiting: str = ""
+
+
+class Applying:
+    """One run of a plan. `run` returns when it is done; what it did is in `published` and `dead_letters`."""
+
+    def __init__(self, assembly: Assembly, plan: Plan) -> None:
+        require_same(assembly, plan)
+        self._assembly = assembly
+        self._plan = plan
+        self.options = replay_options(assembly.kafka, plan)
+        self._wake = Wake()
+        self._stopped = threading.Event()
+        self._originals: Originals | None = None
+        self._publisher: Publisher | None = None
+        self._before = (0, 0)
+        self._position: Position = plan.start
+        self._waiting = ""
+        self._is_over = False
+
+    def stored(self) -> Position | None:
+        """How far it is by now; None if it was never begun. Fences nobody."""
+        offsets.ensure(self.options, self._assembly.admin())
+        return offsets.read(self.options)
+
+    def run(self, tell: Callable[[Progress], None]) -> Progress:
+        """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
+        if self._plan.target == "same":
+            require_order(self._assembly)
+        failures: list[BaseException] = []
+        thread = threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+                tell(self.progress())
+        finally:
+            self._stopped.set()
+            self._wake.set()
+            thread.join(LEAVE_SECONDS)
+        if failures:
+            raise failures[0]
+        return self.progress()
+
+    def progress(self) -> Progress:
+        published, letters = self._counts()
+        share = share_done(self._position, self._plan.start, self._plan.end, self._plan.figures.rows)
+        return Progress(published, letters, share, self._waiting)
+
+    def _counts(self) -> tuple[int, int]:
+        now = self._publisher
+        published, letters = self._before
+        return (published, letters) if now is None else (published + now.published, letters + now.dead_letters)
+
+    def _attempts(self, failures: list[BaseException]) -> None:
+        try:
+            attempt = 0
+            while not self._is_over:
+                before = self._position
+                try:
+                    self._attempt()
+                except RecordsRefused as refused:
+                    if refused.places.keys() <= self._assembly.refused.keys():
+                        raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
+                    self._assembly.refused.update(refused.places)
+                except Unavailable as error:
+                    attempt = 1 if self._position.progress > before.progress else attempt + 1
+                    if attempt >= ATTEMPTS:
+                        raise
+                    self._waiting = f"{error.code}: {error.what}"
+                    self._is_over = self._stopped.wait(retry.delay(attempt))
+        except Fenced as error:
+            failures.append(
+                Fenced(
+                    error.what,
+                    why="Another `apply` of this plan began meanwhile, and goes on with it.",
+                    remedy="Let it end. Nothing is published twice.",
+                )
+            )
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            failures.append(error)
+        finally:
+            if self._originals is not None:
+                self._originals.close()
+
+    def _attempt(self) -> None:
+        plan, assembly = self._plan, self._assembly
+        admin = assembly.admin()
+        line = assembly.line()
+        offsets.ensure(self.options, admin)
+        self._before = self._counts()
+        self._publisher = publisher = Publisher(self.options, self._keeper(admin), wake=self._wake)
+        source = open_selected(
+            assembly,
+            line,
+            id_=plan.id,
+            origin=plan.origin,
+            start=plan.start,
+            end=plan.end,
+            selection=plan.selection,
+            wake=self._wake,
+            named=self._namer(line),
+        )
+
+        def done() -> bool:
+            stored = publisher.stored
+            self._position = stored or plan.start
+            self._waiting = ""
+            self._is_over = self._stopped.is_set() or is_done(plan, stored)
+            return self._is_over
+
+        marked = replayed(line, plan.id, suffix=plan.suffix)
+        Pipeline(source, publisher, marked, wake=self._wake, stopping=done).run()
+        done()
+
+    def _namer(self, line: Line) -> Callable[[Row], Row]:
+        """What comes from the log has its place; a table has forgotten it, but topics may remember."""
+        plan, assembly = self._plan, self._assembly
+        if plan.origin == "log":
+            return lambda row: row
+        if self._originals is None:
+            self._originals = Originals()
+            if 0 < plan.figures.events <= MOST:
+                topics = topics_of(assembly, ledger.read(assembly.kafka))
+                self._originals.fill(assembly.kafka, topics, plan.figures.first_ms)
+        return self._originals.namer(line.layout)
+
+    def _keeper(self, admin: offsets.Admin) -> TopicKeeper:
+        """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
+        plan, assembly = self._plan, self._assembly
+        if not plan.suffix:
+            return assembly.keeper(admin)
+        topics = [*plan.figures.by_topic, assembly.kafka.dead_letter_topic]
+        specs: dict[str, TopicSpec] = {}
+        for topic, state in topic_states(admin, topics).items():
+            declared = assembly.specs.get(topic)
+            config = dict(declared.config) if declared else {}
+            name = topic + plan.suffix
+            specs[name] = TopicSpec(name, state.partitions, state.replication, config)
+        given = assembly.settings.topics
+        default = TopicSpec("", given.partitions, given.replication)
+        return TopicKeeper(admin, specs, default, assembly.partitions, create=given.create)
+
+
+def replay_options(options: KafkaOptions, plan: Plan) -> KafkaOptions:
+    """In transactions always: without, a replay that is killed would publish twice."""
+    letters = options.dead_letter_topic + plan.suffix
+    return replace(options, pipeline=plan.name, exactly_once=True, dead_letter_topic=letters)
+
+
+def require_same(assembly: Assembly, plan: Plan) -> None:
+    """Refuses settings that are not those of the plan; what the plan's log is, its source looks at."""
+    if assembly.settings.pipeline != plan.pipeline:
+        raise ConfigError(
+            f"the plan is of the pipeline {plan.pipeline}, and the settings are of {assembly.settings.pipeline}",
+            remedy="Name the settings of that pipeline with --settings. Nothing was changed.",
+        )
+
+
+def require_order(assembly: Assembly) -> None:
+    """Refuses keys whose events wait: what is published again would overtake them."""
+    keys = park_requests.board(assembly.kafka).keys
+    if keys:
+        raise ConfigError(
+            f"{len(keys)} keys are parked",
+            why="Their events wait behind one that was set aside; those that are published again would not.",
+            remedy="Redrive or discard what is in front of each (`tailrace dlq list`), or replay into a shadow "
+            "(--shadow .shadow). Nothing was changed.",
+        )
+
+
+def is_done(plan: Plan, stored: Position | None) -> bool:
+    return stored is not None and stored.progress >= plan.end.progress

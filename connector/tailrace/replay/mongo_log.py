@@ -1,0 +1,128 @@
+"""MongoDB's log: the oplog, as far as the server keeps it. Any cluster time in it is a place to start.
+
+The server itself turns a time into a token, and says at the first question whether its log still reaches there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bson import Timestamp
+
+from tailrace.errors import ConfigError, HistoryLost, SourceError
+from tailrace.kafka.ledger import Entry
+from tailrace.position import Position, other_kind
+from tailrace.replay.log import not_of_this, out_of_reach, shown
+from tailrace.replay.points import Moment, Oldest, Point, Token
+from tailrace.sources.mongo.admission import require_continuable
+from tailrace.sources.mongo.changes import plain_token, server_token, token_time
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.server import collection_ids, conversation, identify
+from tailrace.sources.mongo.stream import Cursor
+from tailrace.sources.mongo.watched import Stage, can_split
+from tailrace.token_position import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
+from tailrace.worker.health_mongo import observer, read_log
+
+FORMS = "a time, a cluster time such as `1773403200.7`, a resume token, `event:ID`, or `oldest`"
+GLANCE_MS = 100
+
+
+class MongoLog:
+    """Implements `Log`."""
+
+    def __init__(self, options: MongoOptions, stored: Position, entries: Sequence[Entry]) -> None:
+        """`entries` of the ledger are not needed: the server knows times itself."""
+        if not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        self._options = options
+        self._client = observer(options)
+        facts = identify(self._client)
+        ids = collection_ids(self._client, options.database, options.collections, create=False)
+        self._log = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        require_continuable(stored, self._log, facts.now)
+        self._now = facts.now
+        self._splits = can_split(facts.version)
+        self._first = read_log(self._client)
+
+    @property
+    def oldest(self) -> TokenPosition | None:
+        """One second behind the first entry, which the server may let go of at any moment."""
+        if self._first is None:
+            return None
+        return self._at_time(ClusterTime(self._first.first + 1, 1))
+
+    def at(self, point: Point) -> Position:
+        match point:
+            case Oldest():
+                oldest = self.oldest
+                if oldest is None:
+                    raise ConfigError(
+                        "how far back the oplog reaches is not known: this user may not read it",
+                        remedy=f"Grant read on the database `local`, or write {FORMS}.",
+                    )
+                return oldest
+            case ClusterTime():
+                return self._at_time(point)
+            case Moment(at_ms):
+                # Counters begin at 1: this is before everything of that second.
+                return self._at_time(ClusterTime(at_ms // 1000, 1))
+            case Token(data):
+                token = {"_data": data}
+                time = token_time(token)
+                if time is None:
+                    raise not_of_this(str(point), FORMS)
+                # A token alone does not say which change of its transaction it is of: all of that comes.
+                return self._at_time(time)
+        raise not_of_this(str(point), FORMS)
+
+    def at_place(self, place: str) -> Position:
+        """Right before the transaction of the document at `place`."""
+        time, _, number = place.partition(":")
+        if len(number) == HASH_DIGITS:
+            out_of_reach(f"the event at {place} was in the collection before the stream began",
+                         "The log has never brought it.", self._nearest())  # fmt: skip
+        return self._at_time(ClusterTime.parse(time))
+
+    def renewed(self, position: Position) -> TokenPosition:
+        if not isinstance(position, TokenPosition):
+            raise not_of_this(str(position), FORMS)
+        require_continuable(position, self._log, self._now)
+        self._open({"startAfter": server_token(position.token)}, str(position), position.time)
+        return replace(position, log=self._log)
+
+    def _at_time(self, time: ClusterTime) -> TokenPosition:
+        if time.pair > self._now.pair:
+            raise ConfigError(
+                f"the cluster time {time} lies in the future: the server's is {self._now}",
+                remedy="Name a point of the past.",
+            )
+        token = self._open({"startAtOperationTime": Timestamp(*time.pair)}, f"the cluster time {time}", time)
+        return TokenPosition(self._log, token, time, time.seconds * 1000)
+
+    def _open(self, start: Stage, what: str, time: ClusterTime) -> dict[str, object]:
+        """Asks the server whether it can start there; the token for that place."""
+        watched = self._options.watched
+        try:
+            cursor = Cursor(self._client, watched, watched.heads(start, splits=self._splits))
+            try:
+                with conversation("looking back into the oplog"):
+                    cursor.more(wait_ms=GLANCE_MS)
+            finally:
+                cursor.close()
+        except HistoryLost:
+            out_of_reach(f"the oplog no longer reaches back to {what}, {shown(time.seconds * 1000)}",
+                         "The server has forgotten what lies there.", self._nearest())  # fmt: skip
+        if cursor.token is None:
+            raise SourceError("MongoDB opened a change stream without saying where it begins",
+                              remedy="Upgrade to MongoDB 6.0 or newer.")  # fmt: skip
+        return plain_token(cursor.token)
+
+    def _nearest(self) -> list[str]:
+        first = self._first
+        if first is None:
+            return ["unknown: this user may not read the oplog"]
+        return [f"`oldest`, {ClusterTime(first.first + 1, 1)} ({shown((first.first + 1) * 1000)})"]
+
+    def close(self) -> None:
+        self._client.close()

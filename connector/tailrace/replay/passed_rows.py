@@ -1,0 +1,95 @@
+"""Which rows of a Postgres table the pipeline is known to have published by now, as a snapshot.
+
+A replay must not be the first to publish anything: the pipeline would publish it again, and older events of its key
+after it. A table does not know the order of commits, so only this is certain: transactions below a number have all
+ended before a place in the log that the pipeline has passed. The running ones of a snapshot are not enough to go by,
+for a snapshot's text leaves subtransactions out; its `xmin` is older than any of those, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tailrace.errors import ConfigError
+from tailrace.kafka.ledger import Entry
+from tailrace.lsn import parse_lsn
+from tailrace.lsn_position import LsnPosition
+from tailrace.position import Position
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.sources.postgres.source import PostgresOptions
+
+PATIENCE = 15.0
+"""Seconds in which a running pipeline stores its position at least once, also when it is idle."""
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """`snapshot` shows rows that are passed; `is_all`: it shows all that are there now."""
+
+    snapshot: str
+    is_all: bool
+
+
+def passed_rows(
+    options: PostgresOptions,
+    stored: LsnPosition,
+    entries: Sequence[Entry],
+    again: Callable[[], Position | None],
+) -> Passed:
+    """`again` gives the stored position as it is by then, or None if it will not move any more."""
+    with Link(options.conninfo, replication=False, timeout=options.link_timeout) as link:
+        # One statement: its snapshot is older than the end of the log that it then asks for.
+        ((oldest, end, slot),) = link.query(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot()), CASE WHEN pg_is_in_recovery() "
+            "THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END, "
+            "(SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = $1)",
+            [options.slot],
+        )
+    now = int(oldest or 0)
+    if _reaches(stored, parse_lsn(str(end)), again):
+        return Passed(_below(now), is_all=True)
+    known = [_full(int(slot), now)] if slot else []
+    known += [
+        Snapshot.parse(entry.passed).xmin for entry in entries if entry.passed and _is_true(entry.position, stored)
+    ]
+    if not known:
+        raise ConfigError(
+            "which rows of the table the pipeline has published is not known",
+            why="It is not running, or is far behind, and neither its slot nor its ledger tells.",
+            remedy="Start it and let it catch up, then make the plan; if it cannot start, see `tailrace recover plan`.",
+        )
+    return Passed(_below(max(known)), is_all=False)
+
+
+def _reaches(stored: LsnPosition, end: int, again: Callable[[], Position | None]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    found: Position | None = stored
+    while isinstance(found, LsnPosition):
+        if found.lsn >= end:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+        found = again()
+    return False
+
+
+def _is_true(position: Position, stored: LsnPosition) -> bool:
+    """An entry of another history has other transactions under the same numbers."""
+    if not isinstance(position, LsnPosition) or position.lsn > stored.lsn:
+        return False
+    mine, its = stored.log, position.log
+    return (mine.system_id, mine.timeline, mine.database) == (its.system_id, its.timeline, its.database)
+
+
+def _full(number: int, now: int) -> int:
+    """The 64-bit number of a transaction of which only the lower 32 bits are known, and that is not later than now."""
+    return now - (now - number) % 2**32
+
+
+def _below(number: int) -> str:
+    return f"{number}:{number}:"

@@ -1,0 +1,143 @@
+"""A plan of a replay: what `plan` found and `apply` does, as a file that a person can read.
+
+A plan is made once and not edited: its figures, and the places that it begins and ends at, belong together. So it
+bears a digest, and one that was changed is refused. What an `apply` has done of it stands in Kafka, under its id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from tailrace.errors import ConfigError
+from tailrace.position import Position, from_stored, to_stored
+from tailrace.replay.figures import Figures
+from tailrace.replay.selection import Selection
+
+FORMAT = 1
+ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
+"""Without letters that are taken for digits, or that make words."""
+ID_LENGTH = 6
+
+Origin = Literal["log", "table"]
+Target = Literal["same", "shadow", "in_place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`start` and `end` are places that the source can be opened at. `settings` is the pipeline's file, seen from the
+    plan's own folder.
+    """
+
+    id: str
+    pipeline: str
+    settings: str
+    made_ms: int
+    origin: Origin
+    target: Target
+    suffix: str
+    given: tuple[str, str]
+    """--from and --to, as they were written."""
+    start: Position
+    end: Position
+    selection: Selection
+    figures: Figures
+    notes: tuple[str, ...] = ()
+    consumers: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its transactional id, and its key on the offsets topic."""
+        return f"{self.pipeline}.replay-{self.id}"
+
+    def to_json(self) -> dict[str, Any]:
+        told = {
+            "format": FORMAT,
+            "id": self.id,
+            "pipeline": self.pipeline,
+            "settings": self.settings,
+            "made_at": datetime.fromtimestamp(self.made_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "source": self.origin,
+            "target": self.target,
+            "suffix": self.suffix,
+            "from": {"given": self.given[0], "position": to_stored(self.start)},
+            "to": {"given": self.given[1], "position": to_stored(self.end)},
+            "selection": self.selection.to_json(),
+            "figures": self.figures.to_json(),
+            "notes": list(self.notes),
+            "consumers": list(self.consumers),
+        }
+        return {**told, "digest": _digest(told)}
+
+    def write(self, file: Path) -> None:
+        """A new file: one that is there is somebody's plan."""
+        try:
+            with file.open("x") as out:
+                out.write(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
+        except FileExistsError:
+            raise ConfigError(f"{file} exists already", remedy="Name another file with --output.") from None
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be written: {error.strerror}", remedy="Name another with --output."
+            ) from None
+
+
+def new_id() -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
+
+
+def read_plan(file: Path) -> Plan:
+    try:
+        told = json.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}", remedy="Make a plan first: `tailrace replay plan --help`."
+        ) from None
+    except ValueError:
+        raise _no_plan(file, "it is no JSON") from None
+    if not isinstance(told, dict) or "digest" not in told or "figures" not in told:
+        raise _no_plan(file, "parts of it are missing")
+    if told.get("format") != FORMAT:
+        raise _no_plan(file, f"it is of format {told.get('format')}, and this version of Tailrace knows {FORMAT}")
+    if told.pop("digest") != _digest(told):
+        raise _no_plan(file, "it was changed since it was made, and its figures may no longer be true")
+    try:
+        return _parsed(told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_plan(file, f"it cannot be understood ({error!r})") from None
+
+
+def _parsed(told: dict[str, Any]) -> Plan:
+    return Plan(
+        id=str(told["id"]),
+        pipeline=str(told["pipeline"]),
+        settings=str(told["settings"]),
+        made_ms=round(datetime.fromisoformat(told["made_at"]).timestamp() * 1000),
+        origin="table" if told["source"] == "table" else "log",
+        target="same" if told["target"] == "same" else "shadow" if told["target"] == "shadow" else "in_place",
+        suffix=str(told["suffix"]),
+        given=(str(told["from"]["given"]), str(told["to"]["given"])),
+        start=from_stored(told["from"]["position"]),
+        end=from_stored(told["to"]["position"]),
+        selection=Selection.from_json(told["selection"]),
+        figures=Figures.from_json(told["figures"]),
+        notes=tuple(told["notes"]),
+        consumers=tuple(told["consumers"]),
+    )
+
+
+def _digest(told: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+def _no_plan(file: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{file} is not a plan of a replay that can be carried out: {why}",
+        why="A plan is made by `tailrace replay plan`, and is not edited.",
+        remedy="Make a new one: tailrace replay plan orders.yaml --from 2h. Nothing was changed.",
+    )

@@ -1,0 +1,267 @@
+"""Making a plan: where the events come from, from where to where, and what would become of them. Changes nothing.
+
+The log is taken if it reaches: it has every event, in the order of commits. What it no longer has is read from the
+table or the collections, as far as that is still there. Either way a replay ends where the pipeline is now: it
+publishes nothing that the pipeline is still going to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tailrace.errors import ConfigError, OutOfReach
+from tailrace.kafka import ledger
+from tailrace.kafka.ledger import Entry
+from tailrace.kafka.topics import topic_states
+from tailrace.kafka.watch import Observer
+from tailrace.line import Line
+from tailrace.lsn_position import LsnPosition
+from tailrace.position import Position
+from tailrace.replay.applying import require_order
+from tailrace.replay.figures import Figures, survey
+from tailrace.replay.log import open_log, told
+from tailrace.replay.plan import Origin, Plan, Target, new_id
+from tailrace.replay.points import Moment, Oldest, Point, parse
+from tailrace.replay.reading import open_selected
+from tailrace.replay.resolving import resolve
+from tailrace.replay.selected import Selected
+from tailrace.replay.selection import Selection
+from tailrace.replay.table_points import from_collections, from_table, is_reading_first, time_of
+from tailrace.wake import Wake
+from tailrace.worker.assembly import Assembly
+from tailrace.worker.health import read_news
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for. `since` may be empty where ids are named."""
+
+    since: str
+    until: str
+    selection: Selection
+    from_table: bool = False
+    target: Target = "same"
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From where to where, in a source."""
+
+    origin: Origin
+    start: Position
+    end: Position
+    selection: Selection
+    notes: tuple[str, ...] = ()
+
+
+def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Callable[[Selected, int], None]) -> Plan:
+    """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
+    stored = _stored(assembly)
+    since, until = _points(request)
+    if request.target != "shadow":
+        require_order(assembly)
+    entries = ledger.read(assembly.kafka)
+    way = _way(assembly, request, stored, entries, since, until)
+    id_ = new_id()
+    line = assembly.line()
+    missing = set(way.selection.ids)
+    source = open_selected(
+        assembly,
+        line,
+        id_=id_,
+        origin=way.origin,
+        start=way.start,
+        end=way.end,
+        selection=way.selection,
+        wake=Wake(),
+    )
+    figures = survey(source, line, lambda event: missing.discard(event.id), tell)
+    if missing:
+        raise _unknown(missing, way.origin)
+    if request.suffix:
+        _require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
+    if request.target == "same":
+        _require_uncompacted(assembly, figures)
+    return Plan(
+        id=id_,
+        pipeline=assembly.settings.pipeline,
+        settings=settings,
+        made_ms=time.time_ns() // 1_000_000,
+        origin=way.origin,
+        target=request.target,
+        suffix=request.suffix,
+        given=(request.since, request.until),
+        start=way.start,
+        end=way.end,
+        selection=way.selection,
+        figures=figures,
+        notes=(*way.notes, *_policies(line, figures)),
+    )
+
+
+def _stored(assembly: Assembly) -> Position:
+    stored = read_news(assembly.kafka).position
+    if stored is None:
+        raise ConfigError(
+            f"the pipeline {assembly.settings.pipeline} has no stored position: it was never started",
+            why="Nothing was published yet, so nothing can be published again.",
+            remedy="Start it: `tailrace run`; source.start says from where.",
+        )
+    if is_reading_first(stored):
+        raise ConfigError(
+            f"the pipeline {assembly.settings.pipeline} is still at its first start: {stored}",
+            why="Until the rows that were there before are all published, there is no place in the log to return to.",
+            remedy="Let it come as far, then make the plan.",
+        )
+    return stored
+
+
+def _points(request: Request) -> tuple[Point, Point | None]:
+    now = datetime.now().astimezone()
+    if not request.since and not request.selection.ids:
+        raise ConfigError("--from is missing", remedy="Say from where: --from 2h, or name events with --id.")
+    since = parse(request.since, now) if request.since else Oldest()
+    until = parse(request.until, now) if request.until else None
+    if isinstance(since, Moment) and isinstance(until, Moment) and since.at_ms >= until.at_ms:
+        raise _turned(request.since, request.until)
+    return since, until
+
+
+def _way(
+    assembly: Assembly,
+    request: Request,
+    stored: Position,
+    entries: Sequence[Entry],
+    since: Point,
+    until: Point | None,
+) -> Way:
+    selection = replace(
+        request.selection,
+        since_ms=since.at_ms if isinstance(since, Moment) else None,
+        until_ms=until.at_ms if isinstance(until, Moment) else None,
+    )
+    # Without a place to begin at, an event that is named by its id may be anywhere in the table.
+    if request.from_table or not request.since:
+        return _table(assembly, stored, entries, selection, since, until)
+    try:
+        return _log(assembly, request, stored, entries, selection, since, until)
+    except OutOfReach as error:
+        if request.target == "in_place" or (until is not None and not isinstance(until, Moment)):
+            raise
+        way = _table(assembly, stored, entries, selection, since, until)
+        return replace(way, notes=(f"the log does not reach: {error.what}. {error.why}", *way.notes))
+
+
+def _log(
+    assembly: Assembly,
+    request: Request,
+    stored: Position,
+    entries: Sequence[Entry],
+    selection: Selection,
+    since: Point,
+    until: Point | None,
+) -> Way:
+    log = open_log(assembly, stored, entries)
+    try:
+        start = resolve(assembly, log, entries, since)
+        end = stored
+        # A time is no place: commits are not quite in its order. All up to the end is read, and the rest left out.
+        if until is not None and not isinstance(until, Moment):
+            end = resolve(assembly, log, entries, until)
+    finally:
+        log.close()
+    if end.progress > stored.progress:
+        raise ConfigError(
+            f"--to {request.until} is {told(end)}, and the pipeline itself is at {told(stored)}",
+            why="A replay publishes nothing for the first time.",
+            remedy="Leave --to out, or name an earlier point.",
+        )
+    if start.progress > end.progress:
+        raise _turned(request.since, request.until or f"{told(stored)}, where the pipeline is")
+    if isinstance(start, LsnPosition):
+        # Of a large transaction that was under way there, all is wanted: it was committed later.
+        start = replace(start, cut=None, table_read=None)
+    return Way("log", start, end, selection)
+
+
+def _table(
+    assembly: Assembly,
+    stored: Position,
+    entries: Sequence[Entry],
+    selection: Selection,
+    since: Point,
+    until: Point | None,
+) -> Way:
+    since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
+    selection = replace(selection, since_ms=since_ms, until_ms=until_ms)
+    timed = selection.since_ms is not None or selection.until_ms is not None
+    if timed and assembly.database.timestamp is None:
+        raise ConfigError(
+            "the outbox has no column with the time of a row, so it cannot be read by time",
+            why="The log does not reach so far back, and a table without such a column knows no times.",
+            remedy="Name the column in outbox.columns.timestamp; or take all of it, with --from oldest --from-table, "
+            "and choose by --type, --key or --id.",
+        )
+    notes = ["rows come in the order of source.order_by, not of commits; what was purged cannot come, nor be counted"]
+    if assembly.settings.source.start != "beginning":
+        notes.append("what was there before the pipeline's first start (source.start: now) is in it, too")
+    if not isinstance(stored, LsnPosition):
+        return Way("table", from_collections(stored), stored, selection, tuple(notes))
+    end = replace(stored, cut=None)
+    start, is_all = from_table(assembly, end, entries)
+    if not is_all:
+        notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
+    return Way("table", start, end, selection, tuple(notes))
+
+
+def _policies(line: Line, figures: Figures) -> list[str]:
+    halting = sorted(reason.value for reason in line.halt_on if figures.fails[reason.value])
+    if not halting:
+        return []
+    return [f"the policy for {', '.join(halting)} is `halt`: the replay would stop before the first such event"]
+
+
+def _require_new(assembly: Assembly, shadows: list[str]) -> None:
+    """What is there already is another replay's, or somebody's own."""
+    there = Observer(assembly.kafka).look().topics
+    taken = [topic for topic in shadows if topic in there]
+    if taken:
+        raise ConfigError(
+            f"the topic {', '.join(taken)} exists already",
+            why="A shadow is to hold what one replay publishes, and nothing else.",
+            remedy="Take another suffix, or delete the topic if it is an old shadow. Nothing was changed.",
+        )
+
+
+def _require_uncompacted(assembly: Assembly, figures: Figures) -> None:
+    """On such a topic the last record of a key is the one that is kept: it must not be an old one."""
+    states = topic_states(assembly.admin(), figures.by_topic)
+    compacted = [topic for topic, state in states.items() if "compact" in state.config.get("cleanup.policy", "")]
+    if compacted:
+        raise ConfigError(
+            f"{', '.join(sorted(compacted))}: compacted, and an old event would become the last of its key",
+            why="Compaction keeps the last record of a key, and would delete the newer one.",
+            remedy="Replay in place (--in-place), which ends with the newest; or into a shadow (--shadow .shadow); or "
+            "leave the topic out with --topic. Nothing was changed.",
+        )
+
+
+def _turned(since: str, until: str) -> ConfigError:
+    return ConfigError(
+        f"--from {since} is not before --to {until}",
+        remedy="Give an earlier --from, or a later --to, such as --from 2h --to 1h. Nothing was changed.",
+    )
+
+
+def _unknown(missing: set[str], origin: Origin) -> ConfigError:
+    some = sorted(missing)[:5]
+    where = "the table" if origin == "table" else "that part of the log"
+    return ConfigError(
+        f"{len(missing)} of the events named by --id are not in {where}: {', '.join(some)}",
+        why="They were never written, were purged, or lie outside of --from and --to.",
+        remedy="Correct the ids (those in the header `id` of a record), or widen --from. Nothing was changed.",
+    )

@@ -1,0 +1,66 @@
+"""Points in the history of a table or of collections, which know times at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tailrace.errors import ConfigError
+from tailrace.kafka.ledger import Entry
+from tailrace.lsn_position import LsnPosition, TableRead
+from tailrace.position import Position
+from tailrace.replay.passed_rows import passed_rows
+from tailrace.replay.points import Lsn, Moment, Oldest, Point
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.token_position import ClusterTime, CollectionRead, TokenPosition
+from tailrace.verify.verifying import ENDED
+from tailrace.worker.assembly import Assembly
+from tailrace.worker.health import read_news
+
+
+def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int | None:
+    """The time that a point stands for; None for no bound. An LSN has that of the last entry of the ledger before."""
+    match point:
+        case None | Oldest():
+            return None
+        case Moment(at_ms):
+            return at_ms
+        case ClusterTime():
+            return point.seconds * 1000
+        case Lsn(value):
+            known = [each.position for each in entries if isinstance(each.position, LsnPosition)]
+            times = [position.at_ms for position in known if position.lsn <= value]
+            if times:
+                return max(times)
+    raise ConfigError(
+        f"{option} is no point that a table knows",
+        why="Rows have a time, but no place in the log.",
+        remedy=f"Give a time, such as {option} 3d or {option} 2026-03-01T12:00Z; single events by --id.",
+    )
+
+
+def from_table(assembly: Assembly, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
+    """Where to begin with the rows that the pipeline has published by now, and whether those are all."""
+    if isinstance(assembly.database, MongoOptions):
+        raise TypeError("a position of Postgres, and settings of MongoDB")
+
+    def again() -> Position | None:
+        news = read_news(assembly.kafka)
+        return None if news.announced.get("state") in ENDED else news.position
+
+    passed = passed_rows(assembly.database, stored, entries, again)
+    return replace(stored, table_read=TableRead(passed.snapshot)), passed.is_all
+
+
+def from_collections(stored: Position) -> Position:
+    """The same for collections: what was inserted behind the stored position is left out, the stream tells which."""
+    if not isinstance(stored, TokenPosition):
+        raise TypeError("a position of another kind")
+    return replace(stored, collection_read=CollectionRead())
+
+
+def is_reading_first(stored: Position) -> bool:
+    """Whether a pipeline there has not come to the stream yet."""
+    if isinstance(stored, LsnPosition):
+        return stored.creating or stored.table_read is not None
+    return isinstance(stored, TokenPosition) and stored.collection_read is not None

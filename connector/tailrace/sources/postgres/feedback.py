@@ -1,0 +1,74 @@
+"""What the server hears from us: how far we have read, and how far it may forget its log.
+
+It never hears of a position that is not stored in Kafka (I6); with a replay window, of one that is further back still.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tailrace.lsn_position import LsnPosition
+from tailrace.sources.postgres.holding import Holding
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.looks import Looks
+from tailrace.sources.postgres.wire import encode_status_update, postgres_micros
+
+
+class Feedback:
+    """Belongs to the source's thread; only `passed` may be asked from another."""
+
+    def __init__(
+        self,
+        slot: str,
+        start: LsnPosition,
+        *,
+        holding: Holding | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`warn` hears of a replay window that is given up."""
+        self._slot = slot
+        self._looks = Looks(slot)
+        self._holding = holding
+        self._warn = warn
+        self._gave_way = False
+        self._stored: LsnPosition | None = None
+        self.received = start.lsn
+        # With a window nothing is confirmed anew by a start.
+        self._confirmed = start.lsn if holding is None else holding.held
+
+    def look(self, control: Link) -> bool:
+        """Looks at the server from time to time; whether there is something to tell it now."""
+        if not self._looks.due():
+            return False
+        self._looks.take(control)
+        # The window may have to give way, whether anything is published or not.
+        return self._stored is not None and self.advance(self._stored)
+
+    def advance(self, stored: LsnPosition) -> bool:
+        """`stored` is stored in Kafka; whether there is something to tell the server now."""
+        self._stored = stored
+        self._looks.advance(stored.lsn)
+        before, confirmed = self._confirmed, stored.lsn
+        if self._holding is not None:
+            confirmed = self._holding.advance(stored, self._looks.room, time.time_ns() // 1_000_000)
+            self._tell_of_window(self._holding.gives_way(self._looks.room))
+        self._confirmed = max(before, confirmed)
+        return self._confirmed > before
+
+    def passed(self, lsn: int) -> str:
+        """A snapshot all of whose rows lie at or before `lsn`; "" if none is known."""
+        return self._looks.passed(lsn)
+
+    def update(self, *, reply: bool) -> bytes:
+        """The next message; `reply` asks the server for one, too."""
+        clock = postgres_micros(time.time_ns() // 1_000_000)
+        return encode_status_update(self.received, self._confirmed, self._confirmed, clock, reply=reply)
+
+    def _tell_of_window(self, gives_way: bool) -> None:
+        if gives_way and not self._gave_way:
+            self._warn(
+                f"the replay window is given up: the server drops the slot {self._slot} after "
+                f"{(self._looks.room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size)"
+            )
+        self._gave_way = gives_way

@@ -1,0 +1,62 @@
+"""Looks at the server beside the stream: which transactions had committed, where the log ended, what room is left.
+
+A look pairs a snapshot with a place in the log behind every commit that it shows. Once the pipeline's position is
+beyond that place, what the snapshot shows is known to be passed: the ledger notes it, and a recovery relies on it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tailrace.lsn import parse_lsn
+from tailrace.sources.postgres.holding import Room
+from tailrace.sources.postgres.link import Link
+
+EVERY_SECONDS = 5.0
+KEPT = 64
+"""Looks that wait for the position to pass them; of more, every second one is let go."""
+
+
+class Looks:
+    """Taken by the source's thread; `passed` may be asked from another."""
+
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
+        self._next = 0.0
+        self._waiting: tuple[tuple[int, str], ...] = ()
+        self._passed: tuple[int, str] = (0, "")
+        self.room = Room()
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def take(self, control: Link) -> None:
+        self._next = time.monotonic() + EVERY_SECONDS
+        # One statement: its snapshot is older than the end of the log that it then asks for. Where rows are put into
+        # the log, not how far that is written: a row may be seen before it is. A standby has no such place to tell.
+        rows = control.query(
+            "SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), s.safe_wal_size, "
+            "(SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') "
+            "FROM (SELECT NOT pg_is_in_recovery() AS writes) w "
+            "LEFT JOIN pg_replication_slots s ON s.slot_name = $1 WHERE w.writes",
+            [self._slot],
+        )
+        if not rows:
+            return
+        snapshot, end, left, limit_mb = rows[0]
+        limit = int(limit_mb or -1)
+        self.room = Room(limit << 20 if limit >= 0 else None, None if left is None else int(left))
+        waiting = (*self._waiting, (parse_lsn(str(end)), str(snapshot)))
+        self._waiting = waiting[::2] if len(waiting) > KEPT else waiting
+
+    def advance(self, lsn: int) -> None:
+        """The pipeline's stored position is at `lsn`."""
+        done = [look for look in self._waiting if look[0] <= lsn]
+        if done:
+            self._passed = done[-1]
+            self._waiting = self._waiting[len(done) :]
+
+    def passed(self, lsn: int) -> str:
+        """The last snapshot that lies wholly at or before `lsn`, as far as is known; "" if none."""
+        end, snapshot = self._passed
+        return snapshot if end <= lsn else ""

@@ -1,0 +1,116 @@
+"""Rows 10, 38 and 40 of the fault matrix for MongoDB, to their end: the gap is closed, nothing is published twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_users import Users, close_users, open_users
+from recovering import apply, plan, recover, right
+from tailrace import killpoint
+from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+
+
+@pytest.fixture(scope="module")
+def small_mongo() -> Iterator[MongoServer]:
+    """A server of our own, whose oplog is soon full."""
+    with MongoServer(oplog_mb=1, source=Source.LOCAL) as server:
+        yield server
+
+
+@pytest.fixture
+def own_users(small_mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    users = open_users(small_mongo, kafka, tmp_path)
+    yield users
+    close_users(users)
+
+
+def work(users: Users, transactions: int = 3) -> None:
+    for _ in range(transactions):
+        users.writers[0].transaction(3, rollback=False)
+
+
+def ran_before(users: Users) -> None:
+    connector = users.start()
+    users.writer()
+    work(users)
+    assert not users.caught_up().missing
+    assert connector.stop() == 0
+
+
+def goes_on(users: Users) -> None:
+    connector = users.start()
+    work(users, 1)
+    right(users)
+    assert connector.stop() == 0
+
+
+def roll_over(users: Users) -> None:
+    """Fills the oplog with other things until its first entry is another one."""
+    with users.client() as client:
+        oplog = client.local["oplog.rs"]
+        newest = oplog.find_one(sort=[("$natural", -1)])
+        assert newest is not None
+
+        def rolled() -> bool:
+            client[users.database].filler.insert_many([{"x": "y" * 50_000} for _ in range(20)])
+            oldest = oplog.find_one(sort=[("$natural", 1)])
+            return bool(oldest and oldest["ts"] > newest["ts"])
+
+        wait_until(rolled, 60, what="the oplog to roll over")
+
+
+def test_the_oplog_has_rolled_over(own_users: Users) -> None:
+    """Row 38, killed at each step; documents that were updated since count as what they are."""
+    users = own_users
+    users.configure(limits={"batch_records": 5})
+    ran_before(users)
+    before = len(users.writers[0].ledger)
+    work(users, 5)
+    with users.client() as client:
+        client[users.database].outbox.update_many({}, {"$set": {"status": "seen"}})
+    roll_over(users)
+    told = plan(users)
+    assert told["case"]["code"] == "HistoryLost", told
+    assert (told["missed"], told["undecided"]) == (len(users.writers[0].ledger) - before, 0), told
+    for point in (killpoint.SLOT_CREATED, f"{killpoint.AFTER_PRODUCE}:2", f"{killpoint.AFTER_COMMIT}:2"):
+        killed = recover(users, "apply", "--yes", kill=point)
+        assert killed.returncode == -9, (point, killed.stderr)
+    users.start("--adopt", wait=False).failed("RecoveryUnfinished")
+    apply(users)
+    goes_on(users)
+
+
+def test_dropped_or_forgotten(users: Users) -> None:
+    """Row 40: dropped and made anew, with what came since. Row 10: the offsets topic is gone, with all that was known.
+    The last time by itself.
+    """
+    topic = f"{users.name}.offsets"
+    users.configure(kafka={"offsets_topic": topic}, source={"start": "beginning"})
+    ran_before(users)
+    with users.client() as client:
+        client[users.database].outbox.drop()
+    work(users)
+    assert plan(users)["case"]["code"] == "WrongLog"
+    assert apply(users)["published"] > 0
+    right(users)
+    work(users)
+    admin = users.kafka.admin()
+    for each in admin.delete_topics([topic, f"{topic}-ledger"]).values():
+        each.result(20)
+    gone = {topic, f"{topic}-ledger"}
+    wait_until(lambda: gone.isdisjoint(admin.list_topics(timeout=10).topics), what="the topics to go")
+    assert plan(users)["case"]["code"] == "PositionForgotten"
+    apply(users)
+    right(users)
+    users.configure(source={"on_log_loss": "recover"})
+    with users.client() as client:
+        client[users.database].outbox.drop()
+    work(users)
+    connector = users.start()
+    assert '"recovered"' in connector.log
+    work(users, 1)
+    right(users)
+    assert connector.stop() == 0

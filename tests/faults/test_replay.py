@@ -1,0 +1,264 @@
+"""Replays on real servers: each selected event exactly once more, marked, whatever kills the command meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Message
+
+from fix_command import Tailrace, Told
+from fix_service import Service
+from fix_shop import Shop
+from fix_users import Users
+from tailrace import killpoint
+from tailrace.cli import main
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+KILLS = (
+    killpoint.BEFORE_PRODUCE,
+    f"{killpoint.AFTER_PRODUCE}:2",
+    killpoint.AFTER_COMMIT,
+)
+
+
+def killed(planned: Told, at: str) -> None:
+    """An apply as a process of its own, which ends there."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tailrace", "replay", "apply", planned["file"]],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
+
+
+def records(service: Service, suffix: str = "") -> list[Message]:
+    return read_all(service.kafka.bootstrap, [service.topic + suffix])
+
+
+def firsts(service: Service) -> dict[str, Message]:
+    return {header(each, "id"): each for each in records(service) if not header(each, "tailrace.replay")}
+
+
+def again(service: Service, planned: Told, suffix: str = "") -> list[str]:
+    """The ids of what this replay published."""
+    found = [each for each in records(service, suffix) if header(each, "tailrace.replay") == planned["id"]]
+    return sorted(header(each, "id") for each in found)
+
+
+def arrived(service: Service, *events: str) -> None:
+    wait_until(lambda: firsts(service).keys() >= set(events), 60, what="the records")
+
+
+def places(service: Service) -> dict[str, set[str]]:
+    """The positions that an event's records name: one, if a replay names the original."""
+    found: dict[str, set[str]] = {}
+    for each in records(service):
+        found.setdefault(header(each, "id"), set()).add(header(each, "position"))
+    return found
+
+
+def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(source={"replay_window": "1 h"}, limits={"batch_records": 4})
+    connector = shop.start()
+    placed = [shop.insert(VALID, key=f"k{number % 3}") for number in range(14)]
+    changed = [shop.insert(VALID, kind="OrderChanged", key="c") for _ in range(3)]
+    arrived(shop, *placed, *changed)
+    planned = tailrace("replay", "plan", shop.file, "--from", "oldest", "--type", "OrderP*")
+    figures = planned["figures"]
+    assert planned["source"] == "log"
+    assert (figures["events"], figures["rows"], figures["passes"]) == (14, 17, 14)
+    assert (figures["by_type"], figures["by_topic"]) == ({"OrderPlaced": 14}, {shop.topic: 14})
+    assert not again(shop, planned)
+    later = shop.insert(VALID)
+    for kill in KILLS:
+        killed(planned, kill)
+    # Other events may be chosen from the same log meanwhile, and one by one.
+    single = tailrace("replay", "plan", shop.file, "--from", f"event:{placed[4]}", "--id", placed[6])
+    assert tailrace("replay", "apply", single["file"])["published"] == 1
+    told = tailrace("replay", "apply", planned["file"])
+    assert told["continued"]
+    assert 0 < told["published"] < 14
+    assert again(shop, planned) == sorted(placed)
+    assert again(shop, single) == [placed[6]]
+    assert tailrace("replay", "apply", planned["file"])["published"] == 0
+    assert again(shop, planned) == sorted(placed)
+    arrived(shop, later)
+    assert all(len(each) == 1 for each in places(shop).values())
+    assert connector.running
+    told = tailrace("verify", shop.file)
+    assert told["clean"]
+    assert told["published_again"] == 15
+
+
+def test_from_the_table_and_into_a_shadow(shop: Shop, tailrace: Tailrace, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.configure(on_invalid="park")
+    shop.start()
+    old = [shop.insert(VALID, key="old") for _ in range(3)]
+    shop.execute("UPDATE outbox SET created_at = now() - interval '3 days'")
+    new = [shop.insert(VALID, key="new", kind="OrderChanged") for _ in range(2)]
+    arrived(shop, *old, *new)
+    # Without a window the log has nothing to give; the table has.
+    planned = tailrace("replay", "plan", shop.file, "--from", "4d", "--to", "2d")
+    assert planned["source"] == "table"
+    assert planned["figures"]["by_type"] == {"OrderPlaced": 3}
+    killed(planned, killpoint.TABLE_ROWS_READ)
+    killed(planned, killpoint.AFTER_COMMIT)
+    tailrace("replay", "apply", planned["file"])
+    assert again(shop, planned) == sorted(old)
+    assert all(len(each) == 1 for each in places(shop).values())
+    by_id = tailrace("replay", "plan", shop.file, "--id", new[1])
+    tailrace("replay", "apply", by_id["file"])
+    assert again(shop, by_id) == [new[1]]
+    # What was let through once fails today: it becomes a letter of the replay, beside its old record.
+    schema = shop.folder / "schemas" / "OrderChanged" / "1.json"
+    kept = schema.read_text()
+    schema.write_text(json.dumps({"type": "object", "required": ["other"]}))
+    failing = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table", "--key", "new")
+    assert failing["figures"]["fails"] == {"schema_validation_failed": 2}
+    told = tailrace("replay", "apply", failing["file"])
+    assert (told["published"], told["dead_letters"]) == (0, 2)
+    letters = read_all(shop.kafka.bootstrap, [shop.letters])
+    assert [header(each, "tailrace.replay") for each in letters] == [failing["id"]] * 2
+    # The same into shadow topics: nothing of it is on the real ones, and the difference is told.
+    shadow = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table", "--shadow", ".strict")
+    before = len(records(shop)), len(read_all(shop.kafka.bootstrap, [shop.letters]))
+    told = tailrace("replay", "apply", shadow["file"])
+    assert (told["published"], told["dead_letters"]) == (3, 2)
+    assert (len(records(shop)), len(read_all(shop.kafka.bootstrap, [shop.letters]))) == before
+    assert again(shop, shadow, ".strict") == sorted(old)
+    assert {each.partition() for each in records(shop, ".strict")} == {firsts(shop)[old[0]].partition()}
+    told = tailrace("replay", "diff", shadow["file"], code=1)
+    assert (told["same"], told["set_aside"], told["events"]) == (3, 2, 5)
+    assert {each["id"] for each in told["examples"]["set_aside"]} == set(new)
+    schema.write_text(kept)
+    assert tailrace("verify", shop.file)["clean"]
+    # Behind a parked key nothing may overtake.
+    shop.insert(INVALID, key="new")
+    wait_until(lambda: len(shop.dead_lettered()) == 3, 60, what="the letter in front")
+    everything = ("replay", "plan", shop.file, "--from", "oldest", "--from-table")
+    assert "parked" in tailrace(*everything, code=2)["what"]
+    assert "exists already" in tailrace(*everything, "--shadow", ".strict", code=2)["what"]
+    with pytest.raises(SystemExit):
+        main([*map(str, everything), "--shadow", ".free"])
+    text = capsys.readouterr().out
+    assert "5 pass today, 1 fail" in text
+    assert "shadow topics ending in .free" in text
+
+
+def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
+    users.configure(limits={"batch_records": 2})
+    connector = users.start()
+    events = [users.insert(f"u{number % 2}", number + 1) for number in range(7)]
+    arrived(users, *events)
+    begin = header(firsts(users)[events[1]], "position").partition(":")[0]
+    planned = tailrace("replay", "plan", users.file, "--from", begin, "--key", "u1")
+    assert planned["source"] == "log"
+    assert planned["figures"]["events"] == 3
+    later = users.insert("u1", 8)
+    killed(planned, killpoint.AFTER_COMMIT)
+    tailrace("replay", "apply", planned["file"])
+    assert again(users, planned) == sorted(events[1::2])
+    arrived(users, later)
+    # The collection, in which nothing of later is the plan's to publish.
+    from_table = tailrace("replay", "plan", users.file, "--from", "1h", "--from-table")
+    assert (from_table["source"], from_table["figures"]["events"]) == ("table", 8)
+    last = users.insert("u0", 9)
+    arrived(users, last)
+    killed(from_table, killpoint.AFTER_COMMIT)
+    tailrace("replay", "apply", from_table["file"])
+    assert again(users, from_table) == sorted([*events, later])
+    assert all(len(each) == 1 for each in places(users).values())
+    assert connector.running
+    shadow = tailrace("replay", "plan", users.file, "--from", begin, "--shadow", ".shadow")
+    tailrace("replay", "apply", shadow["file"])
+    told = tailrace("replay", "diff", shadow["file"])
+    assert (told["same"], told["events"]) == (8, 8)
+    told = tailrace("verify", users.file)
+    assert (told["clean"], told["published_again"]) == (True, 11)
+
+
+def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
+    def refused(*arguments: object, code: int = 2) -> str:
+        told = tailrace("replay", *arguments, code=code)
+        assert told["remedy"], told
+        return str(told["what"])
+
+    plan = ("plan", shop.file)
+    assert "never started" in refused(*plan, "--from", "oldest")
+    shop.configure(source={"replay_window": "1 h"})
+    connector = shop.start()
+    events = [shop.insert(VALID, key="k") for _ in range(3)]
+    arrived(shop, *events)
+    assert "names no point" in refused(*plan, "--from", "soonish")
+    assert "in the future" in refused(*plan, "--from", "FFFF/0")
+    assert "in the future" in refused(*plan, "--from", "2999-01-01")
+    assert "not before" in refused(*plan, "--from", "1h", "--to", "2h")
+    assert "no point in the log" in refused(*plan, "--from", "1773403200.7")
+    assert "--from is missing" in refused(*plan)
+    assert "not in the table: nobody" in refused(*plan, "--id", "nobody", "--id", events[0])
+    assert "nothing to choose" in refused(*plan, "--from", "oldest", "--in-place", "--type", "OrderPlaced")
+    assert "cannot end a topic's name" in refused(*plan, "--from", "oldest", "--shadow", " x")
+    assert not list(shop.folder.glob("*.replay-*"))
+    planned = tailrace("replay", "plan", shop.file, "--from", f"event:{events[1]}", "--in-place")
+    assert planned["figures"]["events"] == 2
+    file = shop.folder / planned["file"]
+    assert "is RUNNING" in refused("apply", file)
+    assert connector.stop() == 0
+    other = shop.folder / "other.yaml"
+    other.write_text(json.dumps({**shop.settings, "pipeline": "other"}))
+    assert "of the pipeline" in refused("apply", file, "--settings", other)
+    beside = tailrace("replay", "plan", shop.file, "--from", "oldest")
+    edited = shop.folder / "edited.json"
+    edited.write_text((shop.folder / beside["file"]).read_text().replace('"same"', '"shadow"'))
+    assert "was changed" in refused("apply", edited)
+    assert "cannot be read" in refused("apply", shop.folder / "none.json")
+    edited.write_text("{")
+    assert "no JSON" in refused("apply", edited)
+    assert "has no shadow" in refused("diff", shop.folder / beside["file"])
+    elsewhere = {**shop.settings, "source": {**shop.settings["source"], "postgres": shop.postgres.dsn("postgres")}}
+    other.write_text(json.dumps(elsewhere))
+    assert "belongs to database" in refused("apply", shop.folder / beside["file"], "--settings", other, code=3)
+    assert len(records(shop)) == 3
+    # What the pipeline has not published yet is no replay's to publish.
+    ahead = shop.insert(VALID)
+    lagging = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table")
+    assert lagging["figures"]["events"] <= 3
+    assert any("has not caught up" in note for note in lagging["notes"])
+    assert f"not in the table: {ahead}" in refused(*plan, "--id", ahead)
+    assert tailrace("replay", "apply", file)["done"]
+    assert tailrace("replay", "apply", file)["done"]
+    shop.start()
+    wait_until(lambda: again(shop, planned) == sorted(events[1:]), 60, what="what comes again")
+    assert tailrace("verify", shop.file)["clean"]
+
+
+def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace) -> None:
+    """The pipeline stands inside it: a replay ends at that very row, whatever else its reader has seen."""
+    shop.configure(source={"replay_window": "1 GiB"}, limits={"batch_records": 200})
+    connector = shop.start()
+    arrived(shop, shop.insert(VALID))
+    connector.kill()
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', %s FROM generate_series(1, 3500)",
+        VALID,
+    )
+    shop.start(kill=f"{killpoint.AFTER_COMMIT}:2").ended()
+    stored = shop.positions()[-1]
+    assert stored.cut is not None
+    published = sorted(firsts(shop))
+    assert stored.cut.rows < len(published) + 1 < 3500
+    planned = tailrace("replay", "plan", shop.file, "--from", "oldest")
+    assert planned["figures"]["events"] == len(published)
+    assert tailrace("replay", "apply", planned["file"])["published"] == len(published)
+    assert again(shop, planned) == published
+    shop.start()
+    wait_until(lambda: len(firsts(shop)) == 3501, 120, what="the rest of it")
+    assert tailrace("verify", shop.file)["clean"]

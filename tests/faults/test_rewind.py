@@ -1,0 +1,223 @@
+"""A pipeline set back: inside the window everything since then comes again, marked as such, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+from fix_command import Tailrace
+from fix_parking import ask, board, good, in_front
+from fix_service import Service
+from fix_shop import Shop
+from fix_users import Users
+from tailrace.config.load import load_pipeline
+from tailrace.kafka import ledger
+from tailrace.lsn import format_lsn
+from tailrace.lsn_position import LsnPosition
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+from tailrace.worker.assembly import kafka_options
+
+
+def again(service: Service) -> tuple[Counter[str], Counter[str]]:
+    """How often each event is there for the first time, and how often as a replay."""
+    found: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for message in read_all(service.kafka.bootstrap, [service.topic]):
+        found[bool(header(message, "tailrace.replay"))][header(message, "id")] += 1
+    return found
+
+
+def entries(service: Service) -> list[ledger.Entry]:
+    return ledger.read(kafka_options(load_pipeline(service.file)))
+
+
+def write(service: Service, number: int) -> list[str]:
+    """Transactions whose events are published by the time this returns; the ids, in order."""
+    writer = service.writers[0] if service.writers else service.writer()
+    known = {entry.id for entry in writer.ledger}
+    for _ in range(number):
+        writer.transaction(rollback=False)
+    assert not service.caught_up().missing
+    return [entry.id for entry in writer.ledger if entry.id not in known]
+
+
+def noted(service: Service) -> ledger.Entry:
+    """Waits until the ledger has the position that is stored."""
+
+    def found() -> ledger.Entry | None:
+        at = service.positions()[-1].progress
+        return next((entry for entry in entries(service) if entry.position.progress >= at), None)
+
+    return wait_until(found, 60, what="an entry of the ledger")
+
+
+def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(source={"replay_window": "1 GiB"})
+    file = str(shop.file)
+    running = shop.start()
+    first = write(shop, 3)
+    entry = noted(shop)
+    later = write(shop, 4)
+    assert entry.offsets[shop.topic]
+    assert sum(entry.offsets[shop.topic].values()) > 0
+    assert entry.passed.count(":") == 2, "a snapshot that lies before the position is known"
+    refused = tailrace("position", "reset", file, "--to", str(entry.position), "--yes", code=2)
+    assert "RUNNING" in refused["what"]
+    assert running.stop() == 0
+    before = shop.positions()[-1]
+    assert (shop.confirmed_lsn() or 0) < before.lsn, "nothing is held back: nothing is tested here"
+
+    # What is refused changes nothing.
+    for point, code, word in [
+        ("soon", 2, "names no point"),
+        ("1773403200.7", 2, "no point in the log of this database"),
+        ("FFFF/0", 2, "future"),
+        (format_lsn(8), 2, "no longer reaches"),
+        ("event:nobody", 2, "no record"),
+        ("10 w", 2, "not known"),
+    ]:
+        assert word in tailrace("position", "reset", file, "--to", point, "--yes", code=code)["what"], point
+    assert shop.positions()[-1] == before
+
+    told = tailrace("position", "show", file, "--at", f"event:{later[0]}")
+    done = tailrace("position", "reset", file, "--to", f"event:{later[0]}", "--yes")
+    assert done["position"] == {"position": told["position"], "at_ms": told["at_ms"]}
+    restarted = shop.start()
+    wait_until(lambda: not set(later) - again(shop)[1].keys(), 60, what="everything since then to come again")
+    once, twice = again(shop)
+    assert twice == Counter(later), restarted.log
+    newer = write(shop, 2)
+    assert again(shop)[1] == twice, "what comes for the first time is not marked"
+    assert set(once) >= {*first, *later}
+    assert set(again(shop)[0]) >= set(newer)
+    verdict = tailrace("verify", file)
+    assert verdict["clean"]
+    assert verdict["published_again"] == len(later)
+    assert restarted.stop() == 0
+
+
+def test_a_reset_that_is_killed_is_done_or_not(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(source={"replay_window": "1 GiB"})
+    shop.start()
+    events = write(shop, 3)
+    shop.connectors[-1].stop()
+    before = shop.positions()[-1]
+    command = [
+        sys.executable,
+        "-m",
+        "tailrace",
+        "position",
+        "reset",
+        str(shop.file),
+        "--to",
+        f"event:{events[0]}",
+        "--yes",
+    ]
+    for point, changes in (("after-produce", False), ("after-commit", True)):
+        killed = subprocess.run(command, env={"TAILRACE_KILL": point, "PATH": ""}, capture_output=True, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed
+        assert (shop.positions()[-1] != before) == changes
+    shop.start()
+    wait_until(lambda: not set(events) - again(shop)[1].keys(), 60, what="everything since then to come again")
+    assert again(shop) == (Counter(events), Counter(events))
+    assert tailrace("verify", str(shop.file))["clean"]
+
+
+def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
+    file = str(users.file)
+    users.start()
+    first = write(users, 3)
+    noted(users)
+    later = write(users, 3)
+    users.connectors[-1].stop()
+    shown = tailrace("position", "show", file)
+    assert shown["offsets"][users.topic]
+    assert shown["oldest"] is not None
+    for point, word in [("0/16B3748", "no point in the log of this database"), ("2000000000.1", "future")]:
+        assert word in tailrace("position", "reset", file, "--to", point, "--yes", code=2)["what"], point
+    tailrace("position", "reset", file, "--to", f"event:{later[0]}", "--yes")
+    users.start()
+    wait_until(lambda: not set(later) - again(users)[1].keys(), 60, what="everything since then to come again")
+    assert again(users) == (Counter([*first, *later]), Counter(later))
+    assert tailrace("verify", file)["clean"]
+
+
+def test_an_idle_outbox_moves_its_slot_behind_a_window(shop: Shop) -> None:
+    """I8: the log of others is let go of, a window behind."""
+    shop.configure(source={"replay_window": "64 KiB"})
+    shop.start()
+    held = shop.confirmed_lsn() or 0
+    shop.execute("CREATE TABLE noise (text text)")
+    shop.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 2000)")
+    wait_until(lambda: (shop.confirmed_lsn() or 0) > held + 1_000_000, 60, what="the slot to follow")
+    assert isinstance(shop.positions()[-1], LsnPosition)
+    assert shop.positions()[-1].lsn - (shop.confirmed_lsn() or 0) >= 64 * 1024
+
+
+def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
+    """One that refuses our entries: said once, and events flow."""
+    offsets = f"{shop.name}-offsets"
+    make_topic(f"{offsets}-ledger", max_message_bytes="100")
+    shop.configure(kafka={"offsets_topic": offsets})
+    connector = shop.start()
+    shop.writer().transaction(rollback=False)
+    connector.says('"ledger"')
+    shop.writers[0].transaction(rollback=False)
+    wait_until(lambda: len(shop.published()) + len(shop.dead_lettered()) >= 2, 60, what="the events")
+    assert connector.running
+
+
+def test_events_that_wait_meanwhile_are_marked_when_they_come(parking: Shop, tailrace: Tailrace) -> None:
+    """Parked on a stretch that comes again, released long after it, by another start."""
+    parking.configure(source={"replay_window": "1 GiB"})
+    parking.start()
+    events = [parking.insert(good(number), key="a") for number in range(1, 5)]
+    wait_until(lambda: set(again(parking)[0]) >= set(events), 60, what="the records")
+    assert parking.connectors[-1].stop() == 0
+    tailrace("position", "reset", parking.file, "--to", f"event:{events[0]}", "--yes")
+    file = parking.folder / "schemas" / "OrderPlaced" / "1.json"
+    lenient = file.read_text()
+    file.write_text(lenient.replace('"minimum": 1', '"minimum": 2'))
+    parking.start()
+    wait_until(lambda: len(in_front(parking)) == 1, 60, what="the first of them to be parked")
+    other = parking.insert(good(9), key="b")
+    wait_until(lambda: other in again(parking)[0], 60, what="an event behind that stretch")
+    assert parking.connectors[-1].stop() == 0
+    refused = tailrace("position", "reset", parking.file, "--to", "oldest", "--yes", code=2)
+    assert "parked" in refused["what"]
+    file.write_text(lenient)
+    ask(parking, in_front(parking)[0], "discard")
+    parking.start()
+    wait_until(lambda: not board(parking).keys, 60, what="the release")
+    assert again(parking) == (Counter([*events, other]), Counter(events[1:]))
+    assert tailrace("verify", parking.file)["clean"]
+
+
+def test_in_place_by_plan_once_and_whole_without_transactions_too(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(source={"replay_window": "1 GiB"}, kafka={"delivery": "at_least_once"})
+    shop.start()
+    events = write(shop, 3)
+    assert shop.connectors[-1].stop() == 0
+    planned = tailrace("replay", "plan", shop.file, "--from", f"event:{events[0]}", "--in-place")
+    before = shop.positions()[-1]
+    command = [sys.executable, "-m", "tailrace", "replay", "apply", planned["file"]]
+    environ = {**os.environ, "TAILRACE_KILL": "after-produce"}
+    killed = subprocess.run(command, env=environ, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed
+    assert shop.positions()[-1] == before
+    assert tailrace("replay", "apply", planned["file"])["from"]
+    moved = shop.positions()[-1]
+    assert moved.progress < before.progress
+    shop.start()
+    wait_until(lambda: not set(events) - again(shop)[1].keys(), 60, what="everything since then to come again")
+    wait_until(lambda: shop.positions()[-1].progress >= before.progress, 60, what="the pipeline to be back")
+    assert shop.connectors[-1].stop() == 0
+    # Another reset meanwhile does not make the plan a new one.
+    tailrace("position", "reset", shop.file, "--to", f"event:{events[-1]}", "--yes")
+    at = shop.positions()[-1]
+    assert tailrace("replay", "apply", planned["file"])["published"] == 0
+    assert shop.positions()[-1] == at

@@ -1,0 +1,119 @@
+"""The file of a plan: what is written is read, and what was changed is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.event import OutboxEvent, Row
+from tailrace.kafka.client import KafkaOptions
+from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.replay.applying import is_done, replay_options
+from tailrace.replay.figures import EXAMPLES, Figures
+from tailrace.replay.plan import Plan, new_id, read_plan
+from tailrace.replay.selection import Selection
+
+LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
+END = LsnPosition(LOG, 900, 5)
+FIGURES = Figures(3, Counter(A=2, B=1), Counter({"shop.orders": 3}), Counter(poison_message=1), [], 10, 20, 7, 0.5)
+
+
+def plan(**changes: Any) -> Plan:
+    made = Plan(
+        id="k7xq2m",
+        pipeline="orders",
+        settings="orders.yaml",
+        made_ms=1_773_403_200_123,
+        origin="table",
+        target="shadow",
+        suffix=".shadow",
+        given=("24h", ""),
+        start=LsnPosition(LOG, 900, 5, table_read=TableRead("7:7:")),
+        end=END,
+        selection=Selection(types=("A",), since_ms=3),
+        figures=FIGURES,
+        notes=("a note",),
+        consumers=({"projection": "summary"},),
+    )
+    return replace(made, **changes)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    plan().write(file)
+    assert read_plan(file) == plan()
+    assert json.loads(file.read_text())["figures"]["passes"] == 2
+
+
+def test_no_plan_is_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    plan().write(file)
+    with pytest.raises(ConfigError, match="exists already"):
+        plan(id="other").write(file)
+    assert read_plan(file).id == "k7xq2m"
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plan().write(tmp_path / "none" / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda told: told | {"target": "same"}, "was changed"),
+        (lambda told: told | {"selection": {**told["selection"], "types": []}}, "was changed"),
+        (lambda told: told | {"format": 2}, "format 2"),
+        (lambda told: {name: value for name, value in told.items() if name != "digest"}, "missing"),
+        (lambda told: ["a plan"], "missing"),
+    ],
+)
+def test_what_was_changed_is_refused(tmp_path: Path, change: Any, why: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(change(plan().to_json())))
+    with pytest.raises(ConfigError, match=why) as caught:
+        read_plan(file)
+    assert "tailrace replay plan" in caught.value.remedy
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_plan(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("orders.yaml")
+    with pytest.raises(ConfigError, match="no JSON"):
+        read_plan(tmp_path / "text.json")
+
+
+def test_done_is_a_stored_place_at_the_end() -> None:
+    assert not is_done(plan(), None)
+    assert not is_done(plan(), plan().start)
+    assert is_done(plan(), END)
+
+
+def test_a_replay_has_a_transactional_id_of_its_own() -> None:
+    options = replay_options(KafkaOptions("kafka:9092", "orders", exactly_once=False, dead_letter_topic="dead"), plan())
+    assert options.pipeline == "orders.replay-k7xq2m"
+    assert options.exactly_once
+    assert options.dead_letter_topic == "dead.shadow"
+    assert len({new_id() for _ in range(100)}) == 100
+
+
+def test_figures_count_what_would_become_of_each() -> None:
+    figures = Figures()
+    event = OutboxEvent("e", "A", "order", None, b"secret", None, "0/1:1", 5, [])
+    for number in range(EXAMPLES + 2):
+        failure = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.total is not a number: secret")
+        figures.note(Row((), (), f"0/1:{number}", 30 - number), event, "shop.orders", failure)
+    figures.note(Row((), (), "0/2:1", 40), None, None, Rejected(Reason.POISON_MESSAGE, "no id"))
+    figures.note(Row((), (), "0/3:1", 35), event, "shop.orders", None)
+    told = figures.to_json()
+    assert (told["events"], told["passes"]) == (EXAMPLES + 4, 1)
+    assert told["fails"] == {"schema_validation_failed": EXAMPLES + 2, "poison_message": 1}
+    assert told["by_type"] == {"A": EXAMPLES + 3, "(unreadable)": 1}
+    assert told["by_topic"] == {"shop.orders": EXAMPLES + 3, "(nowhere)": 1}
+    assert (told["first_ms"], told["last_ms"]) == (30 - EXAMPLES - 1, 40)
+    assert len(told["examples"]) == EXAMPLES + 1
+    assert "secret" not in json.dumps(told)

@@ -1,0 +1,144 @@
+"""Which events a replay is about, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.errors import Reason, Rejected
+from tailrace.event import Chunk, OutboxEvent, Route, Row
+from tailrace.lsn_position import Cut, LogIdentity, LsnPosition
+from tailrace.position import Position
+from tailrace.replay.selected import Selected
+from tailrace.replay.selection import Selection, chooser
+
+LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
+
+
+def at(lsn: int, cut: Cut | None = None) -> LsnPosition:
+    return LsnPosition(LOG, lsn, 0, cut)
+
+
+def row(lsn: int, number: int = 1, *, committed_ms: int = 50, value: bytes = b"OrderPlaced") -> Row:
+    return Row((), (value,), f"0/{lsn:X}:{number}", committed_ms)
+
+
+class Layout:
+    """A row's one value is its type and its id; an empty one cannot be read."""
+
+    def read(self, row: Row) -> OutboxEvent:
+        kind = (row.values[0] or b"").decode()
+        if not kind:
+            raise Rejected(Reason.POISON_MESSAGE, "no type")
+        return OutboxEvent(f"id-{kind}", kind, "order", b"key-7", None, None, row.place, row.committed_ms, [])
+
+
+def route(event: OutboxEvent) -> Route:
+    if event.type == "Lost":
+        raise Rejected(Reason.PERMANENT_FAILURE, "no rule takes it")
+    return Route("shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("selection", "wanted"),
+    [
+        (Selection(), True),
+        (Selection(types=("Order*",)), True),
+        (Selection(types=("order*", "Paid")), False),
+        (Selection(types=("Paid", "OrderPlaced"), keys=("key-?",)), True),
+        (Selection(keys=("key",)), False),
+        (Selection(topics=("shop.*",)), True),
+        (Selection(topics=("stock",)), False),
+        (Selection(ids=("id-OrderPlaced", "other")), True),
+        (Selection(ids=("id-Order*",)), False),
+        (Selection(since_ms=50, until_ms=51), True),
+        (Selection(since_ms=51), False),
+        (Selection(until_ms=50), False),
+        (Selection(types=("OrderPlaced",), until_ms=50), False),
+    ],
+)
+def test_each_condition_must_hold(selection: Selection, wanted: bool) -> None:
+    assert chooser(selection, Layout(), route)(row(0x10)) is wanted
+
+
+def test_what_cannot_be_read_or_goes_nowhere_is_wanted_only_with_all() -> None:
+    unreadable, lost = row(0x10, value=b""), row(0x10, value=b"Lost")
+    assert chooser(Selection(), Layout(), route)(unreadable)
+    assert not chooser(Selection(types=("*",)), Layout(), route)(unreadable)
+    assert chooser(Selection(types=("L*",)), Layout(), route)(lost)
+    assert not chooser(Selection(topics=("?*",)), Layout(), route)(lost)
+
+
+def test_a_selection_survives_its_file() -> None:
+    selection = Selection(("A",), ("k*",), (), ("1", "2"), 5, None)
+    assert Selection.from_json(selection.to_json()) == selection
+
+
+class Log:
+    """Chunks as a source would bring them."""
+
+    def __init__(self, *chunks: Chunk) -> None:
+        self._chunks = list(chunks)
+        self.opened_at: Position | None = None
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        assert stored is not None
+        self.opened_at = stored
+        return stored
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        return self._chunks.pop(0)
+
+    def settle(self) -> None: ...
+    def confirm(self, position: Position) -> None: ...
+    def keep_alive(self) -> None: ...
+    def passed(self, position: Position) -> str:
+        return ""
+
+    def close(self) -> None: ...
+
+
+def test_it_ends_where_it_is_to_end() -> None:
+    rows = [row(0x10), row(0x20, 1), row(0x20, 2), row(0x30)]
+    source = Selected(Log(Chunk(rows, at(0x38), more=True, size=99)), at(0x8), at(0x28), lambda _: True)
+    assert source.open(None, lambda _: None) == at(0x8)
+    chunk = source.read(10, 1000, 0)
+    assert chunk.rows == rows[:3]
+    assert (chunk.position, chunk.more) == (at(0x28), False)
+    assert source.over
+    # From here on it says nothing but its end, to be stored soon.
+    assert source.read(10, 1000, 0) == Chunk([], at(0x28), more=False, urgent=True)
+
+
+def test_it_may_end_inside_of_a_transaction() -> None:
+    end = at(0x18, Cut(0x20, 1))
+    source = Selected(Log(Chunk([row(0x20, 1), row(0x20, 2)], at(0x28), more=True)), at(0x8), end, lambda _: True)
+    source.open(None, lambda _: None)
+    assert [each.place for each in source.read(10, 1000, 0).rows] == ["0/20:1"]
+
+
+def test_it_goes_on_where_it_was_and_ends_at_once_if_it_was_there() -> None:
+    log = Log(Chunk([row(0x20)], at(0x22), more=False))
+    source = Selected(log, at(0x8), at(0x28), lambda _: True)
+    source.open(at(0x18), lambda _: None)
+    assert log.opened_at == at(0x18)
+    assert not source.over
+    source = Selected(Log(), at(0x8), at(0x28), lambda _: True)
+    source.open(at(0x28), lambda _: None)
+    assert source.over
+
+
+def test_only_what_is_wanted_comes_under_its_name() -> None:
+    rows = [row(0x10, value=b"12345"), row(0x18, value=b"no")]
+    source = Selected(
+        Log(Chunk(rows, at(0x20), more=True, size=99)),
+        at(0x8),
+        at(0x28),
+        lambda row: row.values != (b"no",),
+        lambda row: row._replace(place="named"),
+    )
+    source.open(None, lambda _: None)
+    chunk = source.read(10, 1000, 0)
+    assert chunk == Chunk([rows[0]._replace(place="named")], at(0x20), more=True, size=5)
+    assert source.looked_at == 2
