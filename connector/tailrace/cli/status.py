@@ -13,6 +13,7 @@ from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
 from tailrace.worker.findings import human_bytes, human_seconds
 from tailrace.worker.health import RUNNING, Health, ago, look
+from tailrace.worker.health_postgres import NOISE_BYTES
 
 REFRESH_SECONDS = 2.0
 _CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1b[0m"
@@ -113,7 +114,10 @@ def _slot_lines(health: Health) -> list[tuple[str, str]]:
         use = f"INVALIDATED ({slot['invalidation'] or 'wal_removed'})"
     room = slot["safe_bytes"]
     left = "no bound on what it may keep" if room is None else f"lost after {human_bytes(room)} more"
-    return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{human_bytes(slot['retained_bytes'])}; {left}")]
+    kept = human_bytes(slot["retained_bytes"])
+    if slot["held_bytes"] > NOISE_BYTES:
+        kept += f", {human_bytes(slot['held_bytes'])} of it published: for replays"
+    return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{kept}; {left}")]
 
 
 def _oplog_lines(health: Health) -> list[tuple[str, str]]:

@@ -25,6 +25,8 @@ from tailrace.worker.assembly import Assembly
 from tailrace.worker.health import NEVER_STARTED, NOT_RUNNING, look
 
 STOPPED = (NOT_RUNNING, "STOPPED", "FAILED")
+SILENT_SECONDS = 300.0
+"""After which one that announced RETRYING is taken for killed; if it is not, it is fenced and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ def require_stopped(assembly: Assembly) -> None:
             f"the pipeline {health.pipeline} has no stored position: it was never started",
             remedy="Start it; `source.start` says from where.",
         )
-    if health.state not in STOPPED:
+    # One that tries again says so at each attempt, which are a minute apart at most.
+    last_ms = int(health.announced.get("at_ms", 0))
+    silent = health.state == "RETRYING" and time.time() - last_ms / 1000 > SILENT_SECONDS
+    if health.state not in STOPPED and not silent:
         raise ConfigError(
             f"the pipeline {health.pipeline} is {health.state}{f': {health.detail}' if health.detail else ''}",
             why="A position is set back while nobody moves it forward.",

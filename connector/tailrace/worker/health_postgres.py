@@ -58,6 +58,8 @@ def interpret(seen: Seen, position: Position | None) -> Server:
     if stored is not None and not stored.creating:
         behind = max(0, seen.lsn - stored.lsn)
         lag = Lag(stored.at_ms if behind else None, behind, noise=behind <= NOISE_BYTES)
+    # What is published and not confirmed: a replay window, but for a moment's worth.
+    held = max(0, stored.lsn - slot.confirmed_lsn) if slot is not None and stored is not None else 0
     # Another pipeline of the database may be the one that reads its table.
     reading = seen.reading_table and reader is None and stored is not None and stored.table_read is not None
     return Server(
@@ -67,5 +69,7 @@ def interpret(seen: Seen, position: Position | None) -> Server:
         reading="reading the rows that were in the table before" if reading else "",
         inactive_ms=seen.inactive_ms,
         lag=lag,
-        slot=None if slot is None else {**asdict(slot), "confirmed_lsn": format_lsn(slot.confirmed_lsn)},
+        slot=None
+        if slot is None
+        else {**asdict(slot), "confirmed_lsn": format_lsn(slot.confirmed_lsn), "held_bytes": held},
     )

@@ -19,6 +19,16 @@ READ = replace(IDLE, active_pid=7)
 SEEN = Seen(IDLE, 1_000_000, 70_000)
 
 
+def test_what_is_held_for_replays() -> None:
+    held = replace(IDLE, confirmed_lsn=400_000)
+    slot = interpret(replace(SEEN, slot=held), POSITION).slot
+    assert slot is not None
+    assert slot["held_bytes"] == 600_000
+    ahead = interpret(replace(SEEN, slot=replace(IDLE, confirmed_lsn=2_000_000)), POSITION).slot
+    assert ahead is not None
+    assert ahead["held_bytes"] == 0
+
+
 def news(state: str, **more: object) -> News:
     return News({"state": state, "at_ms": 9_000, **more} if state else {}, POSITION)
 
