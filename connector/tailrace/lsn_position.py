@@ -97,11 +97,13 @@ class LsnPosition:
         Rows that were in the table before (`<LSN>:t<number>`) lie before everything that the stream brings.
         """
         commit, _, number = place.partition(":")
-        if number.startswith("t"):
-            return not (self.creating or self.table_read) or int(number[1:]) <= (
-                self.table_read.rows if self.table_read else 0
-            )
         lsn = parse_lsn(commit)
+        if number.startswith("t"):
+            read = self.table_read
+            if lsn != self.lsn or read is None:
+                # Of a slot that began no later, and whose table was read before its stream.
+                return lsn <= self.lsn and not (self.creating or read)
+            return int(number[1:]) <= read.rows
         if self.cut is not None and lsn == self.cut.commit_lsn:
             return int(number) <= self.cut.rows
         return lsn < self.lsn and not (self.creating or self.table_read)

@@ -104,7 +104,7 @@ class TokenPosition:
         if self.collection_read is not None:
             return False
         if len(number) == HASH_DIGITS:
-            return True
+            return ClusterTime.parse(time).pair <= self.time.pair
         return (*ClusterTime.parse(time).pair, int(number)) <= (*self.time.pair, self.ordinal)
 
     def to_json(self) -> dict[str, Any]:

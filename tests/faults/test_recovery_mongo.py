@@ -103,6 +103,9 @@ def test_dropped_or_forgotten(users: Users) -> None:
     gone = {topic, f"{topic}-ledger"}
     wait_until(lambda: gone.isdisjoint(admin.list_topics(timeout=10).topics), what="the topics to go")
     assert plan(users)["case"]["code"] == "PositionForgotten"
+    killed = recover(users, "apply", "--yes", kill=killpoint.BEFORE_PRODUCE)
+    assert killed.returncode == -9, killed.stderr
+    users.start(wait=False).failed("PositionForgotten")
     apply(users)
     right(users)
     users.configure(source={"on_log_loss": "recover"})

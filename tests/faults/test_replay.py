@@ -262,3 +262,18 @@ def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace)
     shop.start()
     wait_until(lambda: len(firsts(shop)) == 3501, 120, what="the rest of it")
     assert tailrace("verify", shop.file)["clean"]
+
+
+def test_a_slot_that_was_moved_ahead_vouches_for_nothing(shop: Shop, tailrace: Tailrace) -> None:
+    """What it has passed, the pipeline has not: a replay from the table must not be the first to publish it."""
+    connector = shop.start()
+    arrived(shop, shop.insert(VALID))
+    assert connector.stop() == 0
+    missed = shop.insert(VALID)
+    for _ in range(3):
+        # Its `catalog_xmin` follows from record to record of what is running.
+        shop.execute("SELECT pg_log_standby_snapshot()")
+        shop.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", shop.slot)
+    refused = tailrace("replay", "plan", shop.file, "--id", missed, code=2)
+    assert "not known" in refused["what"] or "not in the table" in refused["what"], refused
+    assert not any(each.name.endswith(".json") for each in shop.folder.iterdir())

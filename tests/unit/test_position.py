@@ -137,14 +137,14 @@ def test_what_a_person_reads(position: LsnPosition, text: str) -> None:
 @pytest.mark.parametrize(
     ("position", "covered", "not_covered"),
     [
-        (LsnPosition(LOG, 0x200, 0), ["0/1FF:9", "0/5:t3"], ["0/200:1", "0/201:1"]),
+        (LsnPosition(LOG, 0x200, 0), ["0/1FF:9", "0/5:t3"], ["0/200:1", "0/201:1", "0/300:t1"]),
         (LsnPosition(LOG, 0x200, 0, Cut(0x300, 3)), ["0/1FF:1", "0/300:3"], ["0/300:4", "0/201:1"]),
         (LsnPosition(LOG, 0x200, 0, table_read=TableRead("", [], 3)), ["0/200:t3"], ["0/200:t4", "0/100:1"]),
         (LsnPosition(LOG, 0, 0, creating=True), [], ["0/1:1", "0/1:t1"]),
         (
             TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0, ordinal=3),
-            ["7.2:3", "7.1:9", "6.99:1", "9.9:0123456789abcdef"],
-            ["7.2:4", "7.3:1", "8.1:1"],
+            ["7.2:3", "7.1:9", "6.99:1", "5.9:0123456789abcdef"],
+            ["7.2:4", "7.3:1", "8.1:1", "9.9:0123456789abcdef"],
         ),
         (TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0), ["7.1:9"], ["7.2:1"]),
     ],

@@ -12,14 +12,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from confluent_kafka import KafkaException, Producer
+
 from tailrace.errors import OffsetRecordCorrupt
 from tailrace.event import Record
-from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.client import KafkaOptions, admin_config
 from tailrace.position import Position, from_stored, to_stored
 
 SUFFIX = "/rewind"
 HEADER = "tailrace.replay"
 """Of every record that is published again; its value is the id of the replay."""
+FORGET_TIMEOUT = 5.0
 SHADOW = "tailrace.shadow"
 """Of one that stands in a shadow of its topic; its value is what the shadow's name ends in."""
 
@@ -56,6 +59,19 @@ def record(options: KafkaOptions, rewind: Rewind) -> Record:
         headers=[],
         timestamp=time.time_ns() // 1_000_000,
     )
+
+
+def forget(options: KafkaOptions) -> None:
+    """After a recovery places of the old log say nothing any more; that a stretch of it was to come again, neither.
+
+    If Kafka does not hear it, what comes is marked as a replay at worst.
+    """
+    try:
+        producer = Producer({**admin_config(options), "message.timeout.ms": int(FORGET_TIMEOUT * 1000)})
+        producer.produce(options.offsets_topic, None, key(options))
+        producer.flush(FORGET_TIMEOUT)
+    except (KafkaException, BufferError):
+        pass
 
 
 def parse(options: KafkaOptions, value: bytes) -> Rewind:

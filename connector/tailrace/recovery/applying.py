@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.errors import ConfigError, RecordsRefused, TailraceError, TopicRefused
+from tailrace.kafka import rewinds
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.status import announce
@@ -65,7 +66,10 @@ class Applying:
         admin = self._survey.assembly.admin()
         self._survey.assembly.ensure_offsets(admin)
         if self._claim is not None:
-            self._claim.make()
+            # Without a stored position nobody can run it, and a claim would be a trace: were this killed now, a start
+            # would find that, and begin as a first one does.
+            if self._plan.case.stored is not None:
+                self._claim.make()
             announce(kafka, "RECOVERING")
         try:
             recovered = self._run()
@@ -76,6 +80,8 @@ class Applying:
         finally:
             if self._claim is not None:
                 self._claim.release()
+        if recovered.complete:
+            rewinds.forget(kafka)
         if self._claim is not None:
             announce(kafka, "STOPPED")
         return recovered

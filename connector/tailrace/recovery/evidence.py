@@ -91,7 +91,7 @@ def weigh(
         begin = _readable_from(entries[: number + 1], oldest)
         if begin is None:
             return Evidence(oldest % _WRAP, entry)
-        from_ms = max(begin.sampled_ms, begin.position.at_ms) + SKEW_MS
+        from_ms = _latest_ms(begin) + SKEW_MS
         return Evidence(oldest % _WRAP, entry, offsets_at(entries, begin), from_ms)
     return Evidence()
 
@@ -100,10 +100,15 @@ def by_time(entries: Sequence[Entry], until_ms: int | None) -> Evidence:
     """Without snapshots: from where topics must be read to see what was created not long before `until_ms`."""
     if until_ms is None:
         return Evidence()
-    early = [entry for entry in entries if entry.sampled_ms <= until_ms - LONG_MS - MARGIN_MS]
+    # By the later of two clocks: one that is slow would make topics be read from too far on.
+    early = [entry for entry in entries if _latest_ms(entry) <= until_ms - LONG_MS - MARGIN_MS]
     if not early:
         return Evidence()
-    return Evidence(None, None, offsets_at(entries, early[-1]), early[-1].sampled_ms + SKEW_MS)
+    return Evidence(None, None, offsets_at(entries, early[-1]), _latest_ms(early[-1]) + SKEW_MS)
+
+
+def _latest_ms(entry: Entry) -> int:
+    return max(entry.sampled_ms, entry.position.at_ms)
 
 
 def _readable_from(entries: Sequence[Entry], oldest: int) -> Entry | None:

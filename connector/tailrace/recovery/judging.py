@@ -48,7 +48,8 @@ class Ground:
 
     `passed`: the number (32 bits) of a transaction; rows of older ones were passed. `until_ms`: the source's clock at
     the last known position; `at_end`: nothing behind that was ever published. `since_ms`: a person's word, which
-    replaces both. `from_beginning`: the pipeline publishes all rows, those from before its first start too.
+    replaces both. `from_beginning`: the pipeline publishes all rows, those from before its first start too. `zoned`:
+    the column with a row's time knows what moment that is; without a zone, or with the day alone, it does not.
     """
 
     passed: int | None = None
@@ -56,6 +57,11 @@ class Ground:
     at_end: bool = False
     since_ms: int | None = None
     from_beginning: bool = False
+    zoned: bool = True
+
+    def time_of(self, created_ms: int | None) -> int | None:
+        """When a row was created, as far as that can be relied on."""
+        return created_ms if self.zoned or self.since_ms is not None else None
 
     def has_passed(self, transaction: int) -> bool:
         return self.passed is not None and self.since_ms is None and precedes(transaction, self.passed)
@@ -64,11 +70,12 @@ class Ground:
         """Of a row that is not on Kafka, nor known to be passed. `kept_since`: since when its topic keeps everything,
         0 for always.
         """
-        if self.since_ms is not None and created_ms is not None and created_ms < self.since_ms:
-            return Fate.OLDER
+        if self.since_ms is not None and created_ms is not None:
+            return Fate.OLDER if created_ms < self.since_ms else Fate.MISSED
         vouched = kept_since == 0 or (created_ms is not None and created_ms >= kept_since)
         if self._long_before(created_ms) and not (self.from_beginning and vouched):
-            return Fate.EARLIER
+            # With a snapshot at hand, time does not decide: such a row took long to be committed, or was changed since.
+            return Fate.EARLIER if self.passed is None else Fate.UNTOLD
         if self._begins_later(created_ms):
             return Fate.UNTOLD
         return Fate.MISSED if vouched or self._long_after(created_ms) else Fate.UNTOLD

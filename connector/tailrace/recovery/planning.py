@@ -122,7 +122,7 @@ class Survey:
         entries = ledger.read(self.assembly.kafka)
         ground = ground_of(case, entries, self.assembly.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms)
-        ground = replace(ground, passed=evidence.passed)
+        ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
         written = sorted({topic for entry in entries for topic in entry.offsets})
         self.seen = Seen(self.assembly, self.line, evidence, written)
         self.seen.read()
@@ -199,13 +199,15 @@ class TailraceErrorTold(TailraceError):
 def ground_of(case: Case, entries: list[ledger.Entry], settings: Settings) -> Ground:
     """What is known before the ledger's snapshots are weighed."""
     since_ms = case.mark.since_ms
-    if case.lost is not None and not streams(case.lost):
-        # Lost while its first rows were read: all of them are wanted.
-        return Ground(since_ms=since_ms, from_beginning=True)
     beginning = settings.source.start == "beginning"
+    if case.lost is not None and not streams(case.lost):
+        # Lost while its first rows were read: all of them are wanted. Before that, as the settings say.
+        return Ground(since_ms=since_ms, from_beginning=beginning or not getattr(case.lost, "creating", False))
     noted = [entry.position for entry in entries if streams(entry.position)]
     if case.lost is not None:
-        at_end = all(position.progress <= case.lost.progress for position in noted)
+        # A recovery that was killed has published, too.
+        begun = getattr(case.stored, "recovery", None) is not None
+        at_end = not begun and all(position.progress <= case.lost.progress for position in noted)
         return Ground(None, case.lost.at_ms or None, at_end and case.lost.at_ms > 0, since_ms, beginning)
     return Ground(None, noted[-1].at_ms if noted else None, False, since_ms, beginning)
 

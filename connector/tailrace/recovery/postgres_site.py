@@ -29,6 +29,8 @@ from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, 
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.wake import Wake
 
+ZONED = 1184
+"""The type timestamptz."""
 REST_SECONDS = 0.2
 """How long the end of the table is waited at before it is looked whether its position is stored."""
 
@@ -73,6 +75,15 @@ class PostgresSite:
         log, server = lost.log, self._server
         return (log.system_id, log.timeline) != (server.system_id, server.timeline) or lost.lsn > server.lsn
 
+    def is_zoned(self) -> bool:
+        schema, table = split_table(self._options.table)
+        found = self._control.query(
+            "SELECT atttypid FROM pg_attribute WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass "
+            "AND attname = $3",
+            [schema, table, self._options.timestamp or ""],
+        )
+        return not found or int(found[0][0] or 0) == ZONED
+
     def steps(self) -> list[str]:
         options = self._options
         _require_creating(options)
@@ -86,16 +97,22 @@ class PostgresSite:
     def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
         server, history = self._server, ""
         if server.timeline > 1:
-            history = str(self._stream.query(f"TIMELINE_HISTORY {server.timeline}")[0][1])
+            try:
+                history = str(self._stream.query(f"TIMELINE_HISTORY {server.timeline}")[0][1])
+            except TailraceError:
+                history = ""  # it is gone: then no entry of an earlier timeline is true for certain
         place = lost if isinstance(lost, LsnPosition) else None
         if place is not None and (place.creating or place.table_read):
             return Evidence()
         now = Snapshot.parse(str(self._control.query("SELECT pg_current_snapshot()")[0][0]))
-        found = weigh(entries, place, server, forks(history), now.xmax)
+        # What was passed of another table says nothing about this one.
+        table = self._options.table
+        same = [each for each in entries if isinstance(each.position, LsnPosition) and each.position.log.table == table]
+        found = weigh(same, place, server, forks(history), now.xmax)
         return found if found.passed is not None else by_time(entries, until_ms)
 
     def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> PostgresRecovery:
-        return PostgresRecovery(self._options, mark, keeps, wake, begin, resume=resume)
+        return PostgresRecovery(self._options, self._server, mark, keeps, wake, begin, resume=resume)
 
     def close(self) -> None:
         self._control.close()
@@ -106,9 +123,19 @@ class PostgresRecovery:
     """Implements `pipeline.Source`: the table, and then the place behind which the new slot goes on."""
 
     def __init__(
-        self, options: PostgresOptions, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool
+        self,
+        options: PostgresOptions,
+        planned: Server,
+        mark: Recovery,
+        keeps: Keeps,
+        wake: Wake,
+        begin: Begin,
+        *,
+        resume: bool,
     ) -> None:
+        """`planned` is the server that was looked at when what is left out was decided."""
         self._options = options
+        self._planned = planned
         self._mark = mark
         self._keeps = keeps
         self._begin = begin
@@ -125,6 +152,12 @@ class PostgresRecovery:
         self._control, stream = self._connect(), self._connect(replication=True)
         catalogue.require_able(self._control)
         server = catalogue.identify(stream)
+        if (server.system_id, server.timeline) != (self._planned.system_id, self._planned.timeline):
+            raise WrongLog(
+                f"the server is on timeline {server.timeline}, and was on {self._planned.timeline} when this began",
+                why="It failed over or was restored meanwhile: what was decided for the old one does not hold.",
+                remedy="Run `tailrace recover plan FILE` again.",
+            )
         self._mend_publication()
         self._found = identity(options, server, self._fingerprint())
         exported: str | None = None

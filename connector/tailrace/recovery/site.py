@@ -62,6 +62,9 @@ class Site(Protocol):
     def went_back(self, lost: Position | None) -> bool:
         """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
 
+    def is_zoned(self) -> bool:
+        """Whether the time of a row is a moment, and not one that depends on somebody's time zone."""
+
     def steps(self) -> list[str]:
         """What would be done to the database, for people; raises what keeps it from being done."""
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, PositionAhead
 from tailrace.kafka.ledger import Entry
-from tailrace.lsn import parse_lsn
+from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.sources.postgres.link import Link
@@ -43,14 +43,22 @@ def passed_rows(
     """`again` gives the stored position as it is by then, or None if it will not move any more."""
     with Link(options.conninfo, replication=False, timeout=options.link_timeout) as link:
         # One statement: its snapshot is older than the end of the log that it then asks for.
-        ((oldest, end, slot),) = link.query(
+        # A slot that is ahead of the stored position has passed what the pipeline has not.
+        ((oldest, found, slot),) = link.query(
             "SELECT pg_snapshot_xmin(pg_current_snapshot()), CASE WHEN pg_is_in_recovery() "
             "THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END, "
-            "(SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = $1)",
-            [options.slot],
+            "(SELECT catalog_xmin FROM pg_replication_slots "
+            "WHERE slot_name = $1 AND confirmed_flush_lsn <= $2::pg_lsn)",
+            [options.slot, format_lsn(stored.lsn)],
         )
-    now = int(oldest or 0)
-    if _reaches(stored, parse_lsn(str(end)), again):
+    now, end = int(oldest or 0), parse_lsn(str(found))
+    if stored.lsn > end:
+        raise PositionAhead(
+            f"the stored position {stored} is beyond the end of the server's log, {format_lsn(end)}",
+            why="The server was restored from a backup, or lost its last writes.",
+            remedy="See `tailrace recover plan FILE` first.",
+        )
+    if _reaches(stored, end, again):
         return Passed(_below(now), is_all=True)
     known = [_full(int(slot), now)] if slot else []
     known += [

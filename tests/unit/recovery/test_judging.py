@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -36,6 +37,10 @@ LEDGER = Ground(passed=100, until_ms=LOST, at_end=True)
         # But not if the ledger's snapshot would show it.
         (LEDGER, None, EVERYTHING, Fate.MISSED),
         (LEDGER, SHORTLY, inf, Fate.UNTOLD),
+        # And with it time does not decide: such a row took long to be committed, or was changed since.
+        (LEDGER, LONG_AGO, EVERYTHING, Fate.UNTOLD),
+        (LEDGER, LONG_AGO, inf, Fate.UNTOLD),
+        (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, Fate.MISSED),
         # Where the log was lost is not known.
         (Ground(), SHORTLY, EVERYTHING, Fate.UNTOLD),
         (Ground(from_beginning=True), SHORTLY, EVERYTHING, Fate.MISSED),
@@ -47,12 +52,18 @@ LEDGER = Ground(passed=100, until_ms=LOST, at_end=True)
         (Ground(since_ms=LOST), SHORTLY, EVERYTHING, Fate.OLDER),
         (Ground(since_ms=LOST), LOST, EVERYTHING, Fate.MISSED),
         (Ground(since_ms=LONG_AGO, until_ms=LOST), LONG_AGO, EVERYTHING, Fate.MISSED),
-        (Ground(since_ms=LOST), LOST, inf, Fate.UNTOLD),
+        (Ground(since_ms=LOST), LOST, inf, Fate.MISSED),
         (Ground(since_ms=LOST), None, EVERYTHING, Fate.UNTOLD),
     ],
 )
 def test_a_row_that_is_not_on_kafka(ground: Ground, created: int | None, kept_since: float, fate: Fate) -> None:
     assert ground.judge(created, kept_since) is fate
+
+
+def test_a_time_without_a_zone_decides_nothing_but_what_a_person_says() -> None:
+    assert replace(NOW, zoned=False).time_of(5) is None
+    assert replace(NOW, zoned=False, since_ms=1).time_of(5) == 5
+    assert NOW.time_of(5) == 5
 
 
 def test_what_the_ledger_has_seen_is_passed() -> None:

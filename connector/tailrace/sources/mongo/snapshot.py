@@ -148,8 +148,7 @@ class CollectionReader:
     def _begin(self) -> None:
         """Opens a cursor behind the last published document, at our snapshot or at a new one."""
         self._read = replace(self._read, collection=self._collection)
-        if list(self._order) != ["_id"]:
-            self._require_whole_index()
+        require_order(self._client, self._watched.database, self._collection, tuple(self._order))
         if self._at is None:
             self._at = self._new_snapshot()
         after = None if self._read.after is None else json_util.loads(self._read.after, json_options=STRICT)
@@ -180,7 +179,7 @@ class CollectionReader:
                     self._at = self._cursor_id = None
                     return
                 if error.code in NO_INDEX:
-                    raise self._no_index() from None
+                    raise _no_index(self._watched.database, self._collection, tuple(self._order)) from None
                 raise
         self._cursor_id = Int64(cursor["id"])
         # Reversed, to be taken from the end.
@@ -211,8 +210,8 @@ class CollectionReader:
                 if batch.ended:
                     raise HistoryLost(
                         "the collection was dropped or renamed while the documents before were being read",
-                        remedy="Create it again if needed, write a tombstone for the pipeline's key on the offsets "
-                        "topic, and start anew.",
+                        remedy="Create it again if needed, then run `tailrace recover apply FILE`: it reads what is "
+                        "there now, and publishes nothing twice.",
                     )
                 if batch.token is not None:
                     self._learnt[collection] = batch.token
@@ -234,27 +233,6 @@ class CollectionReader:
             )
         return names[names.index(self._read.collection) :] if self._read.collection else names
 
-    def _require_whole_index(self) -> None:
-        """An index that lacks documents, or has some twice, would make the reading lack or repeat them."""
-        question = {"find": self._collection, "sort": self._order, "hint": self._order}
-        with conversation(DOING):
-            try:
-                plan = self._client[self._watched.database].command({"explain": question, "verbosity": "queryPlanner"})
-            except OperationFailure as error:
-                if error.code in NO_INDEX:
-                    raise self._no_index() from None
-                raise
-        scan = _index_scan(plan.get("queryPlanner", {}))
-        kinds = {"isPartial": "partial", "isSparse": "sparse", "isMultiKey": "over arrays", "collation": "collated"}
-        flaws = [word for name, word in kinds.items() if scan.get(name)]
-        if flaws:
-            raise LayoutMismatch(
-                f"the index on {', '.join(self._order)} of {self._watched.database}.{self._collection} is "
-                f"{' and '.join(flaws)}",
-                why="Documents already there are read in its order: it must have each of them once, in plain order.",
-                remedy="Name fields in source.order_by that have a plain index, or leave it out to read by _id.",
-            )
-
     def _sort_key(self, document: Document) -> str:
         """As Extended JSON: what `min` of a later session is given. A missing field sorts as null."""
         return json_util.dumps({name: document.get(name) for name in self._order}, json_options=STRICT)
@@ -274,14 +252,6 @@ class CollectionReader:
     def _position(self) -> TokenPosition:
         return replace(self._start, collection_read=self._read)
 
-    def _no_index(self) -> LayoutMismatch:
-        keys: Any = dict(self._order)
-        return LayoutMismatch(
-            f"{self._watched.database}.{self._collection} has no index on {', '.join(self._order)}",
-            why="Documents already there are read in the order of an index, so that reading can be resumed.",
-            remedy=f"db.{self._collection}.createIndex({keys}), or set source.order_by: [_id].",
-        )
-
 
 def before(time_: ClusterTime) -> Timestamp:
     """The snapshot just before a stream's beginning."""
@@ -294,3 +264,39 @@ def _index_scan(plan: object) -> Document:
         return plan
     inner = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else []
     return next((scan for each in inner if (scan := _index_scan(each))), {})
+
+
+def require_order(client: Client, database: str, collection: str, order_by: tuple[str, ...]) -> None:
+    """Raises what keeps a collection from being read in this order.
+
+    An index that lacks documents, or has some twice, would make the reading lack or repeat them.
+    """
+    if order_by == ("_id",):
+        return
+    order = dict.fromkeys(order_by, 1)
+    question = {"find": collection, "sort": order, "hint": order}
+    with conversation(DOING):
+        try:
+            plan = client[database].command({"explain": question, "verbosity": "queryPlanner"})
+        except OperationFailure as error:
+            if error.code in NO_INDEX:
+                raise _no_index(database, collection, order_by) from None
+            raise
+    scan = _index_scan(plan.get("queryPlanner", {}))
+    kinds = {"isPartial": "partial", "isSparse": "sparse", "isMultiKey": "over arrays", "collation": "collated"}
+    flaws = [word for name, word in kinds.items() if scan.get(name)]
+    if flaws:
+        raise LayoutMismatch(
+            f"the index on {', '.join(order_by)} of {database}.{collection} is {' and '.join(flaws)}",
+            why="Documents already there are read in its order: it must have each of them once, in plain order.",
+            remedy="Name fields in source.order_by that have a plain index, or leave it out to read by _id.",
+        )
+
+
+def _no_index(database: str, collection: str, order_by: tuple[str, ...]) -> LayoutMismatch:
+    keys: Any = dict.fromkeys(order_by, 1)
+    return LayoutMismatch(
+        f"{database}.{collection} has no index on {', '.join(order_by)}",
+        why="Documents already there are read in the order of an index, so that reading can be resumed.",
+        remedy=f"db.{collection}.createIndex({keys}), or set source.order_by: [_id].",
+    )
