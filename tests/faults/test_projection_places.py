@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from fix_projection import Projected
+from fix_projection import APP, Projected, Worker
 from tailrace.stack import wait_until
 
 DAY_MS = 86_400_000
@@ -53,6 +53,66 @@ def test_a_rebuild_leaves_what_others_built_on_the_tables(projected: Projected) 
     rebuilder = projected.start("--rebuild", wait=False)
     rebuilder.ended(180)
     assert projected.execute("SELECT to_regclass(%s) IS NOT NULL", view) == [(True,)], rebuilder.log
+
+
+def test_a_rebuild_does_not_wait_for_what_the_old_one_has_read_and_nothing_reads_now(projected: Projected) -> None:
+    """A topic that the projection has left, and a partition that is gone: nobody will ever be as far there."""
+    projected.publish(*({"key": f"k-{n % 4}"} for n in range(20)))
+    live = projected.start()
+    projected.caught_up()
+    for topic, partition in ((f"{projected.topic}.before", 0), (projected.topic, projected.partitions)):
+        projected.execute(
+            "INSERT INTO tailrace_offsets (projection, topic, partition, next_offset) VALUES (%s, %s, %s, 7)",
+            projected.name, topic, partition,
+        )  # fmt: skip
+    projected.execute("UPDATE history SET ids = ARRAY['wrong'] || ids")
+    rebuilder = projected.start("--rebuild", wait=False)
+    assert rebuilder.ended(180) == 0, rebuilder.log
+    assert "left behind" in rebuilder.log
+    projected.caught_up()
+    projected.publish({"key": "k-0"})
+    projected.caught_up()
+    assert live.running, live.log
+
+
+def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projected) -> None:
+    """The old one has no position there: that must not mean that none is waited for."""
+    projected.publish(*({"key": "k"} for _ in range(20)))
+    projected.start()
+    projected.caught_up()
+    before = projected.state()
+    projected.topic = f"{projected.topic}.v2"
+    projected.kafka.create_topic(projected.topic, projected.partitions)
+    projected.publish(*({"key": "k"} for _ in range(150)))
+    after = projected.fold()
+    # A handler that takes its time: few enough wait in the queue all along.
+    slow = APP.replace("    await effects", "    await asyncio.sleep(0.03)\n    await effects")
+    projected.configure(app=f"import asyncio\n{slow}")
+    seen: list[dict[str, list[str]]] = []
+
+    def ended(rebuilder: Worker) -> bool:
+        seen.append(projected.state())
+        return not rebuilder.running
+
+    rebuilder = projected.start("--rebuild", wait=False)
+    wait_until(lambda: ended(rebuilder), 180)
+    assert rebuilder.ended(10) == 0, rebuilder.log
+    assert projected.state() == after
+    assert all(each in (before, after) for each in seen), "never a part of it"
+
+
+def test_two_rebuilds_that_share_the_partitions_say_so(projected: Projected) -> None:
+    """Neither reads all of it, so neither can swap."""
+    impatient = "from tailrace.projections import level\nlevel.PATIENCE_SECONDS = 3"
+    projected.configure("within=0.01, max_attempts=100_000", impatient)
+    # Neither is done before the other has come.
+    projected.publish({"key": "k", "value": b'{"fail": true}'})
+    both = [projected.start("--rebuild"), projected.start("--rebuild", wait=False)]
+    wait_until(lambda: not all(each.running for each in both), 120, what="one of them to give up")
+    gave_up = next(each for each in both if not each.running)
+    assert gave_up.ended(10) == 3
+    assert "ProjectionStalled" in gave_up.log
+    assert "not given all partitions" in gave_up.log
 
 
 # Resets and markers.

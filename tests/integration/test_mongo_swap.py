@@ -14,9 +14,10 @@ from pymongo import IndexModel
 
 from tailrace import killpoint
 from tailrace.errors import ConfigError, ProjectionError, Rejected, StoreUnavailable
-from tailrace.projections import mongo_swap, mongo_turns
+from tailrace.projections import mongo_rebuilds, mongo_swap, mongo_turns
 from tailrace.projections.mongo_offsets import HELD, Swapping
-from tailrace.projections.mongo_rebuilds import read
+from tailrace.projections.mongo_rebuilds import Account, read
+from tailrace.projections.mongo_server import Database
 from tailrace.projections.mongo_store import KEPT_ASIDE, SWAPPED, MongoStore
 from tailrace.projections.mongo_swap import finish
 from tailrace.projections.mongo_transaction import MongoTransaction
@@ -410,6 +411,81 @@ class TestSomebodyElse:
                     # Its offsets are gone with the rest: it would make them again, from the start.
                     assert isinstance(await raised(once(new)), Swapping)
                     assert not {name for name in scene.collections() if name.endswith("__next1")}
+
+        asyncio.run(scenario())
+
+    def test_one_that_begins_anew_takes_nothing_from_one_that_is_decided(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has looked before the decision, and comes to act behind it."""
+        monkeypatch.setattr(mongo_swap, "RENAME_SECONDS", 0.3)
+
+        async def scenario() -> None:
+            async with scene.both() as (live, old, _):
+
+                async def looked_before(database: Database) -> Account:
+                    seen = await read(database)
+                    with monkeypatch.context() as patched:
+                        kill_at(patched, 0)
+                        assert isinstance(await raised(old.swap(scene.place, level)), Killed)
+                    return seen
+
+                other = scene.store(collections={**COLLECTIONS, "more": []}).beside()
+                with monkeypatch.context() as patched:
+                    patched.setattr(mongo_rebuilds, "read", looked_before)
+                    error = await raised(other.open(scene.place))
+                assert isinstance(error, StoreUnavailable)
+                assert "at the same moment" in error.what
+                await up_to(live, FIRST, 4)
+
+        asyncio.run(scenario())
+        scene.require_new(4, 3)
+
+    @pytest.mark.parametrize("behind", ["prepare", "identities"])
+    def test_one_that_is_overtaken_while_it_begins_leaves_the_field(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, behind: str
+    ) -> None:
+        """Its collections are made, or their identities known, when another one comes."""
+        done = getattr(mongo_rebuilds, behind)
+        winner = scene.store().beside()
+
+        async def overtaken(*arguments: Any) -> Any:
+            answer = await done(*arguments)
+            monkeypatch.setattr(mongo_rebuilds, behind, done)
+            await winner.open(scene.place)
+            return answer
+
+        async def scenario() -> None:
+            monkeypatch.setattr(mongo_rebuilds, behind, overtaken)
+            error = await raised(scene.store().beside().open(scene.place))
+            try:
+                assert isinstance(error, StoreUnavailable)
+                assert "Run the command once" in error.remedy
+                await up_to(winner, FIRST, 2)
+                assert {name for name in scene.collections() if "__next" in name} == {
+                    f"{name}__next2" for name in (*COLLECTIONS, *SWAPPED)
+                }
+            finally:
+                await winner.close()
+            async with scene.opened(scene.store().beside()) as again:
+                assert await again.positions() == {FIRST: 2}, "it looks again, and goes on with the other one's"
+
+        asyncio.run(scenario())
+
+    def test_what_one_that_was_killed_has_left_is_removed_by_the_next(self, scene: Scene) -> None:
+        async def scenario() -> None:
+            async with scene.opened(scene.store().beside()):
+                pass
+            with scene.server.client() as client:
+                # Killed between the account of the second and the removal of the first.
+                account = client[scene.place].tailrace_rebuilds
+                account.update_one({}, {"$set": {"number": 2, "collections.$[].identity": None}})
+                client[scene.place].create_collection("mine__next1")
+            async with scene.opened(scene.store().beside()):
+                assert {name for name in scene.collections() if "__next" in name} == {
+                    *(f"{name}__next3" for name in (*COLLECTIONS, *SWAPPED)),
+                    "mine__next1",
+                }, "but nothing of anybody else"
 
         asyncio.run(scenario())
 

@@ -17,6 +17,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, OffsetResetStrategy
 from aiokafka.errors import (
     CommitFailedError,
     IllegalStateError,
+    KafkaConnectionError,
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -98,6 +99,17 @@ class ConsumerThread(AIOKafkaConsumerThread):
         first = await consumer.beginning_offsets(asked)
         end = await consumer.end_offsets(asked)
         return {tp: Bounds(first[tp], end[tp]) for tp in tps}
+
+    async def partitions(self, topics: Iterable[str]) -> Collection[TP]:
+        """Those that the topics have now: aiokafka's own knowledge may be half a minute old."""
+        tps: Collection[TP] = await self.call_thread(self._partitions, topics)
+        return tps
+
+    async def _partitions(self, topics: Iterable[str]) -> Collection[TP]:
+        consumer = self._ensure_consumer()
+        if not await consumer._client.force_metadata_update():
+            raise KafkaConnectionError("no broker told which topics there are")
+        return [TP(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()]
 
     async def begin(self, starts: Mapping[TP, int], reading: int) -> None:
         """Seeks; what is fetched from now on is of this reading."""

@@ -16,7 +16,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from tailrace.errors import ConfigError, StoreUnavailable
-from tailrace.projections.mongo_generations import Generation, made_anew
+from tailrace.projections.mongo_generations import NEXT, Generation, made_anew
 from tailrace.projections.mongo_offsets import GROUP, OFFSETS, offset_id, swapping
 from tailrace.projections.mongo_server import DURABLE, Client, Collections, Database, Document, own, prepare
 from tailrace.projections.mongo_transaction import HORIZON
@@ -114,25 +114,42 @@ async def begin_rebuild(client: Client, database: Database, group: str, collecti
         same = account.projection == group and list(account.collections) == list(collections)
         if same and await identities(database, account.made) == account.made:
             return Generation(database, collections, account.number)
-        for name in account.made:
-            await database.drop_collection(name)
     new = Account(account.number + 1, Phase.BUILDING, group, dict.fromkeys(collections))
     rebuilds = own(database, REBUILDS)
+    # First of all: what is there may be another one's, which is about to put it in its place.
     if not (await rebuilds.update_one(account.as_seen, {"$set": _written(new)})).matched_count:
-        raise StoreUnavailable(
-            f"somebody else has begun to rebuild {group} at the same moment",
-            remedy="Tailrace looks again by itself. Run the command once.",
-        )
+        raise _overtaken(group)
     generation = Generation(database, collections, new.number)
-    for name in new.made:
-        # There is none, unless somebody has dropped the account and the numbers begin again.
-        await database.drop_collection(name)
+    await _drop_leavings(database, {*account.collections, *collections}, new.number)
     await prepare(database, {made_anew(name, new.number): indexes for name, indexes in collections.items()})
     await ensure_horizon(generation, group)
     made = await identities(database, new.made)
-    whole = replace(new, collections={name: made[made_anew(name, new.number)] for name in collections})
-    await rebuilds.update_one(new.as_seen, {"$set": _written(whole)})
+    whole = replace(new, collections={name: made.get(made_anew(name, new.number)) for name in collections})
+    # Without an identity: somebody has dropped it again.
+    ours = None not in whole.collections.values()
+    if not ours or not (await rebuilds.update_one(new.as_seen, {"$set": _written(whole)})).matched_count:
+        for name in new.made:
+            await database.drop_collection(name)
+        raise _overtaken(group)
     return generation
+
+
+async def _drop_leavings(database: Database, names: Iterable[str], number: int) -> None:
+    """What rebuilds up to `number` have made of these: nobody else can put it in its place any more.
+
+    Of `number` itself there is nothing, unless somebody has dropped the account and the numbers begin again.
+    """
+    for found in await database.list_collection_names():
+        name, _, ending = found.rpartition(NEXT)
+        if name in names and ending.isdecimal() and int(ending) <= number:
+            await database.drop_collection(found)
+
+
+def _overtaken(group: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"somebody else has begun to rebuild {group} at the same moment",
+        remedy="Tailrace looks again by itself. Run the command once.",
+    )
 
 
 async def join(client: Client, generation: Generation, group: str, partition: Partition) -> None:

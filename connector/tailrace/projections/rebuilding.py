@@ -15,8 +15,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from aiokafka.errors import KafkaError
+
 from tailrace.errors import ConfigError
 from tailrace.projections.app import ProjectionApp
+from tailrace.projections.level import Level
 from tailrace.projections.projection import Projection
 from tailrace.projections.store import CatchUp, Partition, Store
 
@@ -68,13 +71,14 @@ class Rebuild:
         app.projections[:] = [projection]
         # A group of its own: the workers of the old one keep their partitions.
         app.conf.id = f"{app.conf.id}.rebuild"
+        self._level = Level(projection.name, app.conf.id)
         app.task(self._watch)
 
     async def _watch(self) -> None:
         """Tries to swap whenever it is nearly level, and then ends the worker."""
         told_at = time.monotonic()
         try:
-            while not (self._is_near() and await self._swap()):
+            while not (await self._is_near() and await self._swap()):
                 if time.monotonic() - told_at > TELL_SECONDS:
                     told_at = time.monotonic()
                     self._tell("rebuilding")
@@ -85,9 +89,19 @@ class Rebuild:
         self._tell("rebuilt")
         signal.raise_signal(signal.SIGTERM)
 
-    def _is_near(self) -> bool:
+    async def _is_near(self) -> bool:
+        reader = self._app.reader
+        if reader.unsettled_since is not None:
+            return False  # if that lasts, the worker's upkeep ends it
+        try:
+            ends = await reader.ends(self._projection.topics)
+        except KafkaError as error:
+            log.warning("Kafka does not tell where the topics end: %s", type(error).__name__)
+            return False
+        ours = {Partition(*tp) for tp in reader.assignment()}
+        near = self._level.is_near(ends, ours, reader.reached(), time.monotonic())
         lanes = self._projection.lanes.values()
-        return bool(lanes) and all(lane.queued < self._projection.rules.settings.events for lane in lanes)
+        return near and bool(lanes) and all(lane.queued < self._projection.rules.settings.events for lane in lanes)
 
     async def _swap(self) -> bool:
         try:
@@ -100,10 +114,15 @@ class Rebuild:
 
     async def _catch_up(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
         deadline = time.monotonic() + LEVEL_SECONDS
-        while any(self._app.reader.reached().get(place, -1) < offset for place, offset in positions.items()):
+        wanted = self._level.wanted(positions, self._app.reader.reached())
+        while any(self._app.reader.reached().get(place, -1) < offset for place, offset in wanted.items()):
             if time.monotonic() > deadline:
                 return None
             await asyncio.sleep(0.05)
+        if left := sorted(positions.keys() - wanted.keys()):
+            # What was applied from there is not in the new one.
+            told = {"projection": self._projection.name, "partitions": ", ".join(map(str, left))}
+            log.warning("left behind: read by the old one, and not there any more", extra={"fields": told})
         reached = self._app.reader.reached()
         # From here on the new one is the old one's: nothing of this worker may come behind the swap.
         await self._projection.close_lanes()

@@ -306,6 +306,11 @@ class Consumer(driver.Consumer):
             for tp in self._placed & self.assignment()
         }
 
+    async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
+        """Where each partition ends that these topics have now, be it ours or not."""
+        tps = await self._thread.partitions(topics)
+        return {Partition(*tp): each.end for tp, each in (await self._thread.bounds(tps)).items()} if tps else {}
+
     async def force_commit(self, topics: TPorTopicSet | None = None, start_new_transaction: bool = True) -> bool:
         did_commit = await super().force_commit(topics, start_new_transaction)
         if self._placed:
