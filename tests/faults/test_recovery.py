@@ -19,7 +19,9 @@ from fix_parking import BAD, good
 from fix_shop import Shop, close_shop, open_shop
 from recovering import apply, entries, plan, recover, refused, report, right
 from tailrace import killpoint
+from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
+from tailrace.kafka import ledger
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn import format_lsn
 from tailrace.position import to_stored
@@ -27,6 +29,7 @@ from tailrace.proof.orders_workload import Mix
 from tailrace.proof.reader import stored_positions
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.worker.assembly import kafka_options
 
 CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
 
@@ -176,6 +179,9 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
     places = {TopicPartition(shop.topic, number): OffsetSpec.latest() for number in range(3)}
     ends = {place.partition: found.result(10).offset for place, found in admin.list_offsets(places).items()}
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    # What was noted meanwhile has lower ends, and a later time: as if the topic had been made anew.
+    for early in entries(shop):
+        producer.produce("tailrace-offsets-ledger", None, ledger.key(kafka_options(load_pipeline(shop.file)), early))
     for ago in minutes:
         at_ms = time.time_ns() // 1_000_000 - ago * 60_000
         entry = Entry(replace(shop.positions()[0], at_ms=at_ms), at_ms, {shop.topic: ends})
@@ -211,6 +217,49 @@ def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
     right(shop)
     assert connector.stop() == 0
     assert older not in {seen.id for seen in shop.published()}
+
+
+def test_an_id_of_another_pipeline_does_not_stand_for_a_missed_row(shop: Shop) -> None:
+    """Pipelines share topics, and sequences count from 1 everywhere: the row is neither left out nor guessed."""
+    shop.configure(source={"start": "beginning"})
+    ran_before(shop)
+    slot_dropped(shop)
+    missed = shop.insert(good(1), key="mine")
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    said = {"id": missed, "type": "OrderPlaced", "position": "0/1:1", "timestamp": "1"}
+    producer.produce(shop.topic, good(2), b"of another", headers=list(said.items()))
+    assert producer.flush(30) == 0
+    told = plan(shop)
+    assert (told["missed"], told["undecided"]) == (9, 1), told
+    assert missed in refused(shop, "RecoveryUncertain")
+    assert shop.confirmed_lsn() is None, "nothing was changed"
+
+
+def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
+    """What was published is not published again because its topic was deleted."""
+    shop.configure(source={"start": "beginning"})
+    connector = shop.start()
+    shop.writer()
+    work(shop)
+    assert not shop.caught_up().missing
+
+    def noted() -> bool:
+        work(shop, 1)
+        return any(sum(each.offsets.get(shop.topic, {}).values()) for each in entries(shop))
+
+    wait_until(noted, 60, what="the ledger to name the topic")
+    assert connector.stop() == 0
+    slot_dropped(shop)
+    shop.execute("UPDATE outbox SET payload = payload")
+    assert plan(shop)["undecided"] == 0
+    admin = shop.kafka.admin()
+    admin.delete_topics([shop.topic])[shop.topic].result(20)
+    wait_until(lambda: shop.topic not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
+    assert plan(shop)["undecided"] > 0
+    refused(shop, "RecoveryUncertain")
+    # A start that fails makes the topic anew; it vouches for nothing all the same.
+    shop.start(wait=False).failed("SlotMissing")
+    refused(shop, "RecoveryUncertain")
 
 
 def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:

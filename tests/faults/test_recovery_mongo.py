@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fix_users import Users, close_users, open_users
-from recovering import apply, plan, recover, right
+from recovering import apply, plan, recover, refused, right
 from tailrace import killpoint
 from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
 
@@ -94,6 +94,11 @@ def test_dropped_or_forgotten(users: Users) -> None:
         client[users.database].outbox.drop()
     work(users)
     assert plan(users)["case"]["code"] == "WrongLog"
+    # An id that was published before, given to another event: it must not pass for that one.
+    again = users.insert(event_id=users.writers[0].ledger[0].id, entity_id="another", payload={"user": "another"})
+    assert "other events" in refused(users, "RecoveryUncertain")
+    with users.client() as client:
+        client[users.database].outbox.delete_one({"event_id": again})
     assert apply(users)["published"] > 0
     right(users)
     work(users)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,10 +111,12 @@ def read(options: KafkaOptions, since_ms: int = 0) -> list[Entry]:
                 if error is None:
                     deadline = time.monotonic() + READ_TIMEOUT
                     name, value = message.key(), message.value()
-                    if isinstance(name, bytes) and name.startswith(prefix) and isinstance(value, bytes):
-                        entry = _entry(value)
+                    if isinstance(name, bytes) and name.startswith(prefix):
+                        entry = _entry(value) if isinstance(value, bytes) else None
                         if entry is not None:
                             found[name] = entry
+                        elif value is None:
+                            found.pop(name, None)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return sorted(found.values(), key=lambda entry: entry.sampled_ms)
                 else:
@@ -150,11 +152,44 @@ def before(entries: Sequence[Entry], at_ms: int) -> Entry | None:
 
 
 def offsets_at(entries: Sequence[Entry], entry: Entry) -> Offsets:
-    """The ends of all topics at an entry: an entry names those only that its own process had written to."""
+    """The ends of all topics at an entry: an entry names those only that its own process had written to.
+
+    Not of a topic that was made anew later: the one of that name now begins at 0.
+    """
     found: Offsets = {}
+    latest: Offsets = {}
     for each in entries:
-        if each.sampled_ms > entry.sampled_ms:
-            break
         for topic, ends in each.offsets.items():
-            found[topic] = {**found.get(topic, {}), **ends}
+            if _is_another(latest.get(topic, {}), ends):
+                del latest[topic]
+                found.pop(topic, None)
+            latest[topic] = {**latest.get(topic, {}), **ends}
+            if each.sampled_ms <= entry.sampled_ms:
+                found[topic] = latest[topic]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a topic was written. `since_ms`: by then it had been deleted and made anew; 0 if it never was."""
+
+    ends: dict[int, int]
+    since_ms: int = 0
+
+
+def reached(entries: Sequence[Entry]) -> dict[str, Reached]:
+    """Of every topic that the pipeline has written to, as far as the ledger knows."""
+    found: dict[str, Reached] = {}
+    for entry in entries:
+        for topic, ends in entry.offsets.items():
+            known = found.get(topic, Reached({}))
+            if _is_another(known.ends, ends):
+                found[topic] = Reached(ends, entry.sampled_ms)
+            else:
+                found[topic] = Reached({**known.ends, **ends}, known.since_ms)
+    return found
+
+
+def _is_another(before: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    """Whether the ends are of another topic than those noted before under its name: the end of one never goes back."""
+    return any(end < before.get(number, 0) for number, end in ends.items())

@@ -145,9 +145,10 @@ class Applying:
 
 def fence(assembly: Assembly) -> None:
     """Ends what an instance that was killed has left open: readers would have to wait for its timeout."""
-    admin, wake = assembly.admin(), Wake()
+    admin = assembly.admin()
     assembly.ensure_offsets(admin)
-    publisher = assembly.publisher(admin, wake, lambda *_: None)
+    # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
+    publisher = Publisher(assembly.kafka, assembly.keeper(admin), wake=Wake())
     try:
         publisher.open()
     finally:

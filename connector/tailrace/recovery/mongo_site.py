@@ -27,7 +27,7 @@ from tailrace.sources.mongo.changes import plain_token, server_token
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.server import Client, collection_ids, connect, identify, translate
-from tailrace.sources.mongo.snapshot import CollectionReader
+from tailrace.sources.mongo.snapshot import CollectionReader, require_order
 from tailrace.sources.mongo.stream import DOING, Cursor
 from tailrace.sources.mongo.watched import Stage, can_split
 from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
@@ -69,7 +69,13 @@ class MongoSite:
         return (stored.log.replica_set, stored.log.database) != here
 
     def went_back(self, lost: Position | None) -> bool:
-        return isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now)
+        """Also if a collection was made anew: its ids may be given out once more."""
+        if not isinstance(lost, TokenPosition):
+            return False
+        return is_ahead(lost, self._facts.now) or self._made_anew(lost)
+
+    def is_zoned(self) -> bool:
+        return True
 
     def steps(self) -> list[str]:
         options = self._options
@@ -78,8 +84,12 @@ class MongoSite:
         except CollectionGone:
             if not options.create:
                 raise
-            return ["create the collections that are missing", "take a new place in the log"]
-        return ["take a new place in the log"]
+            created = ["create the collections that are missing"]
+        else:
+            created = []
+        for name in options.collections:
+            require_order(self._client, options.database, name, options.order_by)
+        return [*created, "take a new place in the log"]
 
     def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
         """Documents do not tell in which transaction they were written: time is all there is."""
@@ -90,6 +100,17 @@ class MongoSite:
 
     def close(self) -> None:
         self._client.close()
+
+    def _made_anew(self, lost: TokenPosition) -> bool:
+        options = self._options
+        for name, was in lost.log.collections.items():
+            try:
+                found = collection_ids(self._client, options.database, (name,), create=False)
+            except CollectionGone:
+                continue
+            if was and found[name] and was != found[name]:
+                return True
+        return False
 
     def _look_behind(self, stored: TokenPosition) -> None:
         """Raises what the server has against resuming: it says so in its first answer."""

@@ -123,8 +123,7 @@ class Survey:
         ground = ground_of(case, entries, self.assembly.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms)
         ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
-        written = sorted({topic for entry in entries for topic in entry.offsets})
-        self.seen = Seen(self.assembly, self.line, evidence, written)
+        self.seen = Seen(self.assembly, self.line, evidence, ledger.reached(entries))
         self.seen.read()
         tally = self._read(case, ground, looked)
         return Plan(
@@ -180,7 +179,7 @@ class Survey:
             kept = ", ".join(sorted(self.seen.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
         if self.site.went_back(case.lost):
-            notes.append("the database went back in time: events that it no longer has stay published")
+            notes.append("the database or a collection is not what it was: events that it no longer has stay published")
         return notes
 
 

@@ -24,7 +24,7 @@ from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_server
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.snapshot import Snapshot, TableReader
+from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.wake import Wake
@@ -91,6 +91,7 @@ class PostgresSite:
         mend = _publication_mend(self._control, options)
         if mend is None:
             catalogue.read_published(self._control, options.publication, options.table)
+        require_order(self._control, options.table, list(options.order_by), options.timestamp)
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
         return [*([mend] if mend else []), *dropped, f"create the slot {options.slot}"]
 

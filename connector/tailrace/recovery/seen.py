@@ -1,28 +1,35 @@
 """Every event that Kafka holds of a pipeline, by id: on its topics, among its dead letters, behind parked keys.
 
-Ids go to a temporary file, so memory stays flat. Topics are read from where the ledger says that it suffices; a row for
-which that does not hold (it was updated since, so that it looks new) makes them be read from their beginning.
+Ids go to a temporary file, so memory stays flat. An id alone does not make an event: other pipelines may share a topic,
+and count their rows from 1, too; so every payload that an id was published with is remembered by its print. Topics are
+read from where the ledger says that it suffices; a row for which that does not hold (it was updated since, so that it
+looks new) makes them be read from their beginning.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from tailrace.errors import Rejected, SourceError
-from tailrace.event import OutboxEvent
+from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.keeping import keeping
-from tailrace.kafka.ledger import Offsets
+from tailrace.kafka.ledger import Offsets, Reached
 from tailrace.kafka.topics import topic_config
 from tailrace.line import Line
 from tailrace.recovery.evidence import Evidence
-from tailrace.verify.judging import EDITED, ORDER, PUBLISHED, UNKNOWN
+from tailrace.recovery.judging import SKEW_MS
+from tailrace.verify.judging import EDITED, ORDER, UNKNOWN, WAITING
 from tailrace.verify.kafka_side import KafkaSide
 from tailrace.verify.outbox import Window
 from tailrace.verify.prints import UNTOLD, Print, Prints
 from tailrace.verify.verifying import topics_of
+from tailrace.wire.cloudevents import CONTENT_TYPE, STRUCTURED
+from tailrace.wire.formats import Format
+from tailrace.wire.framing import VALUE_HEADER
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.contracts import wire_format
 
@@ -30,21 +37,40 @@ PENDING = 10_000
 CACHE_KBYTES = 65_536
 
 
+class CertainPrints(Prints):
+    """Says nothing of a record in another format than today's: its payload would seem to be another one."""
+
+    def __init__(self, line: Line, format: Format) -> None:
+        super().__init__(line, format)
+        self._form = "structured" if format.cloudevents == "structured" else format.schema_id
+        self._is_text = format.value == "json" and format.schema_id != "none"
+
+    def of_record(self, value: bytes | None, headers: Headers) -> Print:
+        if value is not None and _form_of(value, headers) != self._form:
+            return UNTOLD
+        if value is not None and self._is_text and not (value[-1:] == b"}" and b"{" in (value[:1], value[5:6])):
+            return UNTOLD  # perhaps Avro
+        return super().of_record(value, headers)
+
+
 class Ids:
-    """Names of events with the print of their payload; takes facts as a `KafkaSide` gives them."""
+    """Names of events with the prints of their payloads; takes facts as a `KafkaSide` gives them."""
 
     def __init__(self) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
         self._file.execute(f"PRAGMA cache_size = -{CACHE_KBYTES}")
-        self._file.execute("CREATE TABLE seen (name TEXT PRIMARY KEY, frame INTEGER, digest INTEGER) WITHOUT ROWID")
+        self._file.execute(
+            "CREATE TABLE seen (name TEXT, frame INTEGER, digest INTEGER, PRIMARY KEY (name, frame, digest)) "
+            "WITHOUT ROWID"
+        )
         self._pending: list[tuple[str, int, int]] = []
 
     def add(self, stream: int, name: object, fact: tuple[Any, ...]) -> None:
         if stream == ORDER:
             return
         # What a person changed for a redrive, or what waits, is compared with nothing.
-        alike = stream == PUBLISHED and not fact[3] & EDITED
-        frame, digest = (fact[1], fact[2]) if alike else UNTOLD
+        told = stream != WAITING and not fact[3] & EDITED
+        frame, digest = (fact[1], fact[2]) if told else UNTOLD
         self._pending.append((_storable(str(name)), frame, digest))
         if len(self._pending) >= PENDING:
             self._write()
@@ -52,17 +78,18 @@ class Ids:
     def clear(self, stream: int) -> None:
         """What was seen once stays seen: a letter that is marked meanwhile, an event that waits no longer."""
 
-    def find(self, name: str) -> Print | None:
+    def find(self, name: str) -> list[Print]:
+        """One for each payload that was published under the name."""
         self._write()
         try:
-            found = self._file.execute("SELECT frame, digest FROM seen WHERE name = ?", (_storable(name),)).fetchone()
+            found = self._file.execute("SELECT frame, digest FROM seen WHERE name = ?", (_storable(name),)).fetchall()
         except sqlite3.Error as error:
             raise _no_room(error) from None
-        return None if found is None else Print(*found)
+        return [Print(*each) for each in found]
 
     def __len__(self) -> int:
         self._write()
-        return int(self._file.execute("SELECT count(*) FROM seen").fetchone()[0])
+        return int(self._file.execute("SELECT count(DISTINCT name) FROM seen").fetchone()[0])
 
     def close(self) -> None:
         self._file.close()
@@ -80,11 +107,22 @@ class Ids:
 class Seen:
     """What Kafka holds by now: `read` again adds what came meanwhile."""
 
-    def __init__(self, assembly: Assembly, line: Line, evidence: Evidence, written: Iterable[str] = ()) -> None:
-        """`written` are topics that the pipeline is known to have written to, whatever its rules say today."""
+    def __init__(
+        self,
+        assembly: Assembly,
+        line: Line,
+        evidence: Evidence,
+        reached: Mapping[str, Reached] | None = None,
+    ) -> None:
+        """`reached` are the topics that the pipeline has written to, whatever its rules say today, and how far."""
         self._assembly = assembly
-        self._written = list(written)
-        self._prints = Prints(line, wire_format(assembly.settings))
+        self._reached = dict(reached or {})
+        self._written = set(self._reached)
+        self._known = evidence.offsets
+        # What was made anew holds only what was published since.
+        remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
+        self._gone_until: float = max(remade, default=0)
+        self._prints = CertainPrints(line, wire_format(assembly.settings))
         self._ids = Ids()
         self._from_ms = evidence.from_ms
         self._letters_since = 0.0
@@ -110,6 +148,8 @@ class Seen:
         side.read_letters()
         side.read(topics_of(self._assembly, side), to_the_end=True)
         self._letters_since = self._letters_kept()
+        if self._written - side.existing(lambda topic: topic in self._written).keys():
+            self._gone_until = inf
 
     def suffices(self, created_ms: int | None) -> bool:
         """Whether the event of a row of that time would have been seen, had it been published and kept."""
@@ -121,20 +161,25 @@ class Seen:
         self._side = self._begin({})
         self.read()
 
-    def find(self, name: str) -> Print | None:
+    def find(self, name: str) -> list[Print]:
         return self._ids.find(name)
 
-    def kept_since(self, topic: str | None) -> float:
-        """Since when an event would be there, had it been published or set aside; 0 for always."""
-        return max(self._side.kept_since.get(topic or "", 0), self._letters_since)
+    @property
+    def kept_since(self) -> float:
+        """Since when an event would be there, had it been published or set aside; 0 for always.
 
-    def differs(self, event: OutboxEvent, seen: Print) -> bool:
-        """Whether the payload that was published is certainly another one."""
+        By all topics: rules change, and a row may have gone to another one than it would today.
+        """
+        return max(self._letters_since, self._gone_until, *self._side.kept_since.values())
+
+    def differs(self, event: OutboxEvent, seen: Sequence[Print]) -> bool:
+        """Whether all the payloads that were published are certainly others."""
         try:
-            now = self._prints.of_row(event, self._assembly.route(event))
+            to = self._assembly.route(event)
         except Rejected:
-            return False
-        return UNKNOWN not in (now.frame, seen.frame) and now.frame == seen.frame and now.digest != seen.digest
+            to = None
+        now = self._prints.of_row(event, to)
+        return all(now.frame == each.frame != UNKNOWN and now.digest != each.digest for each in seen)
 
     def close(self) -> None:
         self._ids.close()
@@ -143,6 +188,10 @@ class Seen:
         side = KafkaSide(self._assembly.kafka, self._prints, lambda _: None, Window(), self._ids)
         for topic in self._written:
             side.number(topic)
+        for topic, reached in self._reached.items():
+            side.expect(topic, reached.ends)
+        for topic, ends in self._known.items():
+            side.expect(topic, ends)
         for topic, starts in offsets.items():
             side.begin_at(topic, starts)
         return side
@@ -155,6 +204,16 @@ class Seen:
             return 0
         kept_ms = int(topic_config(admin, topic).get("retention.ms", "-1"))
         return 0 if kept_ms < 0 else time.time_ns() // 1_000_000 - kept_ms
+
+
+def _form_of(value: bytes, headers: Headers) -> str:
+    """How it was written: with the id of a schema in a header or before it, as a structured CloudEvent, or plain."""
+    said = dict(headers)
+    if VALUE_HEADER in said:
+        return "header"
+    if said.get(CONTENT_TYPE) in (STRUCTURED, STRUCTURED.encode()):
+        return "structured"
+    return "prefix" if value[:1] == b"\0" else "none"
 
 
 def _storable(name: str) -> str:

@@ -10,6 +10,7 @@ from tailrace.event import OutboxEvent, Row
 from tailrace.line import Line
 from tailrace.recovery.judging import REFUSED, Fate, Ground, Tally
 from tailrace.recovery.seen import Seen
+from tailrace.verify.prints import Print
 from tailrace.verify.verifying import unreadable_name
 
 
@@ -34,8 +35,9 @@ class Sieve:
             self.tally.note(Fate.PASSED)
             self.looked(self.tally.rows)
             return False
+        created_ms = self.ground.time_of(created_ms)
         event, name, type_name, topic = self._read(row)
-        fate = self._fate(event, name, topic, created_ms)
+        fate = self._fate(event, name, created_ms)
         self.tally.note(fate, name)
         if fate is Fate.MISSED:
             self.tally.note_missed(type_name, topic or self.letters, created_ms)
@@ -44,18 +46,27 @@ class Sieve:
         self.looked(self.tally.rows)
         return fate is Fate.MISSED
 
-    def _fate(self, event: OutboxEvent | None, name: str, topic: str | None, created_ms: int | None) -> Fate:
+    def _fate(self, event: OutboxEvent | None, name: str, created_ms: int | None) -> Fate:
         found = self.seen.find(name)
+        if self._is_there(event, found):
+            return Fate.PUBLISHED
         # If it is left out whatever the topics say, they need not be read any further for it.
         decided = self.ground.judge(created_ms, 0) in (Fate.EARLIER, Fate.OLDER)
-        if found is None and not decided and not self.seen.suffices(created_ms):
+        if not decided and not self.seen.suffices(created_ms):
             self.seen.deepen()
             found = self.seen.find(name)
-        if found is None:
-            return self.ground.judge(created_ms, self.seen.kept_since(topic))
-        if self.restored and event is not None and self.seen.differs(event, found):
+            if self._is_there(event, found):
+                return Fate.PUBLISHED
+        fate = self.ground.judge(created_ms, self.seen.kept_since)
+        if not found or fate is Fate.OLDER:
+            return fate
+        # Only other payloads were published under its id.
+        if self.restored:
             return Fate.REUSED
-        return Fate.PUBLISHED
+        return fate if fate is Fate.EARLIER else Fate.UNTOLD
+
+    def _is_there(self, event: OutboxEvent | None, found: list[Print]) -> bool:
+        return bool(found) and (event is None or not self.seen.differs(event, found))
 
     def _read(self, row: Row) -> tuple[OutboxEvent | None, str, str, str | None]:
         """The event, its name, its type and its topic; a row that cannot be read has the name of its letter."""
@@ -75,18 +86,22 @@ def undecided(tally: Tally, *, timed: bool = True) -> RecoveryUncertain:
     if tally.fates[Fate.REUSED]:
         return RecoveryUncertain(
             f"{tally.fates[Fate.REUSED]:,} rows have ids under which other events were published before ({some})",
-            why="The database went back in time, and its sequence gave these ids out once more. Consumers would take "
-            "the rows for events that they know.",
+            why="The database went back in time, or the collection was made anew, and these ids were given out once "
+            "more. Consumers would take the rows for events that they know.",
             remedy="Give the rows ids that were never used, and move the sequence behind all that were published; then "
             "run it again.",
         )
     return RecoveryUncertain(
         f"of {tally.fates[Fate.UNTOLD]:,} rows it cannot be told whether they were published ({some})",
-        why="They are not on Kafka, but their topic does not keep everything (retention, compaction), or they may be "
-        "from before the pipeline's first start; and neither the ledger nor their time of creation decides it.",
-        remedy="Choose a moment before which everything was published: --since TIME leaves out the rows created "
-        "before it."
-        if timed
-        else "Rows without a time cannot be judged: name a column in outbox.columns.timestamp, "
-        "or give these rows a time in it.",
+        why="They are not on Kafka, but the topics do not keep everything (retention, compaction, deleted topics), or "
+        "they may be from before the pipeline's first start; and neither the ledger nor their time of creation decides "
+        "it. Or their ids are on Kafka, but with other payloads only: the rows were changed since, or another pipeline "
+        "or collection gives out the same ids.",
+        remedy=(
+            "Choose a moment before which everything was published: --since TIME leaves out the rows created before it."
+            if timed
+            else "Rows without a time cannot be judged: name a column in outbox.columns.timestamp, "
+            "or give these rows a time in it."
+        )
+        + " A row whose id another event has needs one of its own.",
     )

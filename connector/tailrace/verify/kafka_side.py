@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.keeping import keeping
+from tailrace.kafka.keeping import Keeping, keeping
 from tailrace.kafka.letter_box import LetterBox, Span, Spans
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark, letter_of, marks_topic
@@ -83,6 +83,7 @@ class KafkaSide:
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[int, int] = {}
         self._begins: dict[int, int] = {}
+        self._reached: dict[str, dict[int, int]] = {}
 
     def number(self, topic: str) -> int:
         found = self._numbers.get(topic)
@@ -97,25 +98,26 @@ class KafkaSide:
 
     def begin_at(self, topic: str, starts: Mapping[int, int]) -> None:
         """What lies before these offsets is of no interest: neither read, nor missed if it was deleted."""
+        self.expect(topic, starts)
         for number, start in starts.items():
             place = self._place(topic, number)
             self._begins[place] = self._ends[place] = start
+
+    def expect(self, topic: str, ends: Mapping[int, int]) -> None:
+        """The topic once reached these offsets. One that ends before them is another: what the first held is gone."""
+        known = self._reached.setdefault(topic, {})
+        for number, end in ends.items():
+            known[number] = max(end, known.get(number, 0))
 
     def read(self, topics: dict[str, int], *, to_the_end: bool) -> None:
         """Adds the records of `topics` that were not read before; `to_the_end` also those behind the window."""
         admin = Observer(self._kafka).admin
         for topic, partitions in topics.items():
-            spans = self._spans(topic, to_the_end=to_the_end)
-            if topic not in self.kept_since:
-                kept = keeping(admin, topic, partitions)
-                if kept.compacted:
-                    self.compacted.add(topic)
-                # Where something is gone that would have been read.
-                gone = {n: at for n, at in kept.starts.items() if at > self._begins.get(self._place(topic, n), 0)}
-                self.kept_since[topic] = inf if kept.compacted or self._emptied(gone, spans) else 0
-                firsts = {number for number, start in gone.items() if number in spans and spans[number].start == start}
-            else:
-                firsts = set()
+            held = self._held(topic, to_the_end=to_the_end)
+            known = topic in self.kept_since
+            gone = {} if known else self._look(topic, held, keeping(admin, topic, partitions))
+            spans = self._unread(topic, held)
+            firsts = {number for number, start in gone.items() if number in spans and spans[number].start <= start}
             self._read_topic(topic, spans, firsts)
 
     def read_letters(self) -> None:
@@ -150,8 +152,22 @@ class KafkaSide:
                 if state is not None and (message.offset() or 0) >= state.released:
                     self._spool.add(WAITING, event.id, (event.id,))
 
-    def _spans(self, topic: str, *, to_the_end: bool) -> Spans:
-        """From where reading ended before, or the window begins."""
+    def _look(self, topic: str, held: Spans, kept: Keeping) -> dict[int, int]:
+        """What the topic keeps, looked at once; where it begins, if something is gone that would have been read."""
+        if kept.compacted:
+            self.compacted.add(topic)
+        ends = {number: held[number].end if number in held else start for number, start in kept.starts.items()}
+        another = any(ends.get(number, 0) < end for number, end in self._reached.get(topic, {}).items())
+        if another:
+            for number in self._reached[topic]:
+                place = self._place(topic, number)
+                self._begins[place] = self._ends[place] = 0
+        gone = {n: at for n, at in kept.starts.items() if at > self._begins.get(self._place(topic, n), 0)}
+        self.kept_since[topic] = inf if another or kept.compacted or self._emptied(gone, held) else 0
+        return gone
+
+    def _held(self, topic: str, *, to_the_end: bool) -> Spans:
+        """All of the topic, or its part in the window."""
         box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
         spans = box.spans_of(topic, final=True)
         since, until = self._window
@@ -164,6 +180,10 @@ class KafkaSide:
                 number: Span(span.start, behind[number].start) if number in behind else span
                 for number, span in spans.items()
             }
+        return spans
+
+    def _unread(self, topic: str, spans: Spans) -> Spans:
+        """From where reading ended before."""
         unread: Spans = {}
         for number, span in spans.items():
             place = self._place(topic, number)
@@ -187,9 +207,14 @@ class KafkaSide:
                 if at_ms is not None and number in firsts:
                     firsts.discard(number)
                     self.kept_since[topic] = max(self.kept_since[topic], at_ms)
+        if firsts:
+            # Nothing is left that tells up to when records were deleted.
+            self.kept_since[topic] = inf
 
     def _take(self, found: Any, place: int, *, timed: bool) -> int | None:  # noqa: ANN401 - typed loosely by the driver
-        """Puts a record by; when it was committed, if that was asked for. None for what no pipeline wrote."""
+        """Puts a record by; when it was published at the earliest, if that was asked for. None for what no pipeline
+        wrote.
+        """
         headers = found.headers() or []
         try:
             (name, raw), _, (where, position), (when, stamp), *further = headers
@@ -208,6 +233,8 @@ class KafkaSide:
             at_ms = int(stamp) if stamp.isdigit() else found.timestamp()[1]
             if at_ms not in self._window:
                 flags |= OUTSIDE
+            # What was published late (replayed, redriven, recovered) has a commit of long ago, and a time of its own.
+            at_ms = max(at_ms, found.timestamp()[1])
         add = self._spool.add
         add(PUBLISHED, event, (event, *self._prints.of_record(found.value(), headers), flags, place, offset))
         if key is not None and not flags & AGAIN:

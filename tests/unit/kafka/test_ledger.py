@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.ledger import Entry, before, key, ledger_topic, offsets_at
+from tailrace.kafka.ledger import Entry, Reached, before, key, ledger_topic, offsets_at, reached
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
 
@@ -48,3 +48,16 @@ def test_after_a_rewind_the_entry_is_taken_that_passes_nothing_over() -> None:
 def test_offsets_of_topics_that_an_entry_does_not_name_are_those_of_earlier_ones() -> None:
     entries = [entry(1, 10, a={0: 1, 1: 2}, b={0: 5}), entry(2, 20, a={0: 3}), entry(3, 30, a={0: 9}, c={0: 1})]
     assert offsets_at(entries, entries[1]) == {"a": {0: 3, 1: 2}, "b": {0: 5}}
+
+
+def test_a_topic_whose_end_went_back_is_another_one() -> None:
+    """Before that, what was noted is of a topic that is gone; afterwards, of the new one."""
+    grown = [entry(1, 10, a={0: 5, 1: 5}, b={0: 9}), entry(2, 20, a={0: 90})]
+    entries = [*grown, entry(3, 30, a={0: 40}), entry(4, 40, a={0: 41, 1: 1})]
+    assert offsets_at(grown, grown[0]) == {"a": {0: 5, 1: 5}, "b": {0: 9}}
+    assert offsets_at(entries, entries[0]) == offsets_at(entries, entries[1]) == {"b": {0: 9}}
+    assert offsets_at(entries, entries[2]) == {"a": {0: 40}, "b": {0: 9}}
+    assert offsets_at(entries, entries[3]) == {"a": {0: 41, 1: 1}, "b": {0: 9}}
+    assert reached(grown) == {"a": Reached({0: 90, 1: 5}), "b": Reached({0: 9})}
+    assert reached(entries) == {"a": Reached({0: 41, 1: 1}, 30), "b": Reached({0: 9})}
+    assert reached([]) == {}

@@ -282,7 +282,11 @@ def require_order(client: Client, database: str, collection: str, order_by: tupl
             if error.code in NO_INDEX:
                 raise _no_index(database, collection, order_by) from None
             raise
-    scan = _index_scan(plan.get("queryPlanner", {}))
+    chosen = plan.get("queryPlanner", {})
+    if chosen.get("winningPlan", {}).get("stage") == "EOF":
+        # There is no such collection yet. When it is created, it has no index either.
+        raise _no_index(database, collection, order_by)
+    scan = _index_scan(chosen)
     kinds = {"isPartial": "partial", "isSparse": "sparse", "isMultiKey": "over arrays", "collation": "collated"}
     flaws = [word for name, word in kinds.items() if scan.get(name)]
     if flaws:

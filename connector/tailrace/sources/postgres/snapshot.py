@@ -139,22 +139,7 @@ class TableReader:
         within: tuple[int | None, int | None],
     ) -> None:
         schema, name = split_table(table)
-        found = self._link.query(
-            "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
-            "AND attgenerated = '' ORDER BY attnum",
-            [schema, name],
-        )
-        types = {str(column): str(kind) for column, _, kind in found}
-        for column in [*order_by, *([timestamp] if timestamp else [])]:
-            if column not in types:
-                raise LayoutMismatch(
-                    f"{table} has no column {column} to order its rows by",
-                    why=f"Its columns are {', '.join(types)}.",
-                    remedy="Set source.order_by to columns that order the rows, the unique id last.",
-                )
-        self._require_unique(table, order_by)
-        self._columns = tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found)
+        self._columns, types = require_order(self._link, table, order_by, timestamp)
         self._keys = len(order_by)
         keys = ", ".join(quote(column) for column in order_by)
         when = f"(extract(epoch FROM {quote(timestamp)}) * 1000)::bigint" if timestamp else "NULL"
@@ -169,23 +154,42 @@ class TableReader:
             f"FROM {quote(schema)}.{quote(name)} {where}ORDER BY {keys}"
         )
 
-    def _require_unique(self, table: str, order_by: list[str]) -> None:
-        """Rows that share a sort key could be passed over where a page ends between them and is resumed."""
-        schema, name = split_table(table)
-        unique = self._link.query(
-            "SELECT FROM pg_index i WHERE i.indrelid = format('%I.%I', $1::text, $2::text)::regclass "
-            "AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
-            "AND NOT EXISTS (SELECT FROM unnest(i.indkey[0:i.indnkeyatts - 1]) k JOIN pg_attribute a "
-            "ON a.attrelid = i.indrelid AND a.attnum = k WHERE a.attname <> ALL ($3::text[]) "
-            "OR NOT (a.attnotnull OR i.indnullsnotdistinct))",
-            [schema, name, "{" + ",".join(_element(column) for column in order_by) + "}"],
-        )
-        if not unique:
+
+def require_order(
+    link: Link, table: str, order_by: list[str], timestamp: str | None
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """The columns of the table and their types; raises what keeps its rows from being read in this order."""
+    schema, name = split_table(table)
+    found = link.query(
+        "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
+        "AND attgenerated = '' ORDER BY attnum",
+        [schema, name],
+    )
+    types = {str(column): str(kind) for column, _, kind in found}
+    for column in [*order_by, *([timestamp] if timestamp else [])]:
+        if column not in types:
             raise LayoutMismatch(
-                f"{table} has no unique index on {', '.join(order_by)} or on some of them",
-                why="Rows already in the table are read in this order, and it must tell every row from every other.",
-                remedy="Give the table a primary key, and name its columns last in source.order_by.",
+                f"{table} has no column {column} to order its rows by",
+                why=f"Its columns are {', '.join(types)}.",
+                remedy="Set source.order_by to columns that order the rows, the unique id last.",
             )
+    # Rows that share a sort key could be passed over where a page ends between them and is resumed.
+    unique = link.query(
+        "SELECT FROM pg_index i WHERE i.indrelid = format('%I.%I', $1::text, $2::text)::regclass "
+        "AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
+        "AND NOT EXISTS (SELECT FROM unnest(i.indkey[0:i.indnkeyatts - 1]) k JOIN pg_attribute a "
+        "ON a.attrelid = i.indrelid AND a.attnum = k WHERE a.attname <> ALL ($3::text[]) "
+        "OR NOT (a.attnotnull OR i.indnullsnotdistinct))",
+        [schema, name, "{" + ",".join(_element(column) for column in order_by) + "}"],
+    )
+    if not unique:
+        raise LayoutMismatch(
+            f"{table} has no unique index on {', '.join(order_by)} or on some of them",
+            why="Rows already in the table are read in this order, and it must tell every row from every other.",
+            remedy="Give the table a primary key, and name its columns last in source.order_by.",
+        )
+    return tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found), types
 
 
 def _behind(order_by: list[str], after: list[str | None], types: dict[str, str]) -> str:

@@ -1,0 +1,201 @@
+"""For what time topics vouch, on a real Kafka: an event that is not there was missed only if it would be there else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from fix_shop import Shop
+from tailrace.config.load import load_pipeline
+from tailrace.event import OutboxEvent
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.ledger import Offsets, Reached
+from tailrace.line import Line
+from tailrace.recovery.evidence import Evidence
+from tailrace.recovery.judging import SKEW_MS
+from tailrace.recovery.seen import Ids, Seen
+from tailrace.stack import KafkaBroker, wait_until
+from tailrace.verify.kafka_side import KafkaSide
+from tailrace.verify.outbox import Window
+from tailrace.verify.prints import Prints
+from tailrace.wire.formats import Format
+from tailrace.worker.assembly import assemble
+
+THEN = 1_700_000_000_000
+"""A commit of long ago."""
+
+
+class Topic:
+    """A topic of one test, written to by hand."""
+
+    def __init__(self, kafka: KafkaBroker, name: str) -> None:
+        self.kafka = kafka
+        self.name = name
+        self.ids = Ids()
+
+    def make(self, **config: str) -> None:
+        """Records of long ago must not be deleted."""
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        self.kafka.create_topic(self.name, 1, {"retention.ms": "-1", **named})
+
+    def make_anew(self) -> None:
+        self.delete()
+        self.make()
+
+    def delete(self) -> None:
+        admin = self.kafka.admin()
+        admin.delete_topics([self.name])[self.name].result(20)
+        wait_until(lambda: self.name not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
+
+    def write(self, *events: str, committed_ms: int = THEN, at_ms: int = THEN, value: str = "{}", **more: str) -> None:
+        """Records of a pipeline in partition 0."""
+        producer = self._producer()
+        for event in events:
+            headers: Any = {"id": event, "type": "T", "position": "0/1:1", "timestamp": str(committed_ms), **more}
+            named = [(name.replace("_", "."), text) for name, text in headers.items()]
+            producer.produce(self.name, value, b"k", 0, timestamp=at_ms, headers=named)
+        assert producer.flush(30) == 0
+
+    def write_nothing(self) -> None:
+        """A record that no pipeline wrote, one that stands for nothing, and one that was taken back."""
+        producer = self._producer(**{"transactional.id": f"{self.name}-aborted"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(self.name, "aborted", b"k", 0)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
+        self.write("shadow", tailrace_shadow="1")
+        foreign = self._producer()
+        foreign.produce(self.name, "foreign", b"k", 0)
+        assert foreign.flush(30) == 0
+
+    def delete_before(self, offset: int) -> None:
+        admin, place = self.kafka.admin(), TopicPartition(self.name, 0, offset)
+        admin.delete_records([place])[place].result(30)
+
+    def read(self, **begin: Offsets) -> float:
+        """Since when it keeps everything; `begin_at` and `expect` are told before."""
+        unused: Any = None
+        line = Line(unused, unused, unused, unused, unused, frozenset(), 1, 1)
+        options = KafkaOptions(self.kafka.bootstrap, "p", dead_letter_topic=f"{self.name}.letters")
+        side = KafkaSide(options, Prints(line, Format()), lambda _: None, Window(), self.ids)
+        for what, offsets in begin.items():
+            for topic, starts in offsets.items():
+                getattr(side, what)(topic, starts)
+        side.read(side.existing(lambda name: name == self.name), to_the_end=True)
+        return side.kept_since[self.name]
+
+    def _producer(self, **more: str) -> Producer:
+        return Producer({"bootstrap.servers": self.kafka.bootstrap, **more})
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> Iterator[Topic]:
+    topic = Topic(kafka, f"topics-{uuid.uuid4().hex[:8]}")
+    yield topic
+    topic.ids.close()
+
+
+def test_a_topic_that_was_made_anew(topic: Topic) -> None:
+    """It ends before the offset from which it was to be read: then it is read whole, and vouches for nothing."""
+    topic.make()
+    topic.write(*"abcde")
+    assert topic.read(begin_at={topic.name: {0: 4}}) == 0
+    assert (topic.ids.find("d"), len(topic.ids.find("e"))) == ([], 1)
+    topic.make_anew()
+    assert topic.read(begin_at={topic.name: {0: 4}}) == inf, "empty"
+    topic.write("new")
+    assert topic.read(begin_at={topic.name: {0: 4}}) == inf
+    assert len(topic.ids.find("new")) == 1
+    assert topic.read(expect={topic.name: {0: 4}}) == inf
+    assert topic.read(expect={topic.name: {0: 1}}) == 0
+    assert topic.read(expect={topic.name: {0: 1, 1: 1}}) == inf, "it had more partitions"
+
+
+def test_the_first_record_that_is_kept_was_published_late(topic: Topic) -> None:
+    """It tells of its own time, and not of its commit's: what was published before it is gone."""
+    topic.make()
+    topic.write("a", "b", at_ms=THEN + 1000)
+    topic.write("a", at_ms=THEN + 5000, tailrace_replay="again")
+    assert topic.read() == 0
+    topic.delete_before(2)
+    assert topic.read() == THEN + 5000
+    topic.write("c", committed_ms=THEN + 7000, at_ms=THEN + 6000)
+    topic.delete_before(3)
+    assert topic.read() == THEN + 7000
+
+
+def test_nothing_is_left_that_tells_up_to_when_records_are_gone(topic: Topic) -> None:
+    topic.make()
+    topic.write("a", "b")
+    topic.write_nothing()
+    assert topic.read() == 0
+    topic.delete_before(2)
+    assert topic.read() == inf
+    assert topic.read(begin_at={topic.name: {0: 2}}) == 0, "what is gone was not to be read"
+
+
+@pytest.fixture
+def seen(shop: Shop) -> Iterator[Callable[..., Seen]]:
+    """What Kafka holds of the shop, read."""
+    opened: list[Seen] = []
+
+    def read(offsets: Offsets | None = None, **more: Any) -> Seen:
+        assembly = assemble(load_pipeline(shop.file))
+        evidence = Evidence(None, None, offsets or {}, THEN if offsets else 0)
+        opened.append(Seen(assembly, assembly.line(), evidence, **more))
+        opened[-1].read()
+        return opened[-1]
+
+    yield read
+    for each in opened:
+        each.close()
+
+
+def test_a_topic_that_was_written_and_is_gone(shop: Shop, seen: Callable[..., Seen]) -> None:
+    topic = Topic(shop.kafka, shop.topic)
+    assert seen().kept_since == 0
+    assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == inf
+    topic.make()
+    assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == 0
+
+
+def test_topics_that_a_row_would_not_go_to_today(shop: Shop, seen: Callable[..., Seen]) -> None:
+    Topic(shop.kafka, shop.topic).make()
+    Topic(shop.kafka, f"{shop.topic}.once").make(cleanup_policy="compact")
+    assert seen().kept_since == 0
+    assert seen(reached=dict.fromkeys([f"{shop.topic}.once"], Reached({}))).kept_since == inf
+
+
+def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Callable[..., Seen]) -> None:
+    topic = Topic(shop.kafka, shop.topic)
+    topic.make()
+    topic.write("a", "b")
+    deepened = seen({shop.topic: {0: 3}})
+    assert deepened.kept_since == inf
+    deepened.deepen()
+    assert deepened.kept_since == inf
+    assert seen({shop.topic: {0: 1}}).kept_since == 0
+    # The ledger alone knows.
+    assert seen(reached={shop.topic: Reached({0: 3})}).kept_since == inf
+    assert seen(reached={shop.topic: Reached({0: 2}, THEN)}).kept_since == THEN + SKEW_MS
+    assert seen(reached={shop.topic: Reached({0: 2})}).kept_since == 0
+
+
+def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., Seen]) -> None:
+    topic = Topic(shop.kafka, shop.topic)
+    topic.make()
+    topic.write("42", value='{"of": "another"}')
+    mine = OutboxEvent("42", "OrderPlaced", "order", b"k", b'{"of": "mine"}', None, "0/1:1", THEN, [])
+    found = seen()
+    assert found.differs(mine, found.find("42"))
+    assert found.differs(mine._replace(aggregate="goes nowhere"), found.find("42"))
+    topic.write("42", value='{"of": "mine"}')
+    found.read()
+    assert not found.differs(mine, found.find("42"))
+    assert found.events == 1
