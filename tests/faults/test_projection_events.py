@@ -178,10 +178,22 @@ def test_a_gap_that_stays_ends_in_the_dead_letters(projected: Projected) -> None
 
 
 def test_made_anew_beside_the_old_one_while_that_goes_on(projected: Projected) -> None:
-    """The handler was wrong; the new one is filled from the start, and takes the place of the old one whole."""
+    """The handler was wrong; the new one is filled from the start, and takes the place of the old one whole. What was
+    replayed meanwhile, the old one has left to the new one.
+    """
+    projected.configure('on_replay="rebuild"')
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(40)))
     live = projected.start()
     projected.caught_up()
+    before = projected.state()
+    [again, _] = projected.publish(
+        {"key": "k-1", "headers": {"tailrace.replay": "r1"}}, {"key": "k-2", "headers": {"tailrace.replay": "r1"}}
+    )
+    [first] = projected.publish({"key": "k-1"})
+    wait_until(lambda: first in projected.state()["k-1"], 120, what="what comes behind the replay")
+    assert projected.state() == {**before, "k-1": [*before["k-1"], first]}
+    assert again not in str(projected.state())
+    assert live.log.count("replay passed over") == 1, live.log
     projected.execute("UPDATE history SET ids = ARRAY['wrong'] || ids")
     rebuilder = projected.start("--rebuild", wait=False)
     for _ in range(10):

@@ -138,7 +138,7 @@ class _Run:
 
     async def through(self, events: Sequence[Event]) -> None:
         """All of them, in order."""
-        if self._rules.settings.on_replay == "skip":
+        if self._rules.settings.on_replay != "apply":
             events = [event for event in events if event.replay_id is None]
         if not events:
             return

@@ -49,7 +49,8 @@ class Projection:
     - `events`, `within`: up to so many events, or what came within so many seconds, are one transaction (500, 0.05);
     - `max_attempts`, `time_limit`: how often an event is tried (5), and how long a handler may take each time (30 s);
     - `on_failure`: then it goes to the topic `letters` ("dead_letter"), or the worker stops ("halt");
-    - `on_replay`: events told again are applied if they were not ("apply"), or passed over ("skip");
+    - `on_replay`: events told again are applied if they were not ("apply"), or passed over ("skip"), or passed over
+      until the projection is made anew, which applies them ("rebuild");
     - `versions`: events carry versions of their entities; `entity` and `version` tell which;
     - `give_up`: after so many seconds without its database, or without progress, the worker exits (300);
     - `keep_markers`: how many days markers are kept, None for ever (30);
@@ -116,6 +117,7 @@ class Projection:
         self.lanes: dict[Partition, Lane] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._held_up: dict[Partition, str] = {}
+        self._replays: set[str] = set()
         self._open = False
         app.register(self)
 
@@ -165,7 +167,16 @@ class Projection:
             stamp = int((message.timestamp or 0) * 1000)
             event = read(lane.partition, offset, message.key, message.value, message.headers or (), stamp)
             event.is_retold = self.is_rebuilding
+            if event.replay_id is not None:
+                self._meet(event.replay_id)
             lane.put(event)
+
+    def _meet(self, replay: str) -> None:
+        """Says once of a replay that only a rebuild takes it up."""
+        if self.rules.settings.on_replay == "rebuild" and replay not in self._replays:
+            self._replays.add(replay)
+            remedy = "tailrace project … --rebuild, when the replay is done: it applies what was not applied before"
+            self._tell(logging.WARNING, "replay passed over", replay=replay, remedy=remedy)
 
     def open_lane(self, partition: Partition, start: int, furthest: int) -> None:
         lane = Lane(partition, start, furthest, self.store, self.rules, self)

@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from aiokafka.errors import KafkaError
@@ -66,6 +67,9 @@ class Rebuild:
         self._projection = projection
         projection.store = store.beside()
         projection.is_rebuilding = True
+        if projection.rules.settings.on_replay == "rebuild":
+            settings = replace(projection.rules.settings, on_replay="apply")
+            projection.rules = replace(projection.rules, settings=settings)
         # All of history, wherever the old one began.
         projection.start = "earliest"
         app.projections[:] = [projection]

@@ -11,7 +11,7 @@ from tailrace.projections.event import Event, text
 MOST_DIGITS = 18
 """Of a version: what fits into 64 bits."""
 OnFailure = Literal["dead_letter", "halt"]
-OnReplay = Literal["apply", "skip"]
+OnReplay = Literal["apply", "skip", "rebuild"]
 Gaps = Literal["ignore", "wait"]
 
 
@@ -62,7 +62,7 @@ class Settings:
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name}={value} of a projection is too small", remedy=f"Give at least {least}.")
-        for name, allowed in (("on_failure", ("dead_letter", "halt")), ("on_replay", ("apply", "skip"))):
+        for name, allowed in (("on_failure", ("dead_letter", "halt")), ("on_replay", ("apply", "skip", "rebuild"))):
             value = getattr(self, name)
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r} is not known", remedy=f"Give one of: {', '.join(allowed)}.")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tailrace.projections.app import ProjectionApp
 
 SKIPS = "passes them over (on_replay is `skip`)"
+REBUILDS = "passes them over until it is made anew (on_replay is `rebuild`)"
 COVERED = "covered: what it has applied, it passes over"
 BEHIND = "events older than its markers are set aside, not applied"
 
@@ -26,14 +27,14 @@ async def horizons(app: ProjectionApp, topics: Collection[str], first_ms: int | 
         finally:
             await projection.store.close()
         is_behind = first_ms is not None and first_ms < horizon
-        skips = projection.rules.settings.on_replay == "skip"
+        passes = {"skip": SKIPS, "rebuild": REBUILDS}.get(projection.rules.settings.on_replay)
         found.append(
             {
                 "projection": projection.name,
                 "topics": reads,
                 "horizon_ms": horizon or None,
-                "covered": skips or not is_behind,
-                "verdict": SKIPS if skips else BEHIND if is_behind else COVERED,
+                "covered": passes is not None or not is_behind,
+                "verdict": passes or (BEHIND if is_behind else COVERED),
             }
         )
     return found

@@ -367,10 +367,11 @@ async def test_replays() -> None:
     await scene.lane.settle([event(0)])
     await scene.lane.settle([event(1, id="e0", tailrace__replay="r"), event(2, id="new", tailrace__replay="r")])
     assert scene.history() == ["e0", "new"]
-    skipping = await opened(on_replay="skip")
-    await skipping.lane.settle([event(0), event(1, tailrace__replay="r")])
-    assert skipping.history() == ["e0"]
-    assert skipping.store.records.offsets == {P0: 2}
+    for policy in ("skip", "rebuild"):
+        skipping = await opened(on_replay=policy)
+        await skipping.lane.settle([event(0), event(1, tailrace__replay="r")])
+        assert skipping.history() == ["e0"]
+        assert skipping.store.records.offsets == {P0: 2}
 
 
 @on_stage

@@ -36,7 +36,7 @@ def make(*topics: str, name: str = "orders", **choices: Any) -> Projection:
         (("a", "b"), {"versions": Versions()}, "nothing tells its entities apart"),
         (("a",), {"events": 0}, "events=0"),
         (("a",), {"on_failure": "ignore"}, "on_failure='ignore'"),
-        (("a",), {"on_replay": "rebuild"}, "on_replay='rebuild'"),
+        (("a",), {"on_replay": "twice"}, "on_replay='twice'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(topics: tuple[str, ...], choices: dict[str, Any], told: str) -> None:
