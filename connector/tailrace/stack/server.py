@@ -121,7 +121,9 @@ class Server(ABC):
         self.process.pause()
 
     def resume(self) -> None:
+        """SIGCONT; returns when it answers again, which takes a broker that slept for long a moment."""
         self.process.resume()
+        self._await_answer()
 
     def close(self) -> None:
         """End it and remove all it wrote. A server named by its address is left alone."""
