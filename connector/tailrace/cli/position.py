@@ -208,8 +208,8 @@ def _now() -> datetime:
 
 
 def _nearest(entries: list[Entry], position: Position) -> Entry | None:
-    """The last entry that is not beyond the position, of the same kind of log."""
-    same = [entry for entry in entries if type(entry.position) is type(position)]
+    """The last entry of this log that is not beyond the position."""
+    same = [entry for entry in entries if entry.position.is_alike(position)]
     return next((entry for entry in reversed(same) if entry.position.progress <= position.progress), None)
 
 

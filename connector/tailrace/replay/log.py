@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
@@ -68,6 +67,5 @@ def told(position: Position) -> str:
 
 
 def shown(at_ms: int) -> str:
-    zone = time.strftime("%z")
-    local = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
-    return f"{local:%Y-%m-%d %H:%M:%S} {zone}"
+    """In this machine's time zone, by the rules of that day."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S %z}"
