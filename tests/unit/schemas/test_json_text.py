@@ -134,7 +134,7 @@ class Pairs(list[tuple[str, Any]]):
     """An object as it is written: its keys need not differ."""
 
 
-NAMES = st.text(st.sampled_from('a:"\\\\u3Aé😀'), max_size=3)
+NAMES = st.text(st.sampled_from('a :"\\\\u3Aé😀'), max_size=3)
 WRITTEN = st.recursive(
     st.sampled_from([None, True, 0, -1.5, 1e300, 2**64 - 1]) | NAMES,
     lambda inner: st.lists(inner, max_size=4) | st.lists(st.tuples(NAMES, inner), max_size=4).map(Pairs),
