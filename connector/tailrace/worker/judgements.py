@@ -52,14 +52,21 @@ def judge_kept(most: int) -> Check:
     return ok(name, f"up to {human_bytes(most)}")
 
 
-def judge_window(window: ReplayWindow, most: int) -> Check | None:
-    """What a replay window asks of the server, whose bound for slots is `most` bytes, or -1; None without a window."""
+def judge_window(window: ReplayWindow, most: int, disk: int | None = None) -> Check | None:
+    """What a replay window asks of the server, whose bound for slots is `most` bytes, or -1, and on whose disk so many
+    are free, if that is known; None without a window.
+    """
     name = "replay window"
     if not window:
         return None
     age = [] if window.seconds is None else [f"{window.seconds / 3600:g} h"]
     size = [] if window.size is None else [human_bytes(window.size)]
     told = ", ".join([*age, *size])
+    if disk is not None and (window.size or 0) > disk:
+        found = f"{told}, but it is held to what is free on the server's disk, {human_bytes(disk)}"
+        return warn(name, found, "Make room there, or lower source.replay_window.")
+    if window.size is None and most < 0 and disk is not None:
+        return ok(name, f"{told}, and never more than is free on the server's disk, {human_bytes(disk)} now")
     if window.size is None and most < 0:
         found = f"{told}, with no bound on its size: a busy day could fill the server's disk"
         return warn(name, found, f"Write a size beside it, such as source.replay_window: {told}, 10 GiB.")

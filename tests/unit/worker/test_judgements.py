@@ -140,3 +140,18 @@ def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state
     assert (check.state, word in check.found) == (state, True)
     assert bool(check.remedy) == (state is State.WARN)
     assert judge_window(ReplayWindow(), most) is None
+
+
+@pytest.mark.parametrize(
+    ("window", "most", "state", "word"),
+    [
+        ("24 h", -1, State.OK, "40.0 GB now"),
+        ("50 GiB", -1, State.WARN, "held to what is free"),
+        ("30 GiB", 40 << 30, State.WARN, "half of max_slot_wal_keep_size"),
+        ("30 GiB", -1, State.OK, "30"),
+    ],
+)
+def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word: str) -> None:
+    check = judge_window(ReplayWindow.parse(window), most, 40 << 30)
+    assert check is not None
+    assert (check.state, word in check.found) == (state, True), check.found

@@ -31,11 +31,15 @@ class Feedback:
         self._looks = Looks(slot)
         self._holding = holding
         self._warn = warn
-        self._gave_way = False
+        self._gave_way = self._was_cut = False
         self._stored: LsnPosition | None = None
         self.received = start.lsn
         # With a window nothing is confirmed anew by a start.
         self._confirmed = start.lsn if holding is None else holding.held
+
+    def find_disk(self, control: Link) -> None:
+        """A replay window is to leave room on the server's disk, as far as that can be known."""
+        self._looks.find_disk(control)
 
     def look(self, control: Link) -> bool:
         """Looks at the server from time to time; whether there is something to tell it now."""
@@ -52,7 +56,7 @@ class Feedback:
         before, confirmed = self._confirmed, stored.lsn
         if self._holding is not None:
             confirmed = self._holding.advance(stored, self._looks.room, time.time_ns() // 1_000_000)
-            self._tell_of_window(self._holding.gives_way(self._looks.room))
+            self._tell_of_window(self._holding, stored)
         self._confirmed = max(before, confirmed)
         return self._confirmed > before
 
@@ -65,10 +69,19 @@ class Feedback:
         clock = postgres_micros(time.time_ns() // 1_000_000)
         return encode_status_update(self.received, self._confirmed, self._confirmed, clock, reply=reply)
 
-    def _tell_of_window(self, gives_way: bool) -> None:
+    def _tell_of_window(self, holding: Holding, stored: LsnPosition) -> None:
+        room = self._looks.room
+        gives_way = holding.gives_way(room)
         if gives_way and not self._gave_way:
             self._warn(
                 f"the replay window is given up: the server drops the slot {self._slot} after "
-                f"{(self._looks.room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size)"
+                f"{(room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size)"
             )
         self._gave_way = gives_way
+        # Once: it comes and goes as others write and delete.
+        if not self._was_cut and not gives_way and holding.is_cut(stored, room):
+            self._was_cut = True
+            self._warn(
+                f"the replay window is cut to {(room.disk or 0) >> 20} MiB: that much is free on the disk of the "
+                "server's log, and it takes no more than it leaves"
+            )

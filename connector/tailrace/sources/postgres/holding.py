@@ -49,10 +49,13 @@ class ReplayWindow:
 
 
 class Room(NamedTuple):
-    """What the server says about the slot's future: the most WAL it may keep, and how much may still come; in bytes."""
+    """What the server says about the slot's future: the most WAL it may keep, and how much may still come; and what is
+    free on the disk of its log. In bytes; None where there is no bound, or it is not known.
+    """
 
     limit: int | None = None
     left: int | None = None
+    disk: int | None = None
 
 
 NO_WINDOW = ReplayWindow()
@@ -86,6 +89,10 @@ class Holding:
         """Whether the server is about to need the place that the window takes."""
         return room.limit is not None and room.left is not None and room.left * GIVES_WAY < room.limit
 
+    def is_cut(self, stored: LsnPosition, room: Room) -> bool:
+        """Whether the disk, and nothing else, makes the window as small as it is."""
+        return room.disk is not None and self._held == stored.lsn - room.disk
+
     def _wanted(self, stored: LsnPosition, room: Room, now_ms: int) -> int:
         if self.gives_way(room):
             return stored.lsn
@@ -102,4 +109,7 @@ class Holding:
         if room.limit is not None:
             # The other half is for what the pipeline itself may lag behind.
             wanted = max(wanted, stored.lsn - room.limit // 2)
+        if room.disk is not None:
+            # As much again is free, then: when others fill the disk, the window goes first, and little by little.
+            wanted = max(wanted, stored.lsn - room.disk)
         return wanted

@@ -7,8 +7,10 @@ beyond that place, what the snapshot shows is known to be passed: the ledger not
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from tailrace.lsn import parse_lsn
+from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.holding import Room
 from tailrace.sources.postgres.link import Link
 
@@ -25,7 +27,12 @@ class Looks:
         self._next = 0.0
         self._waiting: tuple[tuple[int, str], ...] = ()
         self._passed: tuple[int, str] = (0, "")
+        self._folder: Path | None = None
         self.room = Room()
+
+    def find_disk(self, control: Link) -> None:
+        """From here on, looks tell how much room its disk has, if that can be known."""
+        self._folder = log_folder(control)
 
     def due(self) -> bool:
         return time.monotonic() >= self._next
@@ -45,7 +52,11 @@ class Looks:
             return
         snapshot, end, left, limit_mb = rows[0]
         limit = int(limit_mb or -1)
-        self.room = Room(limit << 20 if limit >= 0 else None, None if left is None else int(left))
+        self.room = Room(
+            limit=limit << 20 if limit >= 0 else None,
+            left=None if left is None else int(left),
+            disk=None if self._folder is None else free_bytes(self._folder),
+        )
         waiting = (*self._waiting, (parse_lsn(str(end)), str(snapshot)))
         self._waiting = waiting[::2] if len(waiting) > KEPT else waiting
 

@@ -91,6 +91,19 @@ def test_the_window_is_given_up_before_the_slot_is_lost() -> None:
     assert holding.advance(at(50 * MB), room, 0) == 50 * MB
 
 
+def test_no_more_than_the_disk_has_free_beside_it() -> None:
+    holding = Holding(ReplayWindow(size=100 * MB), 0, at(0), ())
+    roomy, tight, full = Room(disk=500 * MB), Room(disk=30 * MB), Room(disk=0)
+    assert holding.advance(at(90 * MB), roomy, 0) == 0
+    assert not holding.is_cut(at(90 * MB), roomy)
+    assert holding.advance(at(90 * MB), tight, 0) == 60 * MB
+    assert holding.is_cut(at(90 * MB), tight)
+    assert holding.advance(at(90 * MB), full, 0) == 90 * MB
+    # What was let go does not come back when there is room again.
+    assert holding.advance(at(95 * MB), roomy, 0) == 90 * MB
+    assert not holding.is_cut(at(95 * MB), roomy)
+
+
 def test_places_in_other_logs_are_not_taken_for_this_one() -> None:
     other = LsnPosition(replace(LOG, system_id="8"), 190, 0)
     holding = Holding(ReplayWindow(seconds=24 * 3600), 90, at(200, 30 * HOUR), [other])

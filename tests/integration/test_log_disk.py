@@ -1,0 +1,76 @@
+"""The disk of a server's log: asked about only where the server is known to run on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.sources.postgres import looks
+from tailrace.sources.postgres.disk import free_bytes, log_folder
+from tailrace.sources.postgres.feedback import Feedback
+from tailrace.sources.postgres.holding import Holding, ReplayWindow
+from tailrace.sources.postgres.link import Link
+
+MB = 1 << 20
+
+
+def test_a_server_on_this_machine_is_known_by_the_port_we_came_from(database: str, tmp_path: Path) -> None:
+    with Link(database, replication=False, timeout=10) as link:
+        folder = log_folder(link)
+        assert folder is not None
+        assert str(folder) == link.query("SHOW data_directory")[0][0]
+        process, port = (str(value) for value in link.query("SELECT pg_backend_pid(), inet_client_port()")[0])
+        # A machine that has no such process, or another one under its number, is not the server's.
+        assert log_folder(link, tmp_path) is None
+        title = tmp_path / process / "cmdline"
+        title.parent.mkdir()
+        for told, known in [
+            (f"postgres: u d 127.0.0.1({port}) idle", True),
+            ("postgres: u d 127.0.0.1(1) idle", False),
+            ("postgres: u d [local] idle", False),
+            (f"nginx: 127.0.0.1({port})", False),
+        ]:
+            title.write_text(told)
+            assert (log_folder(link, tmp_path) is not None) == known, told
+
+
+def test_a_role_that_may_not_know_where_the_data_is(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS sees_little")
+        connection.execute("CREATE ROLE sees_little LOGIN PASSWORD 'p'")
+    with Link(make_conninfo(database, user="sees_little", password="p"), replication=False, timeout=10) as link:
+        assert log_folder(link) is None
+
+
+def test_free_bytes_are_those_of_the_log_or_else_of_the_data(tmp_path: Path) -> None:
+    found = os.statvfs(tmp_path)
+    free = free_bytes(tmp_path)
+    assert free is not None
+    assert abs(free - found.f_bavail * found.f_frsize) < found.f_blocks * found.f_frsize / 10
+    (tmp_path / "pg_wal").symlink_to("/proc")  # a file system that is always full
+    assert free_bytes(tmp_path) == 0
+    assert free_bytes(tmp_path / "gone") is None
+
+
+def test_a_window_gives_way_to_a_full_disk_with_one_warning(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pg_wal").symlink_to("/proc")
+    monkeypatch.setattr(looks, "log_folder", lambda link: tmp_path)
+    start = LsnPosition(LogIdentity("7", 1, "shop", "s", "public.outbox", "1"), 10 * MB, 0)
+    warnings: list[str] = []
+    holding = Holding(ReplayWindow(size=100 * MB), 0, start, ())
+    feedback = Feedback("s", start, holding=holding, warn=warnings.append)
+    with Link(database, replication=False, timeout=10) as link:
+        feedback.find_disk(link)
+        assert not feedback.advance(start), "without a look, nothing is known of the disk"
+        assert feedback.look(link), "the server is told to let go"
+    assert holding.held == start.lsn
+    assert feedback.advance(LsnPosition(start.log, 20 * MB, 0))
+    assert len(warnings) == 1
+    assert "free on the disk" in warnings[0]
