@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+import warm
 from fix_service import Connector
 from tailrace.proof.reader import read_all
 from tailrace.stack import KafkaBroker, PostgresServer, wait_until
@@ -47,15 +47,14 @@ class Worker(Connector):
 
     def __init__(self, folder: Path, log: Path, target: str, *arguments: str, **environ: str) -> None:
         self.log_file = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace", "project", target, "--log-json", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env={**os.environ, **environ},
-            )
+        log.touch()
+        self.process = warm.Process(
+            [*warm.TAILRACE, "project", target, "--log-json", *arguments],
+            output=log,
+            cwd=folder,
+            env={**os.environ, **environ},
+            modules=warm.PROJECTION,
+        )
 
 
 class Projected:
@@ -110,10 +109,7 @@ class Projected:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`tailrace project` to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "tailrace", "project", f"{self.module}:app", *arguments],
-            cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return warm.run("project", f"{self.module}:app", *arguments, cwd=self.folder, modules=warm.PROJECTION)
 
     def publish(self, *events: Mapping[str, Any], commit: bool = True) -> list[str]:
         """One Kafka transaction. Of an event: `key`, and perhaps `id`, `value`, `headers`."""

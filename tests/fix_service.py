@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+import warm
 from tailrace.position import Position
 from tailrace.proof.oracle import Sighting, Verdict, backward, judge
 from tailrace.proof.reader import read_all, sightings, stored_positions
@@ -32,18 +32,14 @@ class Connector:
     """One `tailrace run` process, its output in a file."""
 
     def __init__(
-        self, file: Path, log: Path, *arguments: str, program: Sequence[str] = ("-m", "tailrace"), **environ: str
+        self, file: Path, log: Path, *arguments: str, program: Sequence[str] = warm.TAILRACE, **environ: str
     ) -> None:
         """`program` is what Python is given to run: another one stands in for a mutated connector."""
         self.log_file = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *program, "run", str(file), "--log-json", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environ},
-            )
+        log.touch()
+        self.process = warm.Process(
+            [*program, "run", str(file), "--log-json", *arguments], output=log, env={**os.environ, **environ}
+        )
 
     @property
     def log(self) -> str:
