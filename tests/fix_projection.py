@@ -47,7 +47,6 @@ class Worker(Connector):
 
     def __init__(self, folder: Path, log: Path, target: str, *arguments: str, **environ: str) -> None:
         self.log_file = log
-        log.touch()
         self.process = warm.Process(
             [*warm.TAILRACE, "project", target, "--log-json", *arguments],
             output=log,

@@ -36,7 +36,6 @@ class Connector:
     ) -> None:
         """`program` is what Python is given to run: another one stands in for a mutated connector."""
         self.log_file = log
-        log.touch()
         self.process = warm.Process(
             [*program, "run", str(file), "--log-json", *arguments], output=log, env={**os.environ, **environ}
         )

@@ -95,6 +95,7 @@ class Process:
         """`arguments` are what Python is given: `-m tailrace …`, or a script and its own. Files are appended to."""
         self._nursery = nursery(modules)
         self.returncode: int | None = None
+        output.touch()  # whoever reads it need not wait for the process
         self.pid = self._nursery.fork(
             {
                 "arguments": list(arguments),

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+import warm
 from tailrace.stack import KafkaBroker, StackError, wait_until
 
 GUIDE = """
@@ -107,7 +107,7 @@ class Play:
         self.kafka = kafka
         self.folder = folder
         self.name = f"play-{uuid.uuid4().hex[:8]}"
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[warm.Process] = []
         self.admin = kafka.admin()
         # It never joins the group. (The admin client's own way to ask crashes before the group's coordinator is there.)
         self.looker = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": self.name, "log_level": 0})
@@ -132,21 +132,15 @@ class Play:
             source = source.replace(mark, part)
         (self.folder / "play.py").write_text(names + source)
 
-    def start(self, *arguments: str, program: str = "tailrace", **environ: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, program: str = "tailrace", **environ: str) -> warm.Process:
         """`tailrace project`, or `faust worker`."""
         command = {
-            "tailrace": ["-m", "tailrace", "project", "play:app", "--log-json", *arguments],
+            "tailrace": [*warm.TAILRACE, "project", "play:app", "--log-json", *arguments],
             "faust": ["-m", "faust", "-W", ".", "-A", "play:app", "worker", *arguments],
         }[program]
-        with self.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env={**os.environ, **environ},
-            )
+        process = warm.Process(
+            command, output=self.log_file, cwd=self.folder, env={**os.environ, **environ}, modules=warm.PROJECTION
+        )
         self.processes.append(process)
         return process
 
