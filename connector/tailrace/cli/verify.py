@@ -16,7 +16,7 @@ from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.verify.judging import UNKNOWN, Example, Fate, Flaw
 from tailrace.verify.outbox import Window
-from tailrace.verify.verifying import Verification
+from tailrace.verify.verifying import Verification, usual_jobs
 from tailrace.verify.verifying import verify as compare
 
 PATIENCE = 20.0
@@ -43,6 +43,9 @@ def verify(
     patience: float = typer.Option(
         PATIENCE, "--wait", min=0, max=3600, help="Seconds for the pipeline to catch up, if something is not there."
     ),
+    jobs: int = typer.Option(
+        0, "--jobs", min=0, max=64, help="Processes that share the work; 0: one for each core, at most 4."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a report."),
 ) -> int:
     """Compare the outbox with its topics, event by event: missing, duplicated, changed, out of order.
@@ -63,7 +66,8 @@ def verify(
     settings = load_pipeline(file)
     now = time.time_ns() // 1_000_000
     begun = time.monotonic()
-    found = compare(settings, Window(moment(since, now), moment(until, now)), patience=patience)
+    window = Window(moment(since, now), moment(until, now))
+    found = compare(settings, window, patience=patience, jobs=jobs or usual_jobs())
     if as_json:
         emit_json({"pipeline": settings.pipeline, **told(found), "seconds": round(time.monotonic() - begun, 3)})
     else:

@@ -84,6 +84,7 @@ def consumer_config(options: KafkaOptions, group: str) -> Config:
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
         "fetch.wait.max.ms": 50,  # the end of a quiet topic should not take half a second to find
+        "fetch.queue.backoff.ms": 10,  # a reader whose queue was full for a moment would rest for a second
     }
 
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
@@ -81,7 +82,7 @@ class Findings:
     """Events without a row: purged since, or another pipeline's."""
     fates: Counter[str] = field(default_factory=Counter)
     flaws: Counter[str] = field(default_factory=Counter)
-    examples: defaultdict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
+    examples: defaultdict[str, list[Example]] = field(default_factory=partial(defaultdict, list))
 
     @property
     def absent(self) -> int:
@@ -93,18 +94,42 @@ class Findings:
         if len(self.examples[kind]) < EXAMPLES:
             self.examples[kind].append(example)
 
+    def include(self, others: Findings) -> None:
+        """Adds what was found in another part."""
+        for name in ("rows", "records", "letters", "again", "not_compared", "only_on_kafka"):
+            setattr(self, name, getattr(self, name) + getattr(others, name))
+        self.fates.update(others.fates)
+        self.flaws.update(others.flaws)
+        for kind, examples in others.examples.items():
+            self.examples[kind] = (self.examples[kind] + examples)[:EXAMPLES]
+
+
+def nowhere(transaction: int) -> bool:
+    """Of a pipeline of which it is not known that it is beyond any transaction."""
+    return False
+
+
+def everywhere(transaction: int) -> bool:
+    """Of one that is beyond all but the rows known to lie ahead."""
+    return True
+
+
+def always(topic: int) -> float:
+    return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What the judgement of absent rows stands on.
 
     `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
-    the pipeline is beyond that. `kept_since` gives for a topic (by number) since when it keeps everything.
+    the pipeline is beyond that. `kept_since` gives for a topic (by number) since when it keeps everything. Both may be
+    asked in another process.
     """
 
     passed: bool
-    is_behind: Callable[[int], bool] = lambda _: False
-    kept_since: Callable[[int], float] = lambda _: 0
+    is_behind: Callable[[int], bool] = nowhere
+    kept_since: Callable[[int], float] = always
 
 
 def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:

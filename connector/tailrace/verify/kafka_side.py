@@ -6,7 +6,7 @@ read on from where it was left: what came meanwhile is added. Nothing here commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from math import inf
@@ -19,30 +19,15 @@ from tailrace.kafka.letter_box import LetterBox, Span, Spans
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark, letter_of, marks_topic
 from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
-from tailrace.kafka.rewinds import SHADOW
 from tailrace.kafka.watch import Observer
-from tailrace.verify.judging import (
-    AGAIN,
-    DISCARDED,
-    EDITED,
-    IS_ROW,
-    LETTERS,
-    ORDER,
-    OUTSIDE,
-    PUBLISHED,
-    REDRIVEN,
-    WAITING,
-)
+from tailrace.verify.judging import AGAIN, DISCARDED, IS_ROW, LETTERS, ORDER, OUTSIDE, PUBLISHED, REDRIVEN, WAITING
 from tailrace.verify.outbox import Window
 from tailrace.verify.positions import Order
-from tailrace.verify.prints import Prints, of_payload
+from tailrace.verify.prints import RecordPrints, of_payload
+from tailrace.verify.scanning import REPLAY, Part, Scan, Told
 
 MARGIN_MS = 3_600_000
 """How much earlier and later than the window records are looked for: clocks differ, and a commit takes its time."""
-_OURS = ("id", "position", "timestamp")
-"""The first, third and fourth header of every record of a pipeline."""
-REPLAY = "tailrace.replay"
-_PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, REPLAY: AGAIN, "tailrace.edited": EDITED}
 
 
 def row_name(digest: str) -> str:
@@ -53,19 +38,28 @@ def row_name(digest: str) -> str:
 class Facts(Protocol):
     """Where facts are put, by stream and name."""
 
-    def add(self, stream: int, name: object, fact: tuple[Any, ...]) -> None: ...
+    def add(self, stream: int, name: str | bytes, fact: tuple[Any, ...]) -> None: ...
     def clear(self, stream: int) -> None: ...
+
+
+class Reading(Protocol):
+    """Who reads parts of topics. Only `finish` promises that they have been read."""
+
+    def start(self, parts: Sequence[Part]) -> None: ...
+    def finish(self) -> Told: ...
 
 
 class KafkaSide:
     def __init__(
         self,
         kafka: KafkaOptions,
-        prints: Prints,
+        prints: RecordPrints,
         order_of: Callable[[str], Order | None],
         window: Window,
         spool: Facts,
+        reading: Reading | None = None,
     ) -> None:
+        """Without a `reading`, records are read here, and put where all other facts go."""
         self.topics: list[str] = []
         """By the numbers they have in facts; so do the places, each a partition of a topic."""
         self.places: list[tuple[str, int]] = []
@@ -75,10 +69,10 @@ class KafkaSide:
         self.compacted: set[str] = set()
         self._kafka = kafka
         self._prints = prints
-        self._order_of = order_of
         self._window = window
-        self._bounded = window != (None, None)
         self._spool = spool
+        self._reading = reading or _ReadHere(kafka, prints, order_of, window, spool)
+        self._started: list[Part] = []
         self._numbers: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[int, int] = {}
@@ -111,14 +105,33 @@ class KafkaSide:
 
     def read(self, topics: dict[str, int], *, to_the_end: bool) -> None:
         """Adds the records of `topics` that were not read before; `to_the_end` also those behind the window."""
+        self.start(topics, to_the_end=to_the_end)
+        self.finish()
+
+    def start(self, topics: dict[str, int], *, to_the_end: bool) -> None:
+        """Begins to read, up to the ends that the topics have now; `finish` waits for it."""
         admin = Observer(self._kafka).admin
+        parts: list[Part] = []
         for topic, partitions in topics.items():
             held = self._held(topic, to_the_end=to_the_end)
             known = topic in self.kept_since
             gone = {} if known else self._look(topic, held, keeping(admin, topic, partitions))
-            spans = self._unread(topic, held)
-            firsts = {number for number, start in gone.items() if number in spans and spans[number].start <= start}
-            self._read_topic(topic, spans, firsts)
+            parts += [
+                Part(topic, number, span, self._place(topic, number), number in gone and span.start <= gone[number])
+                for number, span in self._unread(topic, held).items()
+            ]
+        self._started = parts
+        self._reading.start(parts)
+
+    def finish(self) -> None:
+        told = self._reading.finish()
+        self.foreign += told.foreign
+        for part in self._started:
+            if part.is_first:
+                # Without one nothing is left that tells up to when records were deleted.
+                since = told.firsts.get(part.place, inf)
+                self.kept_since[part.topic] = max(self.kept_since[part.topic], since)
+        self._started = []
 
     def read_letters(self) -> None:
         """All letters of the pipeline, with what became of them by now: replaces what was known of them."""
@@ -131,7 +144,8 @@ class KafkaSide:
             for letter in letters:
                 flags = _state(letter, marks.get(letter.id)) | (0 if letter.committed_ms in self._window else OUTSIDE)
                 flags |= AGAIN if REPLAY in letter.said else 0
-                name = row_name(letter.said.get("tailrace.payload.sha256", "")) if letter.is_row else letter.event_id
+                digest = letter.said.get("tailrace.payload.sha256", "")
+                name = row_name(digest) if letter.event_id is None else letter.event_id
                 print_ = of_payload(None) if letter.is_row else self._prints.of_letter(letter.kind, letter.value)
                 place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
                 self._spool.add(LETTERS, name, (name, *print_, flags, place, letter.id.offset))
@@ -197,52 +211,6 @@ class KafkaSide:
         """Whether a partition has nothing left of what it had."""
         return self._window.since_ms is None and any(number not in spans for number in starts)
 
-    def _read_topic(self, topic: str, spans: Spans, firsts: set[int]) -> None:
-        box = LetterBox(self._kafka)
-        places = {number: self._place(topic, number) for number in spans}
-        with closing(box.scan(topic, spans)) as messages:
-            for message in messages:
-                number = int(message.partition() or 0)
-                at_ms = self._take(message, places[number], timed=number in firsts)
-                if at_ms is not None and number in firsts:
-                    firsts.discard(number)
-                    self.kept_since[topic] = max(self.kept_since[topic], at_ms)
-        if firsts:
-            # Nothing is left that tells up to when records were deleted.
-            self.kept_since[topic] = inf
-
-    def _take(self, found: Any, place: int, *, timed: bool) -> int | None:  # noqa: ANN401 - typed loosely by the driver
-        """Puts a record by; when it was published at the earliest, if that was asked for. None for what no pipeline
-        wrote.
-        """
-        headers = found.headers() or []
-        try:
-            (name, raw), _, (where, position), (when, stamp), *further = headers
-            event = raw.decode()
-        except (ValueError, AttributeError):
-            name = where = when = ""
-        if (name, where, when) != _OURS:
-            self.foreign += 1
-            return None
-        key, offset, flags, at_ms = found.key(), found.offset(), 0, None
-        for name, _ in further:
-            if name == SHADOW:
-                return None  # it stands for nothing that was published
-            flags |= _PUBLISHED_AGAIN.get(name, 0)
-        if timed or self._bounded:
-            at_ms = int(stamp) if stamp.isdigit() else found.timestamp()[1]
-            if at_ms not in self._window:
-                flags |= OUTSIDE
-            # What was published late (replayed, redriven, recovered) has a commit of long ago, and a time of its own.
-            at_ms = max(at_ms, found.timestamp()[1])
-        add = self._spool.add
-        add(PUBLISHED, event, (event, *self._prints.of_record(found.value(), headers), flags, place, offset))
-        if key is not None and not flags & AGAIN:
-            order = self._order_of(position.decode(errors="replace"))
-            if order is not None:
-                add(ORDER, key, (place, key, *order, event, offset))
-        return at_ms
-
     def _marks(self, box: LetterBox) -> dict[LetterId, Mark]:
         found: dict[LetterId, Mark] = {}
         topic = marks_topic(self._kafka)
@@ -264,6 +232,41 @@ class KafkaSide:
             found = self._places[topic, partition] = len(self.places)
             self.places.append((topic, partition))
         return found
+
+
+class _ReadHere:
+    """Puts records where other facts go, one by one."""
+
+    def __init__(
+        self,
+        kafka: KafkaOptions,
+        prints: RecordPrints,
+        order_of: Callable[[str], Order | None],
+        window: Window,
+        facts: Facts,
+    ) -> None:
+        self._kafka = kafka
+        self._prints = prints
+        self._order_of = order_of
+        self._window = window
+        self._facts = facts
+        self._parts: Sequence[Part] = ()
+
+    def start(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def finish(self) -> Told:
+        scan = Scan(self._kafka, self._window, self._parts)
+        add = self._facts.add
+        for records in scan.batches():
+            for name, value, headers, flags, place, offset, key, position in records:
+                event = name.decode()
+                add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset))
+                if key is not None and position is not None and not flags & AGAIN:
+                    order = self._order_of(position.decode(errors="replace"))
+                    if order is not None:
+                        add(ORDER, key, (place, key, *order, event, offset))
+        return scan.told
 
 
 def _state(letter: Letter, mark: Mark | None) -> int:

@@ -25,7 +25,7 @@ from tailrace.sources.mongo.server import collection_ids, connect, conversation,
 from tailrace.sources.mongo.stream import Cursor
 from tailrace.sources.mongo.watched import can_split
 from tailrace.token_position import ClusterTime, TokenPosition
-from tailrace.verify.judging import UNKNOWN
+from tailrace.verify.judging import UNKNOWN, everywhere, nowhere
 from tailrace.verify.outbox import OutboxRow, Window
 
 BATCH = 2000
@@ -58,13 +58,13 @@ class MongoOutbox:
     def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
         start = _streams(stored)
         if start is None:
-            return lambda _: False
+            return nowhere
         try:
             self._follow(start, ahead)
         except (HistoryLost, StreamChanged, CollectionGone, EventTooLarge):
             # Then the stream no longer tells, and the pipeline itself cannot go on either: `status` says why.
-            return lambda _: False
-        return lambda _: True
+            return nowhere
+        return everywhere
 
     def close(self) -> None:
         self._client.close()

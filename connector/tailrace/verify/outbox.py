@@ -37,6 +37,9 @@ class Outbox(Protocol):
         """Whether a pipeline at this position is beyond all that `rows` gave."""
 
     def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
-        """For a pipeline that is not: whether it is beyond a transaction. `ahead` is given rows known to lie ahead."""
+        """For a pipeline that is not: whether it is beyond a transaction. `ahead` is given rows known to lie ahead.
+
+        What is returned can be sent to another process.
+        """
 
     def close(self) -> None: ...

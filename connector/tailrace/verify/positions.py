@@ -40,6 +40,32 @@ def order_of(database: str) -> Callable[[str], Order | None]:
     return mongo_order if database == "mongo" else postgres_order
 
 
+class Course:
+    """The positions of one partition, as they come: have they ever gone back? What is no position is passed over."""
+
+    def __init__(self, order_of: Callable[[str], Order | None]) -> None:
+        self.has_turned = False
+        self._order_of = order_of
+        self._highest: Order = (-1, -1)
+        self._commit = b""
+        self._major = -1
+
+    def follow(self, position: bytes) -> None:
+        commit, _, number = position.partition(b":")
+        # Within a transaction only the number grows. Those that are no number are left to the parser.
+        if commit == self._commit and number.isdigit() and len(number) < _HASH_DIGITS:
+            order = (self._major, _STREAM + int(number))
+        else:
+            found = self._order_of(position.decode(errors="replace"))
+            if found is None:
+                return
+            self._commit, self._major, order = commit, found[0], found
+        if order < self._highest:
+            self.has_turned = True
+        else:
+            self._highest = order
+
+
 @lru_cache(maxsize=64)  # the events of a transaction have the same
 def _lsn(text: str) -> int:
     high, low = text.split("/")

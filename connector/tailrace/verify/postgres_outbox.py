@@ -10,20 +10,23 @@ nothing is certain until the pipeline has come further.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
 from tailrace.lsn import parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
-from tailrace.sources.postgres.copying import CopyLink
+from tailrace.sources.postgres.copying import CopyLink, Fields
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
-from tailrace.verify.judging import UNKNOWN
+from tailrace.verify.judging import UNKNOWN, nowhere
 from tailrace.verify.outbox import OutboxRow, Window
 
 _new = tuple.__new__
 """Without the argument handling of their own constructors: this runs once per row."""
+BEFORE = 2
+"""How much stands before a row's columns in what is copied."""
 _HALF = 1 << 31
 _NORMAL = 3
 """Smaller numbers stand for transactions older than any other."""
@@ -35,8 +38,14 @@ class PostgresOutbox:
         self._window = window
         self._link = CopyLink(options.conninfo, replication=False, timeout=options.link_timeout)
         self._end = 0
+        self._columns: tuple[Column, ...] = ()
 
     def rows(self) -> Iterator[OutboxRow]:
+        self.begin()
+        return map(self.row, self.copied())
+
+    def begin(self) -> tuple[Column, ...]:
+        """Takes the snapshot; the table's columns in it."""
         link = self._link
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         # A policy that hides rows from this role must be an error: the log brings them.
@@ -47,14 +56,20 @@ class PostgresOutbox:
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
         )
         self._end = parse_lsn(str(end))
-        columns = self._columns()
-        query = self._query(columns)
-        link.query(f"{query} LIMIT 0")
-        for found in link.copied(query):
-            created_ms = int(found[1] or UNKNOWN)
-            row = _new(Row, (columns, found[2:], "", max(created_ms, 0)))
-            yield _new(OutboxRow, (row, int(found[0] or 0), created_ms))
-        link.query("COMMIT")
+        self._columns = self._announced()
+        return self._columns
+
+    def copied(self) -> Iterator[Fields]:
+        """All rows of the snapshot as COPY brings them: the writer's number, when it was created, the columns."""
+        query = self._query(self._columns)
+        self._link.query(f"{query} LIMIT 0")
+        yield from self._link.copied(query)
+        self._link.query("COMMIT")
+
+    def row(self, found: Fields) -> OutboxRow:
+        created_ms = int(found[1] or UNKNOWN)
+        row = _new(Row, (self._columns, found[BEFORE:], "", created_ms if created_ms > 0 else 0))
+        return _new(OutboxRow, (row, int(found[0] or 0), created_ms))
 
     def is_passed(self, stored: Position) -> bool:
         found = _streams(stored)
@@ -65,14 +80,13 @@ class PostgresOutbox:
             "SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot]
         )
         if _streams(stored) is None or not found or found[0][0] is None:
-            return lambda _: False
-        oldest = int(found[0][0])
-        return lambda transaction: precedes(transaction, oldest)
+            return nowhere
+        return partial(precedes, other=int(found[0][0]))
 
     def close(self) -> None:
         self._link.close()
 
-    def _columns(self) -> tuple[Column, ...]:
+    def _announced(self) -> tuple[Column, ...]:
         """As the log announces them."""
         schema, name = split_table(self._options.table)
         found = self._link.query(

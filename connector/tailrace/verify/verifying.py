@@ -1,16 +1,19 @@
 """One verification, from the outbox to the verdict.
 
-The outbox is read first, then the topics: whatever the pipeline had published of those rows is then seen. What is not
-there is looked for once more, after the pipeline has had time to pass the moment at which the outbox was read: only
-then is a row called missing. A pipeline that does not get there (it lags, or is stopped) has not published it yet, as
-far as can be told.
+The outbox is read, then the topics to the ends that they have after that: whatever the pipeline had published of those
+rows is then seen. Other processes begin with the topics meanwhile, up to the ends of before, and go on from there: that
+takes less time, and shows no less. What is not there is looked for once more, after the pipeline has had time to pass
+the moment at which the outbox was read: only then is a row called missing. A pipeline that does not get there (it lags,
+or is stopped) has not published it yet, as far as can be told.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from tailrace.config.model import Pipeline as Settings
@@ -20,31 +23,30 @@ from tailrace.kafka.watch import topic_matcher
 from tailrace.line import Line
 from tailrace.position import Position
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.verify.crew import Crew
 from tailrace.verify.judging import (
     AHEAD,
-    LETTERS,
-    ORDER,
-    PUBLISHED,
-    UNKNOWN,
-    WAITING,
-    WRITTEN,
     Findings,
     Flaw,
     Ground,
-    judge_events,
-    judge_order,
+    nowhere,
 )
-from tailrace.verify.kafka_side import KafkaSide, row_name
+from tailrace.verify.kafka_side import KafkaSide
 from tailrace.verify.outbox import Outbox, Window
 from tailrace.verify.positions import order_of
 from tailrace.verify.postgres_outbox import PostgresOutbox
-from tailrace.verify.prints import Prints, of_payload
+from tailrace.verify.prints import Prints
+from tailrace.verify.rows import Rows, may_go_by_kind
+from tailrace.verify.rows import unreadable_name as unreadable_name  # noqa: PLC0414 - known to others from here
 from tailrace.verify.spool import Spool
-from tailrace.worker.assembly import Assembly, assemble, own_topics
+from tailrace.verify.topic_reader import Errand, seldom_collected
+from tailrace.worker.assembly import Assembly, assemble, column_map, own_topics
 from tailrace.worker.contracts import wire_format
 from tailrace.worker.health import News, read_news
 
 POLL_SECONDS = 0.5
+MOST_JOBS = 4
+"""More readers than that wait for Kafka more than they read."""
 ENDED = ("STOPPED", "FAILED")
 """Announced states in which nothing more is to be expected."""
 
@@ -70,21 +72,49 @@ class Verification:
         return self.findings.fates["missing"] + flaws.total() - allowed
 
 
-def verify(settings: Settings, window: Window, *, patience: float) -> Verification:
-    """Compares; waits for the pipeline at most `patience` seconds, and only if something is not there."""
-    assembly = assemble(settings)
-    _require_timed(assembly, window)
-    line = assembly.line()
-    prints = Prints(line, wire_format(settings))
-    kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
-    with Spool(6) as spool:
-        kafka = KafkaSide(assembly.kafka, prints, order_of(kind), window, spool)
+def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
+    """Compares; waits for the pipeline at most `patience` seconds, and only if something is not there.
+
+    `jobs` processes share the work, this one included.
+    """
+    # The crew first: it takes a while to come up.
+    with Crew(jobs - 1) as crew, Spool(6, file=crew.outbox) as spool, seldom_collected():
+        assembly = assemble(settings)
+        _require_timed(assembly, window)
+        line, format = assembly.line(), wire_format(settings)
+        prints = Prints(line, format)
+        kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
+        crew.begin(Errand(assembly.kafka, format, kind, window))
+        kafka = KafkaSide(assembly.kafka, prints, order_of(kind), window, spool, crew)
         outbox = open_outbox(assembly, window)
         try:
-            _read_outbox(outbox, line, prints, kafka, spool)
-            return _compare(assembly, outbox, kafka, spool, line, patience)
+            if jobs > 1:
+                kafka.start(topics_of(assembly, kafka), to_the_end=False)
+            mapped = column_map(settings)
+            by_kind = mapped if format.value == "json" and may_go_by_kind(assembly, mapped) else None
+            Rows(line, prints, kafka.number, spool).read(outbox, by_kind)
+            if jobs > 1:
+                kafka.finish()
+            return _compare(assembly, outbox, kafka, _Facts(spool, crew), line, patience)
         finally:
             outbox.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """All that was read: of the outbox here, of the topics by the crew."""
+
+    spool: Spool
+    crew: Crew
+
+    def judge(self, ground: Ground) -> Findings:
+        return self.crew.judge(self.spool.pieces(), ground)
+
+
+def usual_jobs() -> int:
+    """One for each core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_JOBS)
 
 
 def open_outbox(assembly: Assembly, window: Window) -> Outbox:
@@ -96,22 +126,21 @@ def open_outbox(assembly: Assembly, window: Window) -> Outbox:
 
 
 def _compare(
-    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, spool: Spool, line: Line, patience: float
+    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, facts: _Facts, line: Line, patience: float
 ) -> Verification:
     news = read_news(assembly.kafka)
     wanted = topics_of(assembly, kafka)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
-    found = _judge(spool, kafka, Ground(passed))
+    found = facts.judge(Ground(passed))
     if found.absent:
         news = _wait(assembly, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
         passed = news.position is not None and outbox.is_passed(news.position)
-        behind = _beyond(outbox, news.position, line, spool)
+        behind = _beyond(outbox, news.position, line, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
-        found = _judge(spool, kafka, Ground(passed, behind, lambda topic: _kept_since(kafka, topic)))
-    for (records,) in spool.buckets(ORDER):
-        judge_order(records, found)
+        found = facts.judge(Ground(passed, behind, partial(_kept_since, _keeping(kafka))))
+    found.include(facts.crew.judge_order())
     return Verification(
         findings=found,
         topics=kafka.topics,
@@ -124,31 +153,9 @@ def _compare(
     )
 
 
-def _read_outbox(outbox: Outbox, line: Line, prints: Prints, kafka: KafkaSide, spool: Spool) -> None:
-    for row, transaction, created_ms in outbox.rows():
-        try:
-            event = line.layout.read(row)
-        except Rejected as rejected:
-            name = unreadable_name(line, row, rejected)
-            spool.add(WRITTEN, name, (name, *of_payload(None), transaction, created_ms, UNKNOWN))
-            continue
-        try:
-            to = line.route(event)
-            topic = kafka.number(to.topic)
-        except Rejected:
-            to, topic = None, UNKNOWN
-        spool.add(WRITTEN, event.id, (event.id, *prints.of_row(event, to), transaction, created_ms, topic))
-
-
-def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:
-    """By the hash that the pipeline's own letter of this row has."""
-    said = dict(line.dead_letter(row, None, None, rejected).headers)
-    return row_name(str(said["tailrace.payload.sha256"]))
-
-
 def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -> Callable[[int], bool]:
     if stored is None:
-        return lambda _: False
+        return nowhere
 
     def ahead(row: Row) -> None:
         try:
@@ -193,16 +200,14 @@ def _wait(assembly: Assembly, outbox: Outbox, patience: float) -> News:
         time.sleep(POLL_SECONDS)
 
 
-def _judge(spool: Spool, kafka: KafkaSide, ground: Ground) -> Findings:
-    found = Findings()
-    for facts in spool.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
-        judge_events(facts, ground, found)
-    return found
+def _keeping(kafka: KafkaSide) -> dict[int, float]:
+    """Since when the topics, by their numbers, keep everything."""
+    return {number: kafka.kept_since.get(topic, 0) for number, topic in enumerate(kafka.topics)}
 
 
-def _kept_since(kafka: KafkaSide, topic: int) -> float:
-    """Since when the topic by this number keeps everything; for an event that goes nowhere, always."""
-    return 0 if topic == UNKNOWN else kafka.kept_since.get(kafka.topics[topic], 0)
+def _kept_since(known: dict[int, float], topic: int) -> float:
+    """For an event that goes nowhere, always."""
+    return known.get(topic, 0)
 
 
 def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *, passed: bool) -> list[str]:

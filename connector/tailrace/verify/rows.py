@@ -1,0 +1,132 @@
+"""Rows of an outbox, put by for the comparison.
+
+What a row means is told by the pipeline's own line. For most tables that can be told once for each kind of row: where
+an event goes depends on its type and aggregate alone, and its payload is published as it stands. Such rows are read by
+their id and payload, as soon as the line has read one of their kind; all others go through the line one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from operator import itemgetter
+from typing import NamedTuple
+from zlib import crc32
+
+from tailrace.errors import Rejected
+from tailrace.event import Columns, Row
+from tailrace.line import Line
+from tailrace.outbox.layouts import BYTEA, INSIDE, ColumnMap
+from tailrace.sources.postgres.copying import Fields
+from tailrace.verify import seals
+from tailrace.verify.judging import UNKNOWN, WRITTEN
+from tailrace.verify.kafka_side import row_name
+from tailrace.verify.outbox import Outbox, OutboxRow
+from tailrace.verify.postgres_outbox import BEFORE, PostgresOutbox
+from tailrace.verify.prints import DIGEST_BYTES, NOTHING, Prints, of_payload
+from tailrace.verify.spool import Spool
+from tailrace.worker.assembly import Assembly
+
+AT_ONCE = 1000
+KNOWN_KINDS = 4096
+"""How many kinds are remembered; no table may fill memory."""
+
+
+class Plan(NamedTuple):
+    """Where things stand in what COPY brings of a row; `kind` picks what the line's answer depends on."""
+
+    id_at: int
+    payload_at: int
+    kind: Callable[[Fields], object]
+
+
+class Rows:
+    """Puts rows by, each as `seals.judge_bucket` has them."""
+
+    def __init__(self, line: Line, prints: Prints, number: Callable[[str], int], spool: Spool) -> None:
+        """`number` gives the number of a topic."""
+        self._line = line
+        self._prints = prints
+        self._number = number
+        self._spool = spool
+        self._buckets = spool.open(WRITTEN)
+
+    def read(self, outbox: Outbox, by_kind: ColumnMap | None) -> None:
+        """All rows of the outbox. `by_kind` is the table's map, if its rows may be read by their kinds."""
+        if by_kind is not None and isinstance(outbox, PostgresOutbox):
+            plan = plan_of(outbox.begin(), by_kind)
+            if plan is not None:
+                return self._read_kinds(outbox, plan)
+        pending = 0
+        for row in outbox.rows():
+            self.put(row)
+            pending += 1
+            if pending >= AT_ONCE:
+                self._spool.added(pending)
+                pending = 0
+        return self._spool.added(pending)
+
+    def put(self, found: OutboxRow) -> int | None:
+        """By the line. The topic's number, or UNKNOWN if it goes nowhere; None if the row cannot be read."""
+        row, transaction, created_ms = found
+        known = None
+        try:
+            event = self._line.layout.read(row)
+        except Rejected as rejected:
+            name, print_, topic = unreadable_name(self._line, row, rejected), of_payload(None), UNKNOWN
+        else:
+            try:
+                to = self._line.route(event)
+                topic = self._number(to.topic)
+            except Rejected:
+                to, topic = None, UNKNOWN
+            name, print_, known = event.id, self._prints.of_row(event, to), topic
+        seal = seals.of_row(name, print_)
+        self._buckets[crc32(seal[seals.HEAD :]) % len(self._buckets)].extend((seal, transaction, created_ms, topic))
+        return known
+
+    def _read_kinds(self, outbox: PostgresOutbox, plan: Plan) -> None:
+        id_at, payload_at, kind_of = plan
+        buckets, count, plain = self._buckets, len(self._buckets), seals.PLAIN
+        topics: dict[object, int] = {}
+        pending = 0
+        for found in outbox.copied():
+            kind, event, payload = kind_of(found), found[id_at], found[payload_at]
+            topic = topics.get(kind)
+            if topic is not None and event is not None and event.isascii():
+                digest = NOTHING if payload is None else blake2b(payload, digest_size=DIGEST_BYTES).digest()
+                buckets[crc32(event) % count].extend((plain + digest + event, found[0], found[1], topic))
+            else:
+                topic = self.put(outbox.row(found))
+                if topic is not None:
+                    if len(topics) >= KNOWN_KINDS:
+                        topics.clear()
+                    topics[kind] = topic
+            pending += 1
+            if pending >= AT_ONCE:
+                self._spool.added(pending)
+                pending = 0
+        self._spool.added(pending)
+
+
+def may_go_by_kind(assembly: Assembly, mapped: ColumnMap) -> bool:
+    """Whether the line's answer depends on type, aggregate and version alone, and the payload goes out as it stands."""
+    rules = [spec.rule for spec in assembly.specs.values() if spec.rule is not None]
+    looked_at = {condition.field for rule in rules for condition in rule.conditions}
+    by_name = looked_at <= {"type", "aggregate"} and "{stream}" not in (assembly.settings.topics.template or "")
+    return by_name and INSIDE not in (mapped.version or "")
+
+
+def plan_of(columns: Columns, mapped: ColumnMap) -> Plan | None:
+    """None for a table that has to be read by the line: it is not as the map has it, or has bytes as text."""
+    at = {column.name: number for number, column in enumerate(columns, start=BEFORE)}
+    if any(name not in at for _, name in mapped.parts()) or any(column.type_oid == BYTEA for column in columns):
+        return None
+    kind = [at[name] for name in (mapped.type, mapped.aggregate, mapped.version) if name is not None]
+    return Plan(at[mapped.id], at[mapped.payload], itemgetter(*kind))
+
+
+def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:
+    """By the hash that the pipeline's own letter of this row has."""
+    said = dict(line.dead_letter(row, None, None, rejected).headers)
+    return row_name(str(said["tailrace.payload.sha256"]))

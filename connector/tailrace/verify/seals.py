@@ -1,0 +1,112 @@
+"""An event and the print of its payload in a few bytes, which are the same on both sides if nothing is wrong. Pure.
+
+Nearly all rows and records of an outbox are as they should be. Their seals are compared in bulk, as keys of two
+dictionaries, at the speed of C; only events with a seal that has no like are looked at one by one (`judging.py`).
+
+    tag (1 byte)   frame (4)   digest (8)   the event's id
+
+The tag is 0 for a row, and for a record that came first-hand and from the window; whatever must be looked at has
+another: flags of a record, or a print that is compared with nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any
+
+from tailrace.verify.judging import (
+    UNKNOWN,
+    Fate,
+    Findings,
+    Ground,
+    Letter,
+    Named,
+    Published,
+    Written,
+    judge_events,
+)
+from tailrace.verify.prints import Print
+
+_HEAD = Struct("<Biq")
+HEAD = _HEAD.size
+PLAIN = bytes(HEAD - 8)
+"""What stands before the digest of JSON, on a record without flags."""
+_FLAGS = 0x3F
+_UNTOLD_RECORD, _UNTOLD_ROW = 0x40, 0x80
+"""Of what is compared with nothing; two tags, so that they are not alike either."""
+_ROW, _RECORD = 4, 3
+"""How many things stand in a bucket for a row (seal, transaction, created, topic), a record (seal, place, offset).
+
+Transaction and time may be numbers as text: few of them are ever looked at.
+"""
+
+
+def of_row(name: str, print_: Print) -> bytes:
+    tag = _UNTOLD_ROW if print_.frame == UNKNOWN else 0
+    return _HEAD.pack(tag, *print_) + name.encode("utf-8", "surrogatepass")
+
+
+def of_record(name: bytes, print_: Print, flags: int) -> bytes:
+    tag = flags | (_UNTOLD_RECORD if print_.frame == UNKNOWN else 0)
+    return _HEAD.pack(tag, *print_) + name
+
+
+def judge_bucket(
+    written: list[Any],
+    published: list[Any],
+    others: tuple[list[Letter], list[Named], list[Named]],
+    ground: Ground,
+    found: Findings,
+) -> None:
+    """Adds one bucket: flat lists of rows and records, and LETTERS, WAITING and AHEAD as `judge_events` has them."""
+    letters, waiting, ahead = others
+    odd = _odd(written[::_ROW], published[::_RECORD])
+    names = {seal[HEAD:] for seal in odd}
+    names.update(_bytes(letter[0]) for letter in letters)
+    rows: list[Written] = []
+    records: list[Published] = []
+    if names:
+        rows = [_written(written, at) for at in _of(names, written[::_ROW])]
+        records = [_published(published, at) for at in _of(names, published[::_RECORD])]
+    settled = len(written) // _ROW - len(rows)
+    found.rows += settled
+    found.records += len(published) // _RECORD - len(records)
+    found.fates[Fate.PUBLISHED] += settled
+    if rows or records or letters:
+        judge_events([rows, records, letters, waiting, ahead], ground, found)
+
+
+def _odd(rows: list[bytes], records: list[bytes]) -> set[bytes]:
+    """Seals that are on one side only, or more than once on a side."""
+    some, others = dict.fromkeys(rows), dict.fromkeys(records)
+    odd = set() if some.keys() == others.keys() else some.keys() ^ others.keys()
+    for seals, kinds in ((rows, some), (records, others)):
+        if len(seals) != len(kinds):
+            odd.update(seal for seal, times in Counter(seals).items() if times > 1)
+    return odd
+
+
+def _of(names: set[bytes], seals: Iterable[bytes]) -> list[int]:
+    return [at for at, seal in enumerate(seals) if seal[HEAD:] in names]
+
+
+def _written(written: list[Any], number: int) -> Written:
+    seal, transaction, created_ms, topic = written[number * _ROW : (number + 1) * _ROW]
+    _, frame, digest = _HEAD.unpack_from(seal)
+    return _text(seal[HEAD:]), frame, digest, int(transaction), int(created_ms), topic
+
+
+def _published(published: list[Any], number: int) -> Published:
+    seal, place, offset = published[number * _RECORD : (number + 1) * _RECORD]
+    tag, frame, digest = _HEAD.unpack_from(seal)
+    return _text(seal[HEAD:]), frame, digest, tag & _FLAGS, place, offset
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,265 @@
+"""`tailrace verify` by several processes: the same verdict as by one, or an error, and never a process left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from fix_command import Tailrace, Told
+from fix_shop import Shop
+from fix_users import Users
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError
+from tailrace.kafka.letter_box import Span
+from tailrace.proof.reader import header, read_all
+from tailrace.proof.writer import Mix
+from tailrace.stack import wait_until
+from tailrace.verify import verifying
+from tailrace.verify.crew import Crew
+from tailrace.verify.judging import WRITTEN
+from tailrace.verify.outbox import Outbox, Window
+from tailrace.verify.prints import Prints
+from tailrace.verify.rows import Rows, may_go_by_kind
+from tailrace.verify.scanning import Part
+from tailrace.verify.seals import HEAD
+from tailrace.verify.spool import BUCKETS, Spool
+from tailrace.verify.topic_reader import Errand
+from tailrace.wire.formats import Format
+from tailrace.worker.assembly import assemble, column_map
+from tailrace.worker.contracts import wire_format
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+
+
+def records(shop: Shop) -> dict[str, Message]:
+    return {header(message, "id"): message for message in read_all(shop.kafka.bootstrap, [shop.topic])}
+
+
+def on_topic(shop: Shop, *events: str) -> None:
+    wait_until(lambda: {seen.id for seen in shop.published()} >= set(events), 60, what="the records")
+
+
+def produce(shop: Shop, like: Message, **headers: str) -> None:
+    """A record like another, by hand, in the same partition; `headers` replace some of its own."""
+    found: Any = like
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    told = [(name, headers.get(name, value)) for name, value in found.headers()]
+    producer.produce(shop.topic, found.value(), found.key(), found.partition(), headers=told)
+    assert producer.flush(30) == 0
+
+
+def verdict(told: Told) -> Told:
+    """Without what differs from run to run; examples come in no order of their own."""
+    kept = {name: each for name, each in told.items() if name not in ("seconds", "position", "examples")}
+    return {**kept, **{kind: sorted(map(str, given)) for kind, given in told["examples"].items()}}
+
+
+def readers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that it has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+
+
+def is_reading(pid: int) -> bool:
+    """Whether it has a Kafka client: that has threads of its own, beside the two of a reader."""
+    threads = Path(f"/proc/{pid}/status").read_text().partition("\nThreads:")[2].split()
+    return int(threads[0]) > 4
+
+
+def is_there(pid: int) -> bool:
+    """Whether it runs: one that has ended, and that nobody has asked for, does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_the_same_verdict_whatever_the_jobs(shop: Shop, tailrace: Tailrace, make_topic: Callable[..., None]) -> None:
+    make_topic(shop.topic, 3)
+    shop.start()
+    events = [shop.insert(VALID, key=f"k-{number % 5}") for number in range(25)]
+    last = [shop.insert(VALID, key="last") for _ in range(2)]
+    shop.insert(INVALID, key="bad")
+    on_topic(shop, *events, *last)
+    wait_until(lambda: len(shop.dead_lettered()) == 1, 60, what="the letter")
+    shop.execute("UPDATE outbox SET id = gen_random_uuid() WHERE id = ANY(%s::uuid[])", events[:3])
+    shop.execute("UPDATE outbox SET payload = payload || '{\"amount\": 2}' WHERE id = ANY(%s::uuid[])", events[3:7])
+    shop.execute("DELETE FROM outbox WHERE id = ANY(%s::uuid[])", events[7:9])
+    found = records(shop)
+    for event in events[9:14]:
+        produce(shop, found[event])
+    produce(
+        shop, found[last[1]], id="00000000-0000-0000-0000-000000000001", position=header(found[last[0]], "position")
+    )
+    one, two, four = (tailrace("verify", shop.file, "--jobs", jobs, code=1) for jobs in (1, 2, 4))
+    assert verdict(one) == verdict(two) == verdict(four)
+    counts = {kind: one[kind] for kind in ("missing", "changed", "duplicated", "out_of_order", "set_aside")}
+    assert counts == {"missing": 3, "changed": 4, "duplicated": 5, "out_of_order": 1, "set_aside": 1}
+    assert one["only_on_kafka"] == 6  # the old ids of the holes, the purged rows, the stranger
+
+
+def test_the_same_verdict_on_mongodb(users: Users, tailrace: Tailrace) -> None:
+    users.start()
+    events = [users.insert(key="k", seq=number) for number in range(1, 6)]
+    wait_until(lambda: {seen.id for seen in users.published()} >= set(events), 60, what="the records")
+    with users.client() as client:
+        outbox = client[users.database]["outbox"]
+        outbox.update_one({"event_id": events[0]}, {"$set": {"event_id": "a hole"}})
+        outbox.update_one({"event_id": events[1]}, {"$set": {"payload.email": "another"}})
+    one, three = (tailrace("verify", users.file, "--jobs", jobs, code=1) for jobs in (1, 3))
+    assert verdict(one) == verdict(three)
+    assert (one["missing"], one["changed"], one["published"]) == (1, 1, 4)
+
+
+@pytest.mark.parametrize("point", ["verify-read", "verify-pieces", "verify-judge", "verify-judge_order"])
+def test_a_reader_that_dies_is_an_error(
+    shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    shop.start()
+    on_topic(shop, shop.insert(VALID))
+    monkeypatch.setenv("TAILRACE_KILL", point)  # this process has looked at it long ago
+    told = tailrace("verify", shop.file, "--jobs", "3", code=3)
+    assert told["what"] == "a process that read topics has ended by signal 9"
+    assert "--jobs 1" in told["remedy"]
+    assert tailrace("verify", shop.file, "--jobs", "1")["clean"]
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None:
+    kafka = replace(assemble(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
+    with Crew(readers) as crew:
+        crew.begin(Errand(kafka, Format(), "postgres", Window()))
+        crew.start([Part("orders", 0, Span(0, 5), 0)])
+        with pytest.raises(ConfigError, match=r"there\.is\.no\.such") as caught:
+            crew.finish()
+    assert "kafka.settings" in caught.value.remedy
+
+
+def test_what_is_published_while_the_outbox_is_read_is_seen(
+    shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers begin before the outbox is read; what matters is where topics end after that."""
+    shop.start()
+    on_topic(shop, shop.insert(VALID))
+    read = Rows.read
+
+    def read_later(rows: Rows, outbox: Outbox, *given: Any) -> None:
+        # The ends of the topics are known to the readers by now.
+        on_topic(shop, *[shop.insert(VALID) for _ in range(3)])
+        read(rows, outbox, *given)
+
+    def never(*_: Any) -> Any:
+        pytest.fail("all was there, and was not seen")
+
+    monkeypatch.setattr(Rows, "read", read_later)
+    monkeypatch.setattr(verifying, "_wait", never)
+    told = tailrace("verify", shop.file, "--jobs", "2")
+    assert (told["rows"], told["published"], told["records"]) == (4, 4, 4)
+
+
+def test_a_position_that_goes_back_from_one_reading_to_the_next(
+    shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader remembers where a partition was, and what came by."""
+    shop.start()
+    events = [shop.insert(VALID, key="k") for _ in range(2)]
+    on_topic(shop, *events)
+    found = records(shop)
+    read = Rows.read
+
+    def read_later(rows: Rows, outbox: Outbox, *given: Any) -> None:
+        produce(shop, found[events[1]], id="a stranger", position=header(found[events[0]], "position"))
+        read(rows, outbox, *given)
+
+    monkeypatch.setattr(Rows, "read", read_later)
+    told = tailrace("verify", shop.file, "--jobs", "3", code=1)
+    assert [each["id"] for each in told["examples"]["out_of_order"]] == ["a stranger"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_nothing_is_left_behind(shop: Shop, number: signal.Signals, code: int) -> None:
+    shop.start()
+    on_topic(shop, shop.insert(VALID))
+    # A transaction that stays open holds the end of the topic back: readers wait for it.
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": f"{shop.name}-open"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(shop.topic, "open", "k")
+    assert producer.flush(30) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailrace", "verify", str(shop.file), "--jobs", "3"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: any(map(is_reading, readers_of(process))), 60, what="a reader that reads")
+        readers = readers_of(process)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, said
+    assert b"Traceback" not in said
+    wait_until(lambda: not any(map(is_there, readers)), 30, what="the end of the readers")
+    producer.abort_transaction(30)
+
+
+def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
+    """What is put by of the rows."""
+    settings = load_pipeline(shop.file)
+    assembly = assemble(settings)
+    line, mapped = assembly.line(), column_map(settings)
+    assert may_go_by_kind(assembly, mapped)
+    topics: list[str] = []
+    outbox = verifying.open_outbox(assembly, Window())
+    with Spool(WRITTEN + 1) as spool:
+
+        def number(topic: str) -> int:
+            topics.append(topic)
+            return 0
+
+        Rows(line, Prints(line, wire_format(settings)), number, spool).read(outbox, mapped if by_kind else None)
+        outbox.close()
+        facts = [spool.pieces().read(WRITTEN, bucket) for bucket in range(BUCKETS)]
+    assert topics
+    flat = [each for bucket in facts for each in bucket]
+    found = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    return sorted((seal[HEAD:], seal, int(number), int(created), topic) for seal, number, created, topic in found)
+
+
+def test_rows_read_by_their_kind_are_as_the_line_has_them(shop: Shop) -> None:
+    shop.execute(
+        "ALTER TABLE outbox ALTER id TYPE text, ALTER type DROP NOT NULL, ALTER payload TYPE text, "
+        "DROP CONSTRAINT outbox_pkey"
+    )
+    writer = shop.writer(mix=Mix(rollback=0.2))
+    for _ in range(20):
+        writer.transaction()
+    for event, kind, payload in [
+        ("plain", "OrderPlaced", "{}"),
+        ("plain", "OrderPlaced", "{}"),
+        ("ä", "OrderPlaced", "{}"),
+        ("back\\slash\tand\ntab", "OrderPlaced", 'a "\\" and a \t'),
+        ("nothing", "OrderPlaced", None),
+        ("empty", "OrderPlaced", ""),
+        *((f"no type {number}", kind, "{}") for number in range(3) for kind in (None, "")),
+        ("nowhere", "Unheard/of", "{}"),
+        ("", "OrderPlaced", "\\N"),
+    ]:
+        shop.execute(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', 'k', %s, %s)",
+            event, kind, payload,
+        )  # fmt: skip
+    shop.execute("INSERT INTO outbox SELECT id || '2', 'order', 'k', 'OrderPlaced', payload FROM outbox LIMIT 3")
+    by_kind, by_line = written(shop, by_kind=True), written(shop, by_kind=False)
+    assert by_kind == by_line
+    assert len(by_kind) == len(shop.execute("SELECT FROM outbox"))
