@@ -1,4 +1,4 @@
-"""What tests ask of `tailrace recover`: run as a process of its own, and the oracle's word on what it left behind."""
+"""What tests ask of `tailrace recover`: a pipeline that has run, the command, and the oracle's word on what it left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from fix_service import Service
+from fix_shop import Shop
 from tailrace.cli.recover import app
 from tailrace.config.load import load_pipeline
 from tailrace.errors import TailraceError
@@ -21,10 +22,52 @@ from tailrace.kafka import ledger
 from tailrace.kafka.ledger import Entry
 from tailrace.proof.oracle import Verdict, backward
 from tailrace.proof.reader import stored_positions
+from tailrace.proof.writer import Mix
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.stack import wait_until
 from tailrace.worker.assembly import kafka_options
 
 PATIENCE = 180
 """Seconds for one command: a transaction that was left open holds readers up for a minute."""
+
+
+def ran_before(service: Service) -> None:
+    """It has published what one writer wrote, and is stopped."""
+    connector = service.start()
+    service.writer(mix=Mix(savepoint=0.3, rollback=0.2))
+    work(service)
+    assert not service.caught_up().missing
+    assert connector.stop() == 0
+
+
+def work(service: Service, transactions: int = 3) -> None:
+    """Of three events each."""
+    for _ in range(transactions):
+        service.writers[0].transaction(3, rollback=False)
+
+
+def goes_on(service: Service) -> None:
+    """After the recovery: it starts, publishes what is new, and all that ever was is there once."""
+    connector = service.start()
+    work(service, 1)
+    right(service)
+    assert connector.stop() == 0
+
+
+def slot_dropped(shop: Shop) -> None:
+    shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+    work(shop)
+
+
+def offsets_deleted(service: Service) -> None:
+    """With all that was known of the position, and the ledger too."""
+    work(service)
+    topic = service.settings["kafka"]["offsets_topic"]
+    admin = service.kafka.admin()
+    for each in admin.delete_topics([topic, f"{topic}-ledger"]).values():
+        each.result(20)
+    gone = {topic, f"{topic}-ledger"}
+    wait_until(lambda: gone.isdisjoint(admin.list_topics(timeout=10).topics), what="the topics to go")
 
 
 def recover(service: Service, command: str, *arguments: str, kill: str = "") -> subprocess.CompletedProcess[str]:
@@ -84,3 +127,15 @@ def right(service: Service) -> Verdict:
 
 def entries(service: Service) -> list[Entry]:
     return ledger.read(kafka_options(load_pipeline(service.file)))
+
+
+def passed_all(shop: Shop) -> None:
+    """Waits until the ledger knows that every row of now was passed."""
+    last = int(shop.execute("SELECT max(xmin::text::bigint) FROM outbox")[0][0])
+
+    def noted() -> bool:
+        shop.execute("SELECT pg_current_xact_id()")
+        found = entries(shop)
+        return bool(found and found[-1].passed and Snapshot.parse(found[-1].passed).xmin > last)
+
+    wait_until(noted, 60, what="the ledger to have passed all rows")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fix_users import Users, close_users, open_users
-from recovering import apply, plan, recover, refused, right
+from recovering import apply, goes_on, plan, ran_before, recover, refused, right, work
 from tailrace import killpoint
 from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
 
@@ -25,26 +25,6 @@ def own_users(small_mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> I
     users = open_users(small_mongo, kafka, tmp_path)
     yield users
     close_users(users)
-
-
-def work(users: Users, transactions: int = 3) -> None:
-    for _ in range(transactions):
-        users.writers[0].transaction(3, rollback=False)
-
-
-def ran_before(users: Users) -> None:
-    connector = users.start()
-    users.writer()
-    work(users)
-    assert not users.caught_up().missing
-    assert connector.stop() == 0
-
-
-def goes_on(users: Users) -> None:
-    connector = users.start()
-    work(users, 1)
-    right(users)
-    assert connector.stop() == 0
 
 
 def roll_over(users: Users) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +75,25 @@ def test_it_leaves_in_time_though_kafka_hangs(own_shop: Shop) -> None:
     wait_until(lambda: proc(connector, "task") > 4, 60, what="it to be talking to Kafka")
     # The promise is 5 s; the calls that hang take 10 and 30.
     assert connector.stop(timeout=9) == 0
+
+
+def threads_that_take(pid: int, number: int) -> Iterator[int]:
+    """Kafka's own threads block every signal."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        status = (thread / "status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        if not blocked >> (number - 1) & 1:
+            yield int(thread.name)
+
+
+def test_it_leaves_though_another_thread_was_given_the_signal(shop: Shop) -> None:
+    """To whom a signal goes is the kernel's choice; Python's main thread, which alone acts on it, then sleeps on."""
+    connector = shop.start()
+    pid = connector.process.pid
+    other = next(thread for thread in threads_that_take(pid, signal.SIGTERM) if thread != pid)
+    assert ctypes.CDLL(None).tgkill(pid, other, signal.SIGTERM) == 0
+    assert connector.ended(30) == 0
+    assert '"stopped"' in connector.log
 
 
 def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:

@@ -30,7 +30,7 @@ class Sites:
         return self._opened[-1]
 
     def steps(self, service: Service) -> list[str]:
-        return self.open(service).steps()
+        return self.open(service).steps(None)
 
     def close(self) -> None:
         for site in self._opened:

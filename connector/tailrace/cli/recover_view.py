@@ -58,6 +58,9 @@ def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
 
 def show_recovered(pipeline: str, done: Recovered, seconds: float) -> None:
     say(f"{pipeline}: {done.published:,} events published, {done.dead_letters:,} dead letters; {seconds:.1f} s")
+    if not done.complete:
+        say("It is not complete: run it again for the rest. Until then `tailrace run` refuses to start.")
+        return
     _show_missed(done.tally, sys.stdout)
     say(f"\nIt goes on from {done.position}: tailrace run")
 
@@ -86,6 +89,7 @@ def recovered_json(pipeline: str, plan: Plan, done: Recovered, seconds: float) -
         "pipeline": pipeline,
         "case": plan.case.error.code if plan.case.error else None,
         "recovery": plan.case.mark.id,
+        "complete": done.complete,
         "published": done.published,
         "dead_letters": done.dead_letters,
         **_counts(done.tally),

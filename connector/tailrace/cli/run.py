@@ -12,6 +12,7 @@ from types import FrameType
 
 import typer
 
+from tailrace.cli.stopping import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline
 from tailrace.worker import logs
@@ -61,7 +62,7 @@ def run(
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    _run_beside(supervisor)
+    run_beside(supervisor.run)
 
 
 def _recover(settings: Pipeline) -> Recover | None:
@@ -70,25 +71,6 @@ def _recover(settings: Pipeline) -> Recover | None:
     from tailrace.recovery.automatic import recover  # only for those who need it
 
     return recover
-
-
-def _run_beside(supervisor: Supervisor) -> None:
-    """Runs it in a thread: Python handles a signal only when its main thread returns from what it calls, and a driver
-    may keep it for half a minute.
-    """
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            supervisor.run()
-        except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="pipeline", daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
 
 
 def _share_memory() -> None:

@@ -7,12 +7,11 @@ last row is out; the one behind it is where `tailrace run` goes on.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.errors import ConfigError, RecordsRefused, TailraceError, TopicRefused
+from tailrace.errors import ConfigError, Fenced, RecordsRefused, TailraceError, TopicRefused, Unavailable
 from tailrace.kafka import rewinds
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.publisher import Publisher
@@ -25,6 +24,7 @@ from tailrace.recovery.planning import Plan, Survey
 from tailrace.recovery.sieve import Sieve, undecided
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
+from tailrace.worker.health import read_news
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Recovered:
 
 
 class Applying:
-    """One recovery. `claims`: whether it takes the pipeline over itself; a supervisor has done so already."""
+    """One recovery. `claim` is how it takes the pipeline over; a supervisor has done so already, and gives none."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Applying:
         wake: Wake,
         stopping: Callable[[], bool] = lambda: False,
         looked: Callable[[int], None] = lambda _: None,
-        claims: bool = True,
+        claim: Claim | None = None,
     ) -> None:
         self._survey = survey
         self._plan = plan
         self._wake = wake
         self._stopping = stopping
-        self._claim = Claim(survey.assembly.kafka, uuid.uuid4().hex) if claims else None
+        self._claim = claim
         self._sieve = survey.sieve(plan.case, plan.ground, strict=True, looked=looked)
         self._counts: Counter[str] = Counter()
 
@@ -65,14 +65,23 @@ class Applying:
         kafka = self._survey.assembly.kafka
         admin = self._survey.assembly.admin()
         self._survey.assembly.ensure_offsets(admin)
+        # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
+        self._require_unmoved(read_news(kafka).position)
         if self._claim is not None:
             # Without a stored position nobody can run it, and a claim would be a trace: were this killed now, a start
             # would find that, and begin as a first one does.
-            if self._plan.case.stored is not None:
+            if self._plan.case.stored is not None and not self._claim.made:
                 self._claim.make()
             announce(kafka, "RECOVERING")
         try:
             recovered = self._run()
+        except Fenced as error:
+            # The state is the other's to tell.
+            raise Fenced(
+                error.what,
+                why="Another recovery or instance of this pipeline began meanwhile, and goes on with it.",
+                remedy="Let it end, and see `tailrace recover plan FILE`. Nothing is published twice.",
+            ) from None
         except TailraceError as error:
             if self._claim is not None:
                 announce(kafka, "FAILED", error)
@@ -98,6 +107,20 @@ class Applying:
                 # Set aside in the next attempt: a place names the same row only if that goes on behind this one.
                 refused.update(found.places)
                 resume = True
+            except Unavailable:
+                self._step_aside()
+                raise
+
+    def _step_aside(self) -> None:
+        """What looks like an outage may be another recovery: a producer that slept does not always hear of its fence.
+
+        By now the other may be done, and its claim given back: then the position tells.
+        """
+        if self._claim is None:
+            return
+        stored = read_news(self._survey.assembly.kafka).position
+        if (self._claim.made and self._claim.lost()) or (stored != self._plan.case.stored and streams(stored)):
+            raise Fenced("this recovery was taken over, or its last commit was not heard of")
 
     def _attempt(self, sieve: Sieve, *, resume: bool) -> Recovered:
         assembly = self._survey.assembly
@@ -133,20 +156,28 @@ class Applying:
 
     def _begin(self, stored: Position | None) -> None:
         """Nobody else publishes any more: is all as it was when the plan was made, and what is on Kafka by now?"""
+        self._require_unmoved(stored)
+        if self._survey.seen is not None:
+            self._survey.seen.read()
+
+    def _require_unmoved(self, stored: Position | None) -> None:
         if stored != self._plan.case.stored:
             raise ConfigError(
                 f"the pipeline's position is {stored}, and was {self._plan.case.stored} when the plan was made",
                 why="It ran meanwhile, or somebody else has recovered it.",
                 remedy="Run `tailrace recover plan FILE` again.",
             )
-        if self._survey.seen is not None:
-            self._survey.seen.read()
 
 
-def fence(assembly: Assembly) -> None:
-    """Ends what an instance that was killed has left open: readers would have to wait for its timeout."""
+def fence(assembly: Assembly, claim: Claim | None = None) -> None:
+    """Ends what an instance that was killed has left open: readers would have to wait for its timeout.
+
+    One that lives looks for a claim when it hears of the fence, so that is made first.
+    """
     admin = assembly.admin()
     assembly.ensure_offsets(admin)
+    if claim is not None:
+        claim.make()
     # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
     publisher = Publisher(assembly.kafka, assembly.keeper(admin), wake=Wake())
     try:

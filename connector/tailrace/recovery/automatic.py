@@ -32,7 +32,7 @@ def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Call
         log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
         fence(assembly)
         plan = survey.plan(case)
-        done = Applying(survey, plan, wake=wake, stopping=stopping, claims=False).run()
+        done = Applying(survey, plan, wake=wake, stopping=stopping).run()
     finally:
         survey.close()
     log.warning(

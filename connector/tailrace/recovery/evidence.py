@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tailrace.kafka.ledger import Entry, Offsets, offsets_at
-from tailrace.lsn import parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.recovery.judging import LONG_MS, SKEW_MS
@@ -38,16 +37,6 @@ class Evidence:
     entry: Entry | None = None
     offsets: Offsets = field(default_factory=dict)
     from_ms: int = 0
-
-
-def forks(history: str) -> dict[int, int]:
-    """From a timeline's history: where each earlier timeline was left."""
-    found: dict[int, int] = {}
-    for line in history.splitlines():
-        parts = line.split()
-        if len(parts) > 1 and parts[0].isdigit():
-            found[int(parts[0])] = parse_lsn(parts[1])
-    return found
 
 
 def streams(position: Position | None) -> bool:

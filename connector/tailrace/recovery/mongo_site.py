@@ -20,7 +20,8 @@ from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
 from tailrace.position import Position, other_kind
 from tailrace.recovery.evidence import Evidence, by_time
-from tailrace.recovery.site import RECOVERABLE, Begin, Keeps
+from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
+from tailrace.recovery.unread import require_read
 from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.mongo.admission import is_ahead, require_continuable
 from tailrace.sources.mongo.changes import plain_token, server_token
@@ -74,11 +75,19 @@ class MongoSite:
             return False
         return is_ahead(lost, self._facts.now) or self._made_anew(lost)
 
+    def forgotten(self, lost: Position | None) -> str:
+        known = isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now)
+        if known:
+            return f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"
+        return f"a collection is not the one that was read: {STAYS}" if self.went_back(lost) else ""
+
     def is_zoned(self) -> bool:
         return True
 
-    def steps(self) -> list[str]:
+    def steps(self, lost: Position | None) -> list[str]:
         options = self._options
+        if isinstance(lost, TokenPosition) and lost.collection_read is None and not self.is_elsewhere(lost):
+            require_read(self._client, lost, self._facts.now)
         try:
             collection_ids(self._client, options.database, options.collections, create=False)
         except CollectionGone:
@@ -91,6 +100,10 @@ class MongoSite:
             require_order(self._client, options.database, name, options.order_by)
         return [*created, "take a new place in the log"]
 
+    def readable(self) -> MongoOptions | None:
+        there = tuple(name for name in self._options.collections if self._is_there(name))
+        return replace(self._options, collections=there) if there else None
+
     def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
         """Documents do not tell in which transaction they were written: time is all there is."""
         return by_time(entries, until_ms)
@@ -102,15 +115,21 @@ class MongoSite:
         self._client.close()
 
     def _made_anew(self, lost: TokenPosition) -> bool:
-        options = self._options
-        for name, was in lost.log.collections.items():
-            try:
-                found = collection_ids(self._client, options.database, (name,), create=False)
-            except CollectionGone:
-                continue
-            if was and found[name] and was != found[name]:
-                return True
-        return False
+        return any(was and self._id_of(name) not in ("", was) for name, was in lost.log.collections.items())
+
+    def _id_of(self, name: str) -> str:
+        """Empty for one that is not there, or that we may not see."""
+        try:
+            return collection_ids(self._client, self._options.database, (name,), create=False)[name]
+        except CollectionGone:
+            return ""
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            collection_ids(self._client, self._options.database, (name,), create=False)
+        except CollectionGone:
+            return False
+        return True
 
     def _look_behind(self, stored: TokenPosition) -> None:
         """Raises what the server has against resuming: it says so in its first answer."""

@@ -118,7 +118,7 @@ class Survey:
 
     def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> Plan:
         began = time.monotonic()
-        steps = self.site.steps()
+        steps = self.site.steps(None if case.unfinished else case.lost)
         entries = ledger.read(self.assembly.kafka)
         ground = ground_of(case, entries, self.assembly.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms)
@@ -163,7 +163,10 @@ class Survey:
 
     def _read(self, case: Case, ground: Ground, looked: Callable[[int], None]) -> Tally:
         sieve = self.sieve(case, ground, strict=False, looked=looked)
-        outbox = open_outbox(self.assembly, Window())
+        there = self.site.readable()
+        if there is None:
+            return sieve.tally
+        outbox = open_outbox(replace(self.assembly, database=there), Window())
         try:
             for row, transaction, created_ms in outbox.rows():
                 sieve.keeps(row, transaction, None if created_ms < 0 else created_ms)
@@ -178,8 +181,8 @@ class Survey:
         if self.seen is not None and self.seen.compacted:
             kept = ", ".join(sorted(self.seen.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
-        if self.site.went_back(case.lost):
-            notes.append("the database or a collection is not what it was: events that it no longer has stay published")
+        if forgotten := self.site.forgotten(case.lost):
+            notes.append(forgotten)
         return notes
 
 

@@ -16,16 +16,18 @@ from tailrace import killpoint
 from tailrace.errors import ConfigError, PublicationBroken, SlotBusy, TailraceError, WrongLog
 from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
+from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
-from tailrace.recovery.evidence import Evidence, by_time, forks, weigh
-from tailrace.recovery.site import RECOVERABLE, Begin, Keeps
+from tailrace.recovery.evidence import Evidence, by_time, weigh
+from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
+from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.wake import Wake
 
@@ -48,13 +50,16 @@ class PostgresSite:
     def trouble(self, stored: Position | None) -> TailraceError | None:
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
-        options, server = self._options, self._server
+        options = self._options
+        # Asked again: the log has grown since, and the position perhaps with it.
+        self._server = server = catalogue.identify(self._stream)
         slot = catalogue.read_slot(self._control, options.slot)
         if stored is None and slot is None:
             return None
         try:
             if stored is not None:
                 require_complete(stored.recovery)
+                stored = follow(self._stream, stored, server)
                 same_server(stored, server)
             published = catalogue.read_published(self._control, options.publication, options.table)
             found = identity(options, server, published.fingerprint)
@@ -72,8 +77,22 @@ class PostgresSite:
     def went_back(self, lost: Position | None) -> bool:
         if not isinstance(lost, LsnPosition):
             return False
-        log, server = lost.log, self._server
+        server = self._server
+        log = follow(self._stream, lost, server).log
         return (log.system_id, log.timeline) != (server.system_id, server.timeline) or lost.lsn > server.lsn
+
+    def forgotten(self, lost: Position | None) -> str:
+        if not isinstance(lost, LsnPosition) or not self.went_back(lost):
+            return ""
+        log, server = lost.log, self._server
+        if log.system_id != server.system_id:
+            return f"this is another cluster: {STAYS}"
+        left = read_forks(self._stream, server).get(log.timeline)
+        if left is None:
+            return f"the server's log is not the one that was read: {STAYS}"
+        return (
+            f"the server left timeline {log.timeline} at {format_lsn(left)}, before the last position {lost}: {STAYS}"
+        )
 
     def is_zoned(self) -> bool:
         schema, table = split_table(self._options.table)
@@ -84,9 +103,10 @@ class PostgresSite:
         )
         return not found or int(found[0][0] or 0) == ZONED
 
-    def steps(self) -> list[str]:
+    def steps(self, lost: Position | None) -> list[str]:
         options = self._options
         _require_creating(options)
+        require_promoted(self._control, options.slot)
         slot = catalogue.read_slot(self._control, options.slot)
         mend = _publication_mend(self._control, options)
         if mend is None:
@@ -95,13 +115,11 @@ class PostgresSite:
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
         return [*([mend] if mend else []), *dropped, f"create the slot {options.slot}"]
 
+    def readable(self) -> PostgresOptions:
+        return self._options
+
     def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
-        server, history = self._server, ""
-        if server.timeline > 1:
-            try:
-                history = str(self._stream.query(f"TIMELINE_HISTORY {server.timeline}")[0][1])
-            except TailraceError:
-                history = ""  # it is gone: then no entry of an earlier timeline is true for certain
+        server = self._server
         place = lost if isinstance(lost, LsnPosition) else None
         if place is not None and (place.creating or place.table_read):
             return Evidence()
@@ -109,7 +127,7 @@ class PostgresSite:
         # What was passed of another table says nothing about this one.
         table = self._options.table
         same = [each for each in entries if isinstance(each.position, LsnPosition) and each.position.log.table == table]
-        found = weigh(same, place, server, forks(history), now.xmax)
+        found = weigh(same, place, server, read_forks(self._stream, server), now.xmax)
         return found if found.passed is not None else by_time(entries, until_ms)
 
     def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> PostgresRecovery:

@@ -27,6 +27,8 @@ from tailrace.pipeline import Source
 from tailrace.position import Position
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery_mark import Recovery
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.wake import Wake
 
 RECOVERABLE = (
@@ -47,6 +49,9 @@ RECOVERABLE = (
 NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged)
 """Mistakes in settings look like these: a person decides."""
 
+STAYS = "events that it no longer has stay published (`tailrace verify` counts them as only on Kafka)"
+"""What is said of a database that was set back."""
+
 Keeps = Callable[[Row, int, int | None], bool]
 
 
@@ -62,11 +67,20 @@ class Site(Protocol):
     def went_back(self, lost: Position | None) -> bool:
         """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
 
+    def forgotten(self, lost: Position | None) -> str:
+        """What it no longer has of what was published, for people; "" if its log goes on from there."""
+
     def is_zoned(self) -> bool:
         """Whether the time of a row is a moment, and not one that depends on somebody's time zone."""
 
-    def steps(self) -> list[str]:
-        """What would be done to the database, for people; raises what keeps it from being done."""
+    def steps(self, lost: Position | None) -> list[str]:
+        """What would be done to the database, for people; raises what keeps it from being done.
+
+        `lost` is the position that would be given up; None if there is none, or if it was given up before.
+        """
+
+    def readable(self) -> PostgresOptions | MongoOptions | None:
+        """What of the outbox is there to be read; None if all of it is yet to be created."""
 
     def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
         """What the ledger is still worth."""

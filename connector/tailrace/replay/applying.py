@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace import retry
-from tailrace.errors import ConfigError, Fenced, RecordsRefused, TopicRefused, Unavailable
+from tailrace.errors import ConfigError, Fenced, KafkaUnavailable, RecordsRefused, TopicRefused, Unavailable
 from tailrace.event import Row
 from tailrace.kafka import ledger, offsets, park_requests
 from tailrace.kafka.client import KafkaOptions
@@ -33,6 +33,7 @@ from tailrace.worker.assembly import Assembly
 ATTEMPTS = 5
 """How often in a row a server that is away is waited for."""
 LOOK_SECONDS = 0.2
+GLANCE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
 
 
@@ -56,33 +57,40 @@ class Applying:
         self.options = replay_options(assembly.kafka, plan)
         self._wake = Wake()
         self._stopped = threading.Event()
+        self._left = threading.Event()
         self._originals: Originals | None = None
         self._publisher: Publisher | None = None
         self._before = (0, 0)
         self._position: Position = plan.start
+        self.continued: bool | None = None
+        """Whether an earlier run has done a part of it; None until that is known."""
         self._waiting = ""
         self._is_over = False
 
     def stored(self) -> Position | None:
-        """How far it is by now; None if it was never begun. Fences nobody."""
+        """How far it is by now; None if it was never begun, or if that cannot be told yet. Fences nobody."""
         offsets.ensure(self.options, self._assembly.admin())
-        return offsets.read(self.options)
+        key = self.options.pipeline.encode()
+        try:
+            value = offsets.read_keys(self.options, {key}, timeout=GLANCE_SECONDS).get(key)
+        except KafkaUnavailable:
+            return None  # perhaps one that was killed has left a transaction open: a run ends it, and then looks itself
+        return None if value is None else offsets.parse(self.options, value)
 
     def run(self, tell: Callable[[Progress], None]) -> Progress:
         """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
         if self._plan.target == "same":
             require_order(self._assembly)
         failures: list[BaseException] = []
-        thread = threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True)
-        thread.start()
+        threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(LOOK_SECONDS)
+            # Not by `join`: if an exception breaks that off, Python up to 3.12 takes the thread for ended from then on.
+            while not self._left.wait(LOOK_SECONDS):
                 tell(self.progress())
         finally:
             self._stopped.set()
             self._wake.set()
-            thread.join(LEAVE_SECONDS)
+            self._left.wait(LEAVE_SECONDS)
         if failures:
             raise failures[0]
         return self.progress()
@@ -127,6 +135,7 @@ class Applying:
         finally:
             if self._originals is not None:
                 self._originals.close()
+            self._left.set()
 
     def _attempt(self) -> None:
         plan, assembly = self._plan, self._assembly
@@ -149,6 +158,8 @@ class Applying:
 
         def done() -> bool:
             stored = publisher.stored
+            if self.continued is None:
+                self.continued = stored is not None
             self._position = stored or plan.start
             self._waiting = ""
             self._is_over = self._stopped.is_set() or is_done(plan, stored)
@@ -159,9 +170,11 @@ class Applying:
         done()
 
     def _namer(self, line: Line) -> Callable[[Row], Row]:
-        """What comes from the log has its place; a table has forgotten it, but topics may remember."""
+        """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may
+        remember.
+        """
         plan, assembly = self._plan, self._assembly
-        if plan.origin == "log":
+        if plan.origin != "table":
             return lambda row: row
         if self._originals is None:
             self._originals = Originals()

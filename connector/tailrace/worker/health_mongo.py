@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.errors import AccessRefused, CollectionGone, HistoryLost, SourceUnavailable
+from tailrace.errors import AccessRefused, CollectionGone, EventTooLarge, HistoryLost, SourceUnavailable
 from tailrace.position import Position
 from tailrace.sources.mongo.changes import Changes, server_token
 from tailrace.sources.mongo.documents import Documents
@@ -92,8 +92,8 @@ def _waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, sp
         first_ms = first_waiting(client, options, stored, splits=splits)
     except HistoryLost:
         return Waiting(stored.at_ms, lost=True)
-    except (AccessRefused, CollectionGone, SourceUnavailable):
-        # It may have far to look: then only the position itself tells how late it is at most.
+    except (AccessRefused, CollectionGone, EventTooLarge, SourceUnavailable):
+        # It may have far to look, or cannot send the next one: then only the position tells how late it is at most.
         return Waiting(stored.at_ms)
     return Waiting(first_ms if stored.collection_read is None else stored.at_ms)
 

@@ -15,8 +15,10 @@ from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
+from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
 from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version, judge_window
@@ -91,6 +93,7 @@ class PostgresSide:
             if stored is None and slot is None:
                 return ok("start", "a first start: nothing is stored, the slot is to be created")
             published = catalogue.read_published(control, options.publication, options.table).fingerprint
+            stored = stored and follow(replication, stored, server)
         found = LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, published)
         busy = slot is not None and slot.active_pid is not None
         if slot is not None and stored is not None:
@@ -271,7 +274,9 @@ class PostgresSide:
         return judge_kept(self._most_kept())
 
     def _window(self) -> Check | None:
-        return judge_window(self._options.replay_window, self._most_kept())
+        folder = log_folder(self._link)
+        disk = None if folder is None else free_bytes(folder)
+        return judge_window(self._options.replay_window, self._most_kept(), disk)
 
     def _most_kept(self) -> int:
         setting = self._link.query(

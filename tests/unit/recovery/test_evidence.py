@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
-from tailrace.recovery.evidence import MARGIN_MS, Evidence, by_time, forks, is_true, weigh
+from tailrace.recovery.evidence import MARGIN_MS, Evidence, by_time, is_true, weigh
 from tailrace.recovery.judging import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.admission import Server
 
@@ -16,7 +16,6 @@ LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 SAME = Server("7", 1, 1000, "shop")
 RESTORED = replace(SAME, timeline=2)
 LEFT = {1: 500}
-HISTORY = "1\t0/1F4\tno recovery target specified\n"
 MINUTE = 60_000
 
 
@@ -27,12 +26,6 @@ def at(lsn: int, timeline: int = 1) -> LsnPosition:
 def entry(lsn: int, passed: str = "", **more: int) -> Entry:
     """Of the minute that its LSN names."""
     return Entry(at(lsn, **more), lsn * MINUTE, {"orders": {0: lsn}}, passed)
-
-
-def test_a_history_of_timelines() -> None:
-    assert forks(HISTORY) == LEFT
-    assert forks("") == {}
-    assert forks("1\t0/1F4\twhy\n\n2\t1/0\twhy not\n") == {1: 500, 2: 2**32}
 
 
 @pytest.mark.parametrize(

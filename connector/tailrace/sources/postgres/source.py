@@ -25,6 +25,7 @@ from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import TableReader
+from tailrace.sources.postgres.timelines import follow, require_promoted
 from tailrace.sources.postgres.transactions import Transactions
 from tailrace.sources.postgres.wire import (
     KEEPALIVE,
@@ -92,7 +93,9 @@ class PostgresSource:
         self._control = self._connect(replication=False)
         self._stream = self._connect(replication=True)
         catalogue.require_able(self._control)
+        require_promoted(self._control, options.slot)
         server = catalogue.identify(self._stream)
+        before, stored = stored, stored and follow(self._stream, stored, server)
         if stored is not None and not options.adopt:
             same_server(stored, server)
         if stored is None or stored.creating:
@@ -117,13 +120,15 @@ class PostgresSource:
             start, exported = admission.position, None
         if start.table_read is not None:
             start = self._open_table(start, exported)
-        if admission.step is not Step.STREAM or start != stored:
+        if admission.step is not Step.STREAM or start != before:
             store(start)
         holding: Holding | None = None
         if options.replay_window:
             kept = slot.confirmed_lsn if slot is not None and admission.step is Step.STREAM else start.lsn
             holding = Holding(options.replay_window, kept, start, options.past)
         self._feedback = Feedback(options.slot, start, holding=holding, warn=self._warn)
+        if holding is not None:
+            self._feedback.find_disk(self._control)
         self._begin(start)
         return start
 

@@ -1,0 +1,83 @@
+"""What MongoDB's log still holds of a collection that has ended: the one thing that a recovery would pass over.
+
+A recovery reads collections. Documents that were inserted behind the last position into one that was then dropped or
+renamed are in none of them any more; as long as the log reaches back to the position, they are in the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tailrace.errors import HistoryLost, RecoveryUncertain
+from tailrace.sources.mongo.changes import server_token, token_time
+from tailrace.sources.mongo.decoding import decoded
+from tailrace.sources.mongo.documents import Document
+from tailrace.sources.mongo.server import Client, conversation
+from tailrace.sources.mongo.stream import Cursor
+from tailrace.sources.mongo.watched import Watched
+from tailrace.token_position import ClusterTime, TokenPosition
+
+LOOK_MS = 200
+HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}
+"""Without the documents: one that is too large to be sent must not keep the others from being seen."""
+
+
+@dataclass(slots=True)
+class Unread:
+    """Counts inserts until their collection ends; pure. `left` are those that no collection has any more."""
+
+    pending: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    def feed(self, change: Document) -> None:
+        name, kind = str(change.get("ns", {}).get("coll", "")), change["operationType"]
+        if kind == "insert":
+            self.pending[name] += 1
+        elif kind in ("drop", "rename"):
+            # What takes the name of another collection ends that one, too.
+            for ended in {name, str(change.get("to", {}).get("coll", ""))}:
+                self.left[ended] += self.pending.pop(ended, 0)
+        else:
+            self.left.update(self.pending)
+            self.pending.clear()
+
+
+def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> None:
+    """Refuses a recovery while the log has documents that were never published and that no collection has."""
+    found = +_unread(client, lost, now).left
+    if found:
+        names = ", ".join(f"{lost.log.database}.{name}" for name in sorted(found))
+        raise RecoveryUncertain(
+            f"{found.total():,} documents were inserted into {names} behind the last position, before it was dropped "
+            "or renamed",
+            why="They were not published, and a recovery reads collections, which no longer have them. The log has.",
+            remedy="Start once with --adopt: it publishes them from the log, and what was inserted since.",
+        )
+
+
+def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
+    unread = Unread()
+    watched = Watched(lost.log.database, tuple(lost.log.collections))
+    stages = [{"$changeStream": {"startAfter": server_token(lost.token)}}, watched.filter, HEADS]
+    try:
+        cursor = Cursor(client, watched, stages)
+    except HistoryLost:
+        return unread
+    try:
+        reached, came = ClusterTime(0, 0), True
+        while reached.pair < now.pair or came:
+            with conversation("looking for what the log still holds"):
+                batch = cursor.more(wait_ms=LOOK_MS)
+            for raw in batch.changes:
+                unread.feed(decoded(raw))
+            came = bool(batch.changes)
+            if batch.ended:
+                break
+            if batch.token is not None:
+                reached = token_time(batch.token) or reached
+    except HistoryLost:
+        return Unread()  # nothing can be had from it: what the collections hold is all there is
+    finally:
+        cursor.close()
+    return unread

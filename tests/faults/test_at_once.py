@@ -1,0 +1,183 @@
+"""A replay or a recovery run twice at once, or told to leave half-way: one of them goes on, nothing is doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from fix_command import Tailrace, Told
+from fix_shop import Shop
+from recovering import goes_on, plan, ran_before, recover, right, slot_dropped
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+MANY = 1200
+"""Rows, one in a batch: enough to be caught in the middle."""
+INSERT = (
+    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', 'k', "
+    """'OrderPlaced', '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}' FROM generate_series(1, %s)"""
+)
+Begin = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts a command as a process of its own."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tailrace", *map(str, arguments), "--json"]
+        begun.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, err = process.communicate(timeout=90)
+    return process.returncode, out + err
+
+
+def end(shop: Shop) -> int:
+    """How much there is on the topic, markers of transactions included; a quick look."""
+    places = {TopicPartition(shop.topic, number): OffsetSpec.latest() for number in range(3)}
+    admin = shop.kafka.admin()
+    return sum(found.result(10).offset for found in admin.list_offsets(places).values())
+
+
+def in_the_middle(shop: Shop, process: subprocess.Popen[str], before: int) -> None:
+    """Waits until it has published some of what it will; `before` is where the topic ended."""
+
+    def some() -> bool:
+        assert process.poll() is None, f"it was over too soon: {process.communicate()}"
+        return end(shop) > before
+
+    wait_until(some, 60, what="the first events")
+
+
+def again(shop: Shop, planned: Told) -> Counter[str]:
+    """What the replay has published, by id."""
+    found = read_all(shop.kafka.bootstrap, [shop.topic])
+    return Counter(header(each, "id") for each in found if header(each, "tailrace.replay") == planned["id"])
+
+
+@pytest.fixture
+def replayable(shop: Shop, tailrace: Tailrace) -> tuple[Shop, Told]:
+    """Many events that are published, and a plan to publish them again, one by one."""
+    shop.configure(source={"replay_window": "1 GiB"})
+    connector = shop.start()
+    shop.execute(INSERT, MANY)
+    wait_until(lambda: len(shop.published()) == MANY, 60, what="the records")
+    assert connector.stop() == 0
+    shop.configure(limits={"batch_records": 1})
+    return shop, tailrace("replay", "plan", shop.file, "--from", "oldest")
+
+
+def replayed_once(shop: Shop, planned: Told) -> None:
+    assert set(again(shop, planned).values()) == {1}
+    assert set(again(shop, planned)) == shop.in_outbox()
+
+
+def test_two_replays_of_one_plan(replayable: tuple[Shop, Told], begin: Begin) -> None:
+    """The second takes over, and the first learns of it, however late it wakes up."""
+    shop, planned = replayable
+    before = end(shop)
+    first = begin("replay", "apply", planned["file"])
+    in_the_middle(shop, first, before)
+    os.kill(first.pid, signal.SIGSTOP)
+    shop.configure(limits={"batch_records": 100})
+    second = begin("replay", "apply", planned["file"])
+    assert ended(second)[0] == 0
+    assert 0 < sum(again(shop, planned).values()) == MANY
+    os.kill(first.pid, signal.SIGCONT)
+    code, said = ended(first)
+    # Where it slept decides how it hears of it: as a fence, or as a commit of unknown outcome, after which it looks.
+    assert code in (0, 4), said
+    replayed_once(shop, planned)
+
+
+def test_a_replay_that_is_told_to_leave(replayable: tuple[Shop, Told], begin: Begin, tailrace: Tailrace) -> None:
+    shop, planned = replayable
+    before = end(shop)
+    told = begin("replay", "apply", planned["file"])
+    in_the_middle(shop, told, before)
+    told.send_signal(signal.SIGTERM)
+    assert ended(told)[0] == 130
+    assert not shop.undecided(), "no transaction is left open for readers to wait for"
+    assert 0 < len(again(shop, planned)) < MANY, "it was in the middle"
+    shop.configure(limits={"batch_records": 100})
+    assert tailrace("replay", "apply", planned["file"])["continued"]
+    replayed_once(shop, planned)
+
+
+@pytest.fixture
+def lost(shop: Shop) -> tuple[Shop, int]:
+    """A pipeline whose slot is gone, with many rows that were missed, and where its topic ended before."""
+    shop.configure(source={"start": "beginning"})
+    ran_before(shop)
+    before = end(shop)
+    slot_dropped(shop)
+    for _ in range(MANY // 10):
+        shop.writers[0].transaction(10, rollback=False)
+    shop.configure(limits={"batch_records": 1})
+    return shop, before
+
+
+def test_a_recovery_that_is_overtaken(lost: tuple[Shop, int], begin: Begin) -> None:
+    """In the middle of its work, or while it sleeps: it learns of it, and who came later closes the gap."""
+    shop, before = lost
+    first = begin("recover", "apply", shop.file, "--yes")
+    in_the_middle(shop, first, before)
+    second = begin("recover", "apply", shop.file, "--yes")
+    code, said = ended(first)
+    assert (code, "Fenced" in said) == (4, True), said
+    in_the_middle(shop, second, end(shop))
+    os.kill(second.pid, signal.SIGSTOP)
+    shop.configure(limits={"batch_records": 100})
+    code, said = ended(begin("recover", "apply", shop.file, "--yes"))
+    assert (code, '"complete": true' in said) == (0, True), said
+    right(shop)
+    os.kill(second.pid, signal.SIGCONT)
+    code, said = ended(second)
+    assert (code, "Fenced" in said) == (4, True), said
+    assert plan(shop)["case"] is None, "who was overtaken has nothing to say about it"
+    goes_on(shop)
+
+
+def test_two_recoveries_at_once(lost: tuple[Shop, int], begin: Begin) -> None:
+    """Whoever is not done is refused or fenced, and says so; if it is both of them, a third closes the gap."""
+    shop, _ = lost
+    shop.configure(limits={"batch_records": 20})
+    pair = [begin("recover", "apply", shop.file, "--yes") for _ in range(2)]
+    codes = [ended(process)[0] for process in pair]
+    assert set(codes) <= {0, 2, 3, 4}, codes
+    if 0 not in codes:
+        assert recover(shop, "apply", "--yes").returncode == 0
+    goes_on(shop)
+
+
+def test_a_recovery_that_is_told_to_leave(lost: tuple[Shop, int], begin: Begin) -> None:
+    shop, before = lost
+    told = begin("recover", "apply", shop.file, "--yes")
+    in_the_middle(shop, told, before)
+    told.send_signal(signal.SIGTERM)
+    code, said = ended(told)
+    assert (code, '"complete": false' in said) == (130, True), said
+    assert not shop.undecided(), "no transaction is left open for readers to wait for"
+    shop.start(wait=False).failed("RecoveryUnfinished")
+    assert 0 < plan(shop)["missed"] < MANY + 9
+    shop.configure(limits={"batch_records": 100})
+    assert recover(shop, "apply", "--yes").returncode == 0
+    goes_on(shop)

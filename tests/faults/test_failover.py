@@ -1,0 +1,135 @@
+"""Row 34 of the fault matrix: the primary dies and a standby takes over, with or without the slot, and with less."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_shop import Shop
+from recovering import apply, goes_on, passed_all, plan, ran_before, refused, work
+from standby import Pair, open_pair
+from tailrace.stack import KafkaBroker, wait_until
+
+
+@pytest.fixture
+def pair(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
+    """Postgres 16: slots do not come along."""
+    with open_pair("16", kafka, tmp_path) as pair:
+        yield pair
+
+
+@pytest.fixture
+def synchronised(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
+    """Postgres 18, which hands slots on, and lets nobody read what the standby does not have."""
+    with open_pair(
+        "18",
+        kafka,
+        tmp_path,
+        settings={"synchronized_standby_slots": "follower"},
+        standby={
+            "synchronized_standby_slots": "",
+            "hot_standby_feedback": "on",
+            "primary_slot_name": "follower",
+        },
+        prepare="SELECT pg_create_physical_replication_slot('follower')",
+    ) as pair:
+        pair.shop.configure(source={"failover": True})
+        yield pair
+
+
+def test_the_slot_is_gone(pair: Pair) -> None:
+    """All rows are there: it is the slot alone that is missing, and what the ledger knew holds on the new timeline."""
+    shop = pair.shop
+    connector = shop.start()
+    shop.writer()
+    work(shop)
+    assert not shop.caught_up().missing
+    passed_all(shop)
+    assert connector.stop() == 0
+    before = len(shop.writers[0].ledger)
+    work(shop)
+    pair.standby.caught_up()
+    pair.fail_over()
+    work(shop)
+    shop.start(wait=False).failed("SlotMissing")
+    told = plan(shop)
+    assert told["case"]["code"] == "SlotMissing", told
+    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
+    assert told["left_out"]["passed"] == before, "the ledger's snapshot is of the old timeline, and holds"
+    assert not any("stay published" in note for note in told["notes"]), told
+    apply(shop)
+    goes_on(shop)
+
+
+def test_a_slot_that_came_along(synchronised: Pair) -> None:
+    """It runs through it: what was stored on the old timeline is a place on the new one. Nothing is lost or doubled."""
+    pair, shop = synchronised, synchronised.shop
+    connector = shop.start()
+    shop.writer()
+    work(shop)
+
+    def synced() -> bool:
+        # A slot is handed on once it stands where nothing is under way, and a little further: a server's own worker
+        # waits for that. Nothing of this has the number of a transaction.
+        shop.execute("SELECT pg_log_standby_snapshot(), pg_logical_emit_message(false, 'x', 'x')")
+        session.execute("SELECT pg_sync_replication_slots()")
+        look = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
+        return session.execute(look, (shop.slot,)).fetchone() == (True,)
+
+    with pair.standby.connect() as session:
+        wait_until(synced, 60, what="the slot to be on the standby")
+    work(shop)
+    assert not shop.caught_up().missing
+    # The address may move before the standby is promoted: that is waited for.
+    pair.fail_over(before=lambda: connector.says("handed on"))
+    work(shop)
+    verdict = shop.caught_up(120)
+    assert verdict.ok, (verdict, connector.log)
+    assert connector.running
+    assert connector.log.count('"running"') == 2, connector.log
+    assert {position.log.timeline for position in shop.positions()} == {1, 2}
+    assert connector.stop() == 0
+    work(shop)
+    shop.start()
+    verdict = shop.caught_up()
+    assert verdict.ok, verdict
+
+
+def gone(shop: Shop) -> set[str]:
+    """Published, and not in the table."""
+    return {seen.id for seen in [*shop.published(), *shop.dead_lettered()]} - shop.in_outbox()
+
+
+def test_a_standby_that_lacks_the_last_rows(pair: Pair) -> None:
+    """They were published: that is told by name, and nothing of it is published again."""
+    shop = pair.shop
+    ran_before(shop)
+    pair.standby.caught_up()
+    pair.standby.fall_behind()
+    connector = shop.start()
+    work(shop)
+    assert not shop.caught_up().missing
+    assert connector.stop() == 0
+    last = shop.writers[0].ledger[-1].id
+    lost = shop.execute("SELECT to_jsonb(outbox)::text FROM outbox WHERE id = %s", last)[0][0]
+    pair.fail_over()
+    assert len(gone(shop)) == 9
+    before = len(shop.writers[0].ledger)
+    work(shop)
+    shop.start(wait=False).failed("WrongLog")
+    told = plan(shop)
+    assert told["case"]["code"] == "WrongLog", told
+    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
+    assert any("left timeline 1 at" in note and "stay published" in note for note in told["notes"]), told
+    # The service does again what the database has forgotten: the same event is known, another one is no such event.
+    again = "INSERT INTO outbox SELECT * FROM jsonb_populate_record(NULL::outbox, %s::jsonb || %s::jsonb)"
+    shop.execute(again, lost, json.dumps({"payload": {"order": "another"}}))
+    assert last in refused(shop, "RecoveryUncertain")
+    shop.execute("DELETE FROM outbox WHERE id = %s", last)
+    shop.execute(again, lost, "{}")
+    apply(shop)
+    goes_on(shop)
+    assert len(gone(shop)) == 8

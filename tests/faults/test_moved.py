@@ -1,0 +1,45 @@
+"""Row 11 of the fault matrix, to its end: the database was dumped and restored into another cluster."""
+
+from __future__ import annotations
+
+import subprocess
+
+from fix_shop import Shop
+from recovering import apply, goes_on, plan, ran_before, work
+from tailrace.stack import PostgresServer, Source
+
+
+def move(shop: Shop, server: PostgresServer) -> None:
+    """The shop's database as it is, in another cluster; its service writes there from now on."""
+    assert server.bin_dir is not None
+    dump = subprocess.run([server.bin_dir / "pg_dump", shop.dsn], capture_output=True, check=True)
+    shop.dsn = server.create_database(shop.name)
+    restored = [server.bin_dir / "psql", "--quiet", "--set=ON_ERROR_STOP=1", shop.dsn]
+    subprocess.run(restored, input=dump.stdout, capture_output=True, check=True)
+    shop.configure(source={"postgres": shop.dsn})
+    shop.writers[0].stop()
+    # Another one, with keys of its own.
+    shop.writer()
+    shop.writers.reverse()
+
+
+def test_another_cluster_with_the_same_rows(shop: Shop) -> None:
+    """Its log is another one, however alike its tables are: refused, and not recovered from without a person."""
+    shop.configure(source={"on_log_loss": "recover"})
+    ran_before(shop)
+    work(shop)
+    with PostgresServer("16", source=Source.LOCAL) as server:
+        move(shop, server)
+        work(shop)
+        connector = shop.start(wait=False)
+        connector.failed("WrongLog")
+        assert "system_id" in connector.log
+        assert '"recovering"' not in connector.log, "it may as well be a mistake in the settings"
+        told = plan(shop)
+        assert told["case"]["code"] == "WrongLog", told
+        assert (told["missed"], told["undecided"]) == (18, 0), told
+        assert any("another cluster" in note for note in told["notes"]), told
+        apply(shop)
+        goes_on(shop)
+        for each in shop.writers:
+            each.stop()

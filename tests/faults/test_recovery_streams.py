@@ -1,0 +1,89 @@
+"""Rows 40, 41 and 43 of the fault matrix for MongoDB, to their end: renamed, asked otherwise, too large to be sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_users import Users
+from recovering import apply, goes_on, plan, ran_before, refused, work
+from tailrace.errors import RecoveryUncertain
+from tailrace.stack import wait_until
+
+
+def rename(users: Users, name: str) -> None:
+    with users.client() as client:
+        client[users.database].outbox.rename(name)
+
+
+def test_renamed_while_it_runs(users: Users) -> None:
+    """Everything before is published when it stops: nothing is left behind, and the new collection is followed."""
+    ran_before(users)
+    connector = users.start()
+    work(users)
+    rename(users, "outbox_of_yesterday")
+    connector.failed("CollectionGone")
+    told = plan(users)
+    assert (told["case"]["code"], told["missed"]) == ("CollectionGone", 0), told
+    assert told["steps"][0] == "create the collections that are missing", told
+    work(users)
+    assert plan(users)["missed"] == 9
+    apply(users)
+    goes_on(users)
+
+
+def test_renamed_with_documents_that_were_never_published(users: Users) -> None:
+    """A recovery would read the new collection, and pass them over: it is refused. The log has them."""
+    ran_before(users)
+    work(users)
+    rename(users, "outbox_of_yesterday")
+    work(users)
+    with pytest.raises(RecoveryUncertain, match="9 documents were inserted into"):
+        plan(users)
+    assert "--adopt" in refused(users, "RecoveryUncertain")
+    users.start("--adopt")
+    verdict = users.caught_up()
+    assert verdict.ok, verdict
+
+
+def test_another_list_of_collections(users: Users) -> None:
+    """What was missed of the old one, and all that the new one holds."""
+    users.configure(source={"start": "beginning"})
+    ran_before(users)
+    work(users)
+    early = users.insert("early", collection="outbox2")
+    users.configure(source={"collection": [f"{users.database}.{name}" for name in ("outbox", "outbox2")]})
+    users.start(wait=False).failed("StreamChanged")
+    told = plan(users)
+    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("StreamChanged", 10, 0), told
+    apply(users)
+    connector = users.start()
+    late = users.insert("late", collection="outbox2")
+    work(users)
+    wait_until(lambda: late in {seen.id for seen in users.published()}, 60, what=f"it:\n{connector.log}")
+    assert not users.caught_up().missing
+    verdict = users.verdict()
+    assert (set(verdict.phantom), verdict.duplicated, verdict.out_of_order) == ({early, late}, [], []), verdict
+
+
+def test_changes_that_are_too_large(users: Users) -> None:
+    """The collection gives what the log cannot: they are set aside for their size, and the rest goes on."""
+    users.start().stop()
+    before = users.insert("before")
+    large = [users.insert("large", _id=f"{number}" + "i" * 100_000, note="n" * 16_550_000) for number in range(2)]
+    after = users.insert("after")
+    with users.client() as client:
+        splits = tuple(client.server_info()["versionArray"][:3]) >= (6, 0, 9)
+    connector = users.start(wait=False)
+    if not splits:
+        connector.failed("EventTooLarge")
+        # What comes before it is published as far as the server sent it by then.
+        small = 2 - len(users.published())
+        told = plan(users)
+        assert (told["case"]["code"], told["missed"], told["undecided"]) == ("EventTooLarge", 2 + small, 0), told
+        done = apply(users)
+        assert (done["published"], done["dead_letters"]) == (small, 2), done
+        users.start()
+    last = users.insert("last")
+    wait_until(lambda: last in {seen.id for seen in users.published()}, 60, what="the last event")
+    assert sorted(seen.id for seen in users.published()) == sorted([before, after, last])
+    assert sorted(seen.id for seen in users.dead_lettered()) == sorted(large)

@@ -1,0 +1,56 @@
+"""timelines.py: which positions are places in the log of a server that was promoted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
+from tailrace.recovery_mark import Recovery
+from tailrace.sources.postgres.admission import Server
+from tailrace.sources.postgres.timelines import followed, forks
+
+LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
+AT = LsnPosition(LOG, 400, 5)
+PROMOTED = Server("7", 3, 1000, "shop")
+LEFT = {1: 500, 2: 700}
+
+
+def test_a_history_of_timelines() -> None:
+    assert forks("1\t0/1F4\tno recovery target specified\n") == {1: 500}
+    assert forks("") == {}
+    assert forks("1\t0/1F4\twhy\n\n2\t1/0\twhy not\n") == {1: 500, 2: 2**32}
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        AT,
+        replace(AT, lsn=500),
+        replace(AT, log=replace(LOG, timeline=2), lsn=700),
+        replace(AT, cut=Cut(499, 3)),
+    ],
+)
+def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPosition) -> None:
+    assert followed(position, PROMOTED, LEFT) == replace(position, log=replace(position.log, timeline=3))
+
+
+@pytest.mark.parametrize(
+    ("position", "server", "left"),
+    [
+        (replace(AT, lsn=501), PROMOTED, LEFT),
+        # Published in part, and its commit is not in the new log.
+        (replace(AT, cut=Cut(500, 3)), PROMOTED, LEFT),
+        (AT, PROMOTED, {}),
+        # Of a sibling, which the history does not know.
+        (replace(AT, log=replace(LOG, timeline=4)), PROMOTED, LEFT),
+        (AT, replace(PROMOTED, system_id="8"), LEFT),
+        (AT, replace(PROMOTED, database="other"), LEFT),
+        (replace(AT, table_read=TableRead("1:1:")), PROMOTED, LEFT),
+        (replace(AT, lsn=0, creating=True), PROMOTED, LEFT),
+        (replace(AT, recovery=Recovery("r", 1)), PROMOTED, LEFT),
+    ],
+)
+def test_what_is_left_as_it_is(position: LsnPosition, server: Server, left: dict[int, int]) -> None:
+    assert followed(position, server, left) == position
