@@ -6,13 +6,13 @@ import io
 import json
 import os
 import subprocess
-import sys
 from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
 import typer
 
+import warm
 from fix_service import Service
 from fix_shop import Shop
 from tailrace.cli.recover import app
@@ -72,15 +72,8 @@ def offsets_deleted(service: Service) -> None:
 
 def recover(service: Service, command: str, *arguments: str, kill: str = "") -> subprocess.CompletedProcess[str]:
     """`tailrace recover plan|apply`, as JSON."""
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace", "recover", command, str(service.file), "--json", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env={**os.environ, "TAILRACE_KILL": kill},
-    )
+    env = {**os.environ, "TAILRACE_KILL": kill}
+    return warm.run("recover", command, str(service.file), "--json", *arguments, env=env, timeout=PATIENCE)
 
 
 def plan(service: Service, *arguments: str) -> dict[str, Any]:
