@@ -9,6 +9,7 @@
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
     │   ├── StoreUnavailable        a projection's database cannot be reached
+    │   ├── ArchiveUnavailable      the place of the archive cannot be reached
     │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
@@ -29,6 +30,9 @@
     │   ├── LayoutMismatch          the outbox table lacks a column the layout needs
     │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE where policy forbids it
     │   └── ProtocolError           what came is not what the server promises  ours
+    ├── ArchiveError                the archive cannot be used                  user    HALT
+    │   ├── ArchiveDamaged          a file or an entry of it is missing, or is not what was written
+    │   └── ArchiveBusy             another archiver has listed a file meanwhile
     ├── OutOfReach                  the log no longer has what a rewind asks for  user    HALT  (exit 2)
     ├── PublishError                Kafka refuses for good                      user    HALT
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
@@ -134,6 +138,10 @@ class StoreUnavailable(Unavailable):
     pass
 
 
+class ArchiveUnavailable(Unavailable):
+    pass
+
+
 class RecordsRefused(Unavailable):
     """Not a matter of waiting: the next attempt knows better. `places` tells which events, and why."""
 
@@ -215,6 +223,18 @@ class UnexpectedChange(SourceError):
 
 
 class ProtocolError(SourceError):
+    pass
+
+
+class ArchiveError(TailraceError):
+    pass
+
+
+class ArchiveDamaged(ArchiveError):
+    pass
+
+
+class ArchiveBusy(ArchiveError):
     pass
 
 

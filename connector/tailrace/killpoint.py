@@ -28,6 +28,10 @@ REDRIVE_AFTER_COMMIT = "redrive-after-commit"  # committed, and nobody has been 
 PROJECTION_APPLIED = "projection-applied"  # handlers have run, the store's transaction is not committed
 PROJECTION_COMMITTED = "projection-committed"  # the store has committed, nobody has been told
 PROJECTION_LETTER = "projection-letter"  # the dead letter is written, the event is not passed yet
+ARCHIVE_WRITTEN = "archive-written"  # a file is in the archive's place, nobody has looked whether it is whole
+ARCHIVE_READ_BACK = "archive-read-back"  # it is whole, but not listed
+ARCHIVE_LISTED = "archive-listed"  # it is part of the archive, its rows are still in the outbox
+ARCHIVE_DELETED = "archive-deleted"  # some of its rows are deleted from the outbox, others are not
 
 ALL = (
     SLOT_INTENDED,
@@ -47,6 +51,8 @@ REDRIVING = (REDRIVE_BEFORE_PRODUCE, REDRIVE_AFTER_PRODUCE, REDRIVE_AFTER_COMMIT
 """Those of `tailrace dlq redrive`."""
 PROJECTING = (PROJECTION_APPLIED, PROJECTION_COMMITTED, PROJECTION_LETTER)
 """Those of a projection."""
+ARCHIVING = (ARCHIVE_WRITTEN, ARCHIVE_READ_BACK, ARCHIVE_LISTED, ARCHIVE_DELETED)
+"""Those of `tailrace archive write`."""
 
 _armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
 _left = int(_count or 1)

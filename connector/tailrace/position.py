@@ -1,15 +1,16 @@
 """A place in a log: what is stored in Kafka with each batch, and where reading resumes.
 
-Each kind of log has its own: `LsnPosition` for Postgres, `TokenPosition` for MongoDB. The rest of the house stores it,
-compares how far two of one log are, and shows it; nothing else. A position is tagged with the log it belongs to: one of
-another log is refused, never compared.
+Each kind of log has its own: `LsnPosition` for Postgres, `TokenPosition` for MongoDB; an archive that is read again has
+`ArchivePosition`. The rest of the house stores it, compares how far two of one log are, and shows it; nothing else. A
+position is tagged with the log it belongs to: one of another log is refused, never compared.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tailrace import lsn_position, token_position
+from tailrace import archive_position, lsn_position, token_position
+from tailrace.archive_position import ArchivePosition
 from tailrace.errors import WrongLog
 from tailrace.lsn_position import LsnPosition
 from tailrace.token_position import TokenPosition
@@ -51,6 +52,8 @@ def from_stored(stored: dict[str, Any]) -> Position:
         return LsnPosition.from_json(stored)
     if stored["format"] == FORMAT and stored["source"] == token_position.SOURCE:
         return TokenPosition.from_json(stored)
+    if stored["format"] == FORMAT and stored["source"] == archive_position.SOURCE:
+        return ArchivePosition.from_json(stored)
     raise ValueError(f"format {stored['format']} of source {stored['source']!r} is not known here")
 
 

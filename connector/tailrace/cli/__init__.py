@@ -32,6 +32,7 @@ COMMANDS = {
     "recover": ("tailrace.cli.recover", "Close the gap that a lost log has left: plan, apply."),
     "position": ("tailrace.cli.position", "Show where a pipeline is and was, and set it back."),
     "replay": ("tailrace.cli.replay", "Publish events again: plan it, do just that, compare a shadow."),
+    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and check them."),
     "project": ("tailrace.cli.project", "Run a worker of a projection app: apply events to a database, each once."),
     "schemas": ("tailrace.cli.schemas", "List, check and register schemas."),
     "tail": ("tailrace.cli.tail", "Watch the published events as consumers see them."),

@@ -62,6 +62,7 @@ def show(
     topics: list[str] = typer.Option([], "--topic", help="Only what goes to this topic; a shell pattern, repeatable."),
     ids: list[str] = typer.Option([], "--id", help="Only the event with this id; repeatable."),
     from_table: bool = typer.Option(False, "--from-table", help="Read the table or collections, not the log."),
+    from_archive: bool = typer.Option(False, "--from-archive", help="Read the archive (docs/archive.md)."),
     shadow: str = typer.Option("", "--shadow", metavar="SUFFIX", help="Publish to topics with this suffix instead."),
     in_place: bool = typer.Option(False, "--in-place", help="Set the pipeline itself back; it must be stopped."),
     consumers: str = typer.Option("", "--consumers", metavar="APP", help="A projection app, as module:attribute."),
@@ -71,8 +72,9 @@ def show(
     """Say what a replay would publish, from where, and what would become of it; writes a plan, changes nothing.
 
     Events come from the log, as far back as it reaches (source.replay_window; MongoDB's oplog), else from the table or
-    the collections by the time of a row. They are read dry: counted by type and topic, and checked by the rules and
-    schemas of today. With --consumers, the markers of projections are looked at: do they reach back so far?
+    the collections by the time of a row; what has left those, from the archive. They are read dry: counted by type and
+    topic, and checked by the rules and schemas of today. With --consumers, the markers of projections are looked at: do
+    they reach back so far?
 
     Points: 24h (so long ago), "yesterday 14:05", 2026-03-01T12:00Z, an LSN, a cluster time, a resume token, event:ID
     (right before that event), oldest.
@@ -93,6 +95,7 @@ def show(
         until,
         Selection(tuple(types), tuple(keys), tuple(topics), tuple(ids)),
         from_table=from_table,
+        from_archive=from_archive,
         target="in_place" if in_place else "shadow" if shadow else "same",
         suffix=shadow,
     )
@@ -145,12 +148,12 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
             lambda now: tell(now.share, f"{now.published:,} events{f', waiting: {now.waiting}' if now.waiting else ''}")
         )
     if as_json:
-        told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": stored is not None,
+        told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
                 "planned": plan.figures.events, "published": done.published, "dead_letters": done.dead_letters,
                 "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
         emit_json(told)
     else:
-        view.print_applied(plan, done, file, continued=stored is not None)
+        view.print_applied(plan, done, file, continued=bool(applying.continued))
     return 0
 
 
@@ -193,12 +196,15 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _require_sense(request: Request, *, in_place: bool) -> None:
-    if in_place and (request.selection.is_partial or request.until or request.suffix or request.from_table):
+    elsewhere = request.from_table or request.from_archive
+    if in_place and (request.selection.is_partial or request.until or request.suffix or elsewhere):
         raise ConfigError(
             "--in-place leaves nothing to choose",
             why="A pipeline that is set back publishes everything from there on.",
             remedy="Give --from alone, or replay beside the pipeline, without --in-place.",
         )
+    if request.from_table and request.from_archive:
+        raise ConfigError("--from-table and --from-archive are two sources", remedy="Make a plan for each.")
     if request.suffix and not _suffix(request.suffix):
         raise ConfigError(
             f"{request.suffix!r} cannot end a topic's name",

@@ -20,7 +20,11 @@ from tailrace.worker.findings import human_seconds
 
 EVERY_SECONDS = 5.0
 """How often a line is written where there is no terminal to draw on."""
-SOURCES = {"log": "the log, in commit order", "table": "the outbox itself, in the order of source.order_by"}
+SOURCES = {
+    "log": "the log, in commit order",
+    "table": "the outbox itself, in the order of source.order_by",
+    "archive": "the archive, in the order of its files",
+}
 NAMES = {
     "only_in_shadow": "only in the shadow",
     "only_in_original": "only in the original",
@@ -67,7 +71,10 @@ class _Lines:
 def when(at_ms: int | None) -> str:
     if not at_ms:
         return "-"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{at_ms} ms from 1970"  # of a year that Python does not know, and a database does
 
 
 def print_plan(plan: Plan, file: Path) -> None:

@@ -126,7 +126,7 @@ def _remember_written(section: Section, written: dict[str, Any]) -> None:
         inner = getattr(section, name)
         if isinstance(inner, Section):
             _remember_written(inner, value)
-        elif not isinstance(inner, Secret) and name != "settings" and _refers(value):
+        elif not isinstance(inner, Secret) and name not in ("settings", "headers", "options") and _refers(value):
             section.remember_written(name, deepcopy(value))
 
 

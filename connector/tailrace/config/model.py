@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tailrace.config.archive import Archive
 from tailrace.config.contracts import Format, Schemas
 from tailrace.config.dead_letters import DeadLetters, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
@@ -36,6 +37,7 @@ SECRET_PLACES = (
     ("kafka", "settings"),
     ("schemas", "registry", "settings"),
     ("dead_letters", "webhook", "headers"),
+    ("archive", "options"),
 )
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""
 
@@ -211,6 +213,9 @@ class Pipeline(Section):
     on_invalid: Policy = Field(default="dead_letter", description="dead_letter, park or halt", examples=["dead_letter"])
     dead_letters: DeadLetters = Field(
         default=DeadLetters(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
+    )
+    archive: Archive | None = Field(
+        default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )
     limits: Limits = Field(
         default=Limits(),

@@ -95,9 +95,9 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
 
 
 def read_keys(
-    options: KafkaOptions, keys: set[bytes], *, timeout: float = READ_TIMEOUT, committed: bool = True
+    options: KafkaOptions, keys: set[bytes] | None, *, timeout: float = READ_TIMEOUT, committed: bool = True
 ) -> dict[bytes, bytes]:
-    """The last committed value of each key. Reads up to the end that the topic has now, and not less.
+    """The last committed value of each key, None for all. Reads up to the end that the topic has now, and not less.
 
     Without `committed`, for what is written outside transactions, no open transaction holds the end back.
 
@@ -119,7 +119,7 @@ def read_keys(
                     key, value = message.key(), message.value()
                     # On a busy topic the end keeps moving away, and no EOF comes: a record at or behind it is as good.
                     reached = reached or (message.offset() or 0) >= end - 1
-                    if key in keys:
+                    if key is not None and (keys is None or key in keys):
                         if value is None:
                             found.pop(key, None)
                         else:

@@ -24,7 +24,7 @@ ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 """Without letters that are taken for digits, or that make words."""
 ID_LENGTH = 6
 
-Origin = Literal["log", "table"]
+Origin = Literal["log", "table", "archive"]
 Target = Literal["same", "shadow", "in_place"]
 
 
@@ -118,7 +118,7 @@ def _parsed(told: dict[str, Any]) -> Plan:
         pipeline=str(told["pipeline"]),
         settings=str(told["settings"]),
         made_ms=round(datetime.fromisoformat(told["made_at"]).timestamp() * 1000),
-        origin="table" if told["source"] == "table" else "log",
+        origin="table" if told["source"] == "table" else "archive" if told["source"] == "archive" else "log",
         target="same" if told["target"] == "same" else "shadow" if told["target"] == "shadow" else "in_place",
         suffix=str(told["suffix"]),
         given=(str(told["from"]["given"]), str(told["to"]["given"])),

@@ -1,8 +1,8 @@
 """Making a plan: where the events come from, from where to where, and what would become of them. Changes nothing.
 
 The log is taken if it reaches: it has every event, in the order of commits. What it no longer has is read from the
-table or the collections, as far as that is still there. Either way a replay ends where the pipeline is now: it
-publishes nothing that the pipeline is still going to.
+table or the collections, as far as that is still there, and else from the archive. Either way a replay ends where the
+pipeline is now: it publishes nothing that the pipeline is still going to.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.replay.applying import require_order
+from tailrace.replay.archived import archive_way, archived_way, has_archive
 from tailrace.replay.figures import Figures, survey
 from tailrace.replay.log import open_log, told
 from tailrace.replay.plan import Origin, Plan, Target, new_id
@@ -29,10 +30,10 @@ from tailrace.replay.reading import open_selected
 from tailrace.replay.resolving import resolve
 from tailrace.replay.selected import Selected
 from tailrace.replay.selection import Selection
-from tailrace.replay.table_points import from_collections, from_table, is_reading_first, time_of
+from tailrace.replay.table_points import from_collections, from_table, stored_position, time_of
+from tailrace.replay.way import Way
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
-from tailrace.worker.health import read_news
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +44,14 @@ class Request:
     until: str
     selection: Selection
     from_table: bool = False
+    from_archive: bool = False
     target: Target = "same"
     suffix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """From where to where, in a source."""
-
-    origin: Origin
-    start: Position
-    end: Position
-    selection: Selection
-    notes: tuple[str, ...] = ()
-
-
 def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Callable[[Selected, int], None]) -> Plan:
     """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
-    stored = _stored(assembly)
+    stored = stored_position(assembly)
     since, until = _points(request)
     if request.target != "shadow":
         require_order(assembly)
@@ -68,20 +59,13 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
     way = _way(assembly, request, stored, entries, since, until)
     id_ = new_id()
     line = assembly.line()
-    missing = set(way.selection.ids)
-    source = open_selected(
-        assembly,
-        line,
-        id_=id_,
-        origin=way.origin,
-        start=way.start,
-        end=way.end,
-        selection=way.selection,
-        wake=Wake(),
-    )
-    figures = survey(source, line, lambda event: missing.discard(event.id), tell)
+    figures, missing = _surveyed(assembly, line, id_, way, tell)
+    if missing == set(way.selection.ids) and missing and not request.since and has_archive(assembly):
+        # What is in the table no longer may be in the archive.
+        way = archive_way(assembly, way.selection)
+        figures, missing = _surveyed(assembly, line, id_, way, tell)
     if missing:
-        raise _unknown(missing, way.origin)
+        raise _unknown(missing, way.origin, request, elsewhere=has_archive(assembly))
     if request.suffix:
         _require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
     if request.target == "same":
@@ -103,21 +87,23 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
     )
 
 
-def _stored(assembly: Assembly) -> Position:
-    stored = read_news(assembly.kafka).position
-    if stored is None:
-        raise ConfigError(
-            f"the pipeline {assembly.settings.pipeline} has no stored position: it was never started",
-            why="Nothing was published yet, so nothing can be published again.",
-            remedy="Start it: `tailrace run`; source.start says from where.",
-        )
-    if is_reading_first(stored):
-        raise ConfigError(
-            f"the pipeline {assembly.settings.pipeline} is still at its first start: {stored}",
-            why="Until the rows that were there before are all published, there is no place in the log to return to.",
-            remedy="Let it come as far, then make the plan.",
-        )
-    return stored
+def _surveyed(
+    assembly: Assembly, line: Line, id_: str, way: Way, tell: Callable[[Selected, int], None]
+) -> tuple[Figures, set[str]]:
+    """What is there, and which of the ids that are asked for are not."""
+    missing = set(way.selection.ids)
+    source = open_selected(
+        assembly,
+        line,
+        id_=id_,
+        origin=way.origin,
+        start=way.start,
+        end=way.end,
+        selection=way.selection,
+        wake=Wake(),
+    )
+    figures = survey(source, line, lambda event: missing.discard(event.id), tell)
+    return figures, missing
 
 
 def _points(request: Request) -> tuple[Point, Point | None]:
@@ -144,6 +130,8 @@ def _way(
         since_ms=since.at_ms if isinstance(since, Moment) else None,
         until_ms=until.at_ms if isinstance(until, Moment) else None,
     )
+    if request.from_archive:
+        return archive_way(assembly, _timed(selection, since, until, entries))
     # Without a place to begin at, an event that is named by its id may be anywhere in the table.
     if request.from_table or not request.since:
         return _table(assembly, stored, entries, selection, since, until)
@@ -152,7 +140,8 @@ def _way(
     except OutOfReach as error:
         if request.target == "in_place" or (until is not None and not isinstance(until, Moment)):
             raise
-        way = _table(assembly, stored, entries, selection, since, until)
+        found = archived_way(assembly, _timed(selection, since, until, entries))
+        way = found or _table(assembly, stored, entries, selection, since, until)
         return replace(way, notes=(f"the log does not reach: {error.what}. {error.why}", *way.notes))
 
 
@@ -196,8 +185,7 @@ def _table(
     since: Point,
     until: Point | None,
 ) -> Way:
-    since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
-    selection = replace(selection, since_ms=since_ms, until_ms=until_ms)
+    selection = _timed(selection, since, until, entries)
     timed = selection.since_ms is not None or selection.until_ms is not None
     if timed and assembly.database.timestamp is None:
         raise ConfigError(
@@ -216,6 +204,12 @@ def _table(
     if not is_all:
         notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
     return Way("table", start, end, selection, tuple(notes))
+
+
+def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[Entry]) -> Selection:
+    """By times alone, which is all that a table or an archive knows."""
+    since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
+    return replace(selection, since_ms=since_ms, until_ms=until_ms)
 
 
 def _policies(line: Line, figures: Figures) -> list[str]:
@@ -257,9 +251,13 @@ def _turned(since: str, until: str) -> ConfigError:
     )
 
 
-def _unknown(missing: set[str], origin: Origin) -> ConfigError:
+def _unknown(missing: set[str], origin: Origin, request: Request, *, elsewhere: bool) -> ConfigError:
     some = sorted(missing)[:5]
-    where = "the table" if origin == "table" else "that part of the log"
+    where = {"table": "the table", "archive": "the archive", "log": "that part of the log"}[origin]
+    if elsewhere and origin == "archive" and not request.from_archive:
+        where = "the table, nor all of them in the archive"
+    if elsewhere and origin == "table" and not request.from_table:
+        where = "the table, and others are: name those that are archived in a plan of their own; not in the table"
     return ConfigError(
         f"{len(missing)} of the events named by --id are not in {where}: {', '.join(some)}",
         why="They were never written, were purged, or lie outside of --from and --to.",

@@ -1,11 +1,14 @@
-"""The source that a plan is read from: the log beside the pipeline, or the table or collections themselves."""
+"""The source that a plan is read from: the log beside the pipeline, the table or collections, or the archive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from tailrace.event import Row
+from tailrace.archive.needs import require_installed
+from tailrace.archive_position import ArchivePosition
+from tailrace.event import Columns, Row
 from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.pipeline import Source
@@ -18,6 +21,9 @@ from tailrace.sources.postgres.again import LogAgain, TableAgain
 from tailrace.token_position import TokenPosition
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
+
+if TYPE_CHECKING:
+    from tailrace.archive.format import Kept
 
 
 def open_selected(
@@ -33,6 +39,9 @@ def open_selected(
     named: Callable[[Row], Row] = lambda row: row,
 ) -> Selected:
     """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
+    if isinstance(end, ArchivePosition):
+        # A file has the place that a row was published with: whoever looks elsewhere knows no better.
+        return Selected(_archive(assembly, end, selection), start, end, chooser(selection, line.layout, line.route))
     source = _source(assembly, id_, origin, selection, wake)
     return Selected(source, start, end, chooser(selection, line.layout, line.route), named)
 
@@ -51,10 +60,33 @@ def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, 
     return LogAgain(database, name=id_, wake=wake)
 
 
+def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> Source:
+    require_installed()
+    from tailrace.archive.shelf import open_shelf
+    from tailrace.archive.source import ArchiveSource
+
+    database = assembly.database
+    within = (selection.since_ms, selection.until_ms)
+    if not isinstance(database, MongoOptions):
+        from tailrace.archive.postgres_outbox import outbox_row
+
+        return ArchiveSource(lambda: open_shelf(assembly.settings), outbox_row, end=end, within=within)
+    from tailrace.archive.mongo_outbox import document_row, rows_from  # its driver is only there for those who need it
+
+    documents = rows_from(database)
+
+    def made(columns: Columns, kept: Kept, place: str) -> Row:
+        return document_row(documents, columns, kept, place)
+
+    return ArchiveSource(lambda: open_shelf(assembly.settings), made, end=end, within=within)
+
+
 def share_done(position: Position, start: Position, end: Position, rows: int) -> float:
     """How much of the way is done, from 0 to 1; by the place, so that it is right also when a replay goes on."""
     if position.progress >= end.progress:
         return 1.0
+    if isinstance(position, ArchivePosition) and isinstance(end, ArchivePosition):
+        return min(1.0, position.rows / rows) if rows else position.file / (end.file + 1)
     if isinstance(position, LsnPosition) and isinstance(start, LsnPosition) and isinstance(end, LsnPosition):
         if position.table_read is not None:
             return min(1.0, position.table_read.rows / max(1, rows))

@@ -39,6 +39,23 @@ def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int |
     )
 
 
+def stored_position(assembly: Assembly) -> Position:
+    stored = read_news(assembly.kafka).position
+    if stored is None:
+        raise ConfigError(
+            f"the pipeline {assembly.settings.pipeline} has no stored position: it was never started",
+            why="Nothing was published yet, so nothing can be published again.",
+            remedy="Start it: `tailrace run`; source.start says from where.",
+        )
+    if is_reading_first(stored):
+        raise ConfigError(
+            f"the pipeline {assembly.settings.pipeline} is still at its first start: {stored}",
+            why="Until the rows that were there before are all published, there is no place in the log to return to.",
+            remedy="Let it come as far, then make the plan.",
+        )
+    return stored
+
+
 def from_table(assembly: Assembly, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
     """Where to begin with the rows that the pipeline has published by now, and whether those are all."""
     if isinstance(assembly.database, MongoOptions):

@@ -33,7 +33,7 @@ def decoded(raw: bytes) -> Document:
 
 def id_of(raw: bytes) -> bytes:
     """The field `_id` as a document of its own, byte for byte: what tells a document from every other."""
-    return next(_framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))
+    return next(framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))
 
 
 def key_of(change: bytes) -> bytes:
@@ -44,14 +44,15 @@ def key_of(change: bytes) -> bytes:
 
 def _field(kind: int, field: bytes) -> Document:
     try:
-        return bson.decode(_framed(field), CODEC)
+        return bson.decode(framed(field), CODEC)
     except InvalidBSON:
         end = field.index(0, 1)
         name = field[1:end].decode(errors="surrogateescape")
         return {name: decoded(field[end + 1 :]) if kind == DOCUMENT else Malformed(field)}
 
 
-def _framed(field: bytes) -> bytes:
+def framed(field: bytes) -> bytes:
+    """A document of these fields."""
     return _length.pack(len(field) + 5) + field + b"\0"
 
 

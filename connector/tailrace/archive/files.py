@@ -1,0 +1,177 @@
+"""One file of an archive: written row by row, and read again only as what was written.
+
+Rows go to a temporary file of this machine first, in groups of bounded size, so memory stays flat. A file that is read
+is fetched whole and compared with its digest before a single row of it is given out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from tailrace.archive.format import Kept, Shape, batch_of, columns_of, rows_of
+from tailrace.archive.manifest import Entry, Span
+from tailrace.archive.store import Store
+from tailrace.errors import ArchiveDamaged, ArchiveError
+from tailrace.event import Columns
+
+GROUP_ROWS, GROUP_BYTES = 10_000, 4 << 20
+"""Of a row group: what is in memory at a time."""
+FILE_ROWS, FILE_BYTES = 200_000, 128 << 20
+"""Of a file; bytes before compression."""
+READ_BYTES = 1 << 20
+
+OrderKey = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a finished file holds. Times are (created, committed); keys are what the first and last row sort by."""
+
+    path: Path
+    rows: int
+    bytes: int
+    sha256: str
+    created: Span
+    committed: Span
+    first: OrderKey
+    last: OrderKey
+
+
+class FileWriter:
+    """Writes one file; `full` says when the next should begin."""
+
+    def __init__(self, path: Path, shape: Shape) -> None:
+        self._path = path
+        self._schema = shape.schema()
+        with disk_room():
+            self._out = parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._group: list[Kept] = []
+        self._group_bytes = self._bytes = self.rows = 0
+        self._created: list[int] = []
+        self._committed: list[int] = []
+        self._first: OrderKey | None = None
+        self._last: OrderKey = ()
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= FILE_ROWS or self._bytes >= FILE_BYTES
+
+    def add(self, row: Kept, order: OrderKey) -> None:
+        self._group.append(row)
+        size = sum(len(value) for value in row.values if value)
+        self._group_bytes += size
+        self._bytes += size
+        self.rows += 1
+        self._created = _widened(self._created, row.created_ms)
+        self._committed = _widened(self._committed, row.committed_ms)
+        self._first, self._last = order if self._first is None else self._first, order
+        if len(self._group) >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def finish(self) -> Written:
+        """Not for a file without rows."""
+        self._flush()
+        with disk_room():
+            self._out.close()
+        size, digest = 0, hashlib.sha256()
+        with self._path.open("rb") as file:
+            while chunk := file.read(READ_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+        created, committed = Span(*self._created), Span(*self._committed)
+        return Written(
+            self._path, self.rows, size, digest.hexdigest(), created, committed, self._first or (), self._last
+        )
+
+    def _flush(self) -> None:
+        if self._group:
+            with disk_room():
+                self._out.write_batch(batch_of(self._schema, self._group))
+            self._group, self._group_bytes = [], 0
+
+
+class FileReader:
+    """The rows of a file that was fetched and found to be the one that was listed."""
+
+    def __init__(self, path: Path, entry: Entry) -> None:
+        try:
+            self._file = parquet.ParquetFile(path)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(entry, f"cannot be read: {error}") from None
+        self.columns: Columns = columns_of(self._file.schema_arrow)
+        if self._file.metadata.num_rows != entry.rows:
+            raise _damaged(entry, f"has {self._file.metadata.num_rows} rows instead of {entry.rows}")
+        self._entry = entry
+
+    def groups(self, after: int = 0) -> Iterator[list[Kept]]:
+        """The rows behind the first `after` of them, some at a time."""
+        passed = 0
+        for number in range(self._file.num_row_groups):
+            count = self._file.metadata.row_group(number).num_rows
+            if passed + count > after:
+                try:
+                    rows = rows_of(self._file.read_row_group(number))
+                except (pa.ArrowException, OSError) as error:
+                    raise _damaged(self._entry, f"cannot be read: {error}") from None
+                yield rows[max(0, after - passed) :]
+            passed += count
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def opened(store: Store, entry: Entry) -> Iterator[FileReader]:
+    """Fetches a file, and makes sure that it is what was listed."""
+    with TemporaryDirectory(prefix="tailrace-archive-") as folder:
+        path = Path(folder) / "rows.parquet"
+        fetch(store, entry, path)
+        reader = FileReader(path, entry)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def fetch(store: Store, entry: Entry, path: Path | None = None) -> None:
+    """Reads a file whole, to `path` if one is given; ArchiveDamaged if it is not what was listed."""
+    digest, size = hashlib.sha256(), 0
+    with disk_room(), (path or Path("/dev/null")).open("wb") as out:
+        for chunk in store.chunks(entry.file):
+            digest.update(chunk)
+            size += len(chunk)
+            out.write(chunk)
+    if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+        raise _damaged(entry, f"is not what was written: {size:,} bytes, {entry.bytes:,} were; or others")
+
+
+def _damaged(entry: Entry, what: str) -> ArchiveDamaged:
+    return ArchiveDamaged(
+        f"{entry.file} {what}",
+        why=f"It was changed since it was listed by {entry.name}, or its store has lost parts of it.",
+        remedy="Put it back from a copy (a version of the bucket, a backup); `tailrace archive check` looks at all of "
+        "them. Nothing was published or deleted by it.",
+    )
+
+
+@contextmanager
+def disk_room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(
+            f"a temporary file of the archive cannot be written: {error}",
+            remedy="See that the folder for temporary files (TMPDIR) has room for two files, about 300 MB.",
+        ) from None
+
+
+def _widened(span: list[int], at_ms: int) -> list[int]:
+    return [min(span[0], at_ms), max(span[1], at_ms)] if span else [at_ms, at_ms]

@@ -1,0 +1,103 @@
+"""Outbox rows as Parquet: a column for each of the outbox's, its values in text form as the log gives them. Pure.
+
+So people can ask a file by any tool that reads Parquet, and a replay finds in it just what the log had brought. What
+stands beside the columns of the outbox has names of our own; what does not change from row to row (the columns' type
+numbers, whose rows they are) is in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tailrace.errors import ArchiveDamaged, LayoutMismatch
+from tailrace.event import Column, Columns
+
+FORMAT = 1
+METADATA = b"tailrace"
+PREFIX = "tailrace_"
+PLACE, COMMITTED, CREATED = f"{PREFIX}position", f"{PREFIX}committed_at", f"{PREFIX}created_at"
+OURS = (PLACE, COMMITTED, CREATED)
+_TIME = pa.timestamp("ms", tz="UTC")
+
+
+class Kept(NamedTuple):
+    """A row of a file. `place` is the one it was published with; "" where that was no longer known."""
+
+    values: tuple[bytes | None, ...]
+    place: str
+    committed_ms: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all rows of a file have in common. `binary` names the columns whose values need not be UTF-8."""
+
+    pipeline: str
+    table: str
+    columns: Columns
+    binary: frozenset[str] = frozenset()
+
+    def schema(self) -> pa.Schema:
+        fields = [pa.field(name, pa.binary() if name in self.binary else pa.string()) for name, _ in self.columns]
+        fields += [pa.field(PLACE, pa.string()), pa.field(COMMITTED, _TIME), pa.field(CREATED, _TIME)]
+        told = {
+            "format": FORMAT,
+            "pipeline": self.pipeline,
+            "table": self.table,
+            "columns": [[name, oid] for name, oid in self.columns],
+        }
+        return pa.schema(fields, metadata={METADATA: json.dumps(told).encode()})
+
+
+def require_nameable(table: str, names: Sequence[str]) -> None:
+    """Refuses an outbox whose columns have names that a file needs for itself."""
+    taken = [name for name in names if name in OURS]
+    if taken:
+        raise LayoutMismatch(
+            f"{table} has a column {taken[0]}, which an archive needs for itself", remedy="Rename the column."
+        )
+
+
+def batch_of(schema: pa.Schema, rows: Sequence[Kept]) -> pa.RecordBatch:
+    values = list(zip(*(row.values for row in rows), strict=True))
+    fields = list(schema)[: -len(OURS)]
+    arrays = [pa.array(column, field.type) for column, field in zip(values, fields, strict=True)]
+    arrays.append(pa.array([row.place or None for row in rows], pa.string()))
+    arrays += [pa.array([row[at] for row in rows], _TIME) for at in (2, 3)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def columns_of(schema: pa.Schema) -> Columns:
+    """The columns of the outbox, as the log announced them."""
+    try:
+        told: dict[str, Any] = json.loads((schema.metadata or {})[METADATA])
+        if told["format"] != FORMAT:
+            raise ValueError(f"format {told['format']} is not known here")
+        columns = tuple(Column(str(name), int(oid)) for name, oid in told["columns"])
+        if schema.names != [*(column.name for column in columns), *OURS]:
+            raise ValueError("its columns are not those that it names")
+    except (KeyError, ValueError, TypeError) as error:
+        raise ArchiveDamaged(
+            f"a file of the archive is none that Tailrace wrote: {error}",
+            why="Something else wrote it, or a newer version of Tailrace did.",
+            remedy="Read it with that version, or put the file back from a copy.",
+        ) from None
+    return columns
+
+
+def rows_of(batch: pa.RecordBatch | pa.Table) -> list[Kept]:
+    count = len(batch.schema) - len(OURS)
+    values = [batch.column(at).cast(pa.binary()).to_pylist() for at in range(count)]
+    places = batch.column(count).to_pylist()
+    committed, created = (batch.column(count + at).cast(pa.int64()).to_pylist() for at in (1, 2))
+    lines = zip(*values, strict=True) if values else iter([()] * len(places))
+    return [
+        Kept(line, place or "", committed_ms, created_ms)
+        for line, place, committed_ms, created_ms in zip(lines, places, committed, created, strict=True)
+    ]

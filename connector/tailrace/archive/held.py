@@ -1,0 +1,64 @@
+"""Rows that must stay in the outbox: those whose event is a dead letter that is open, or waits behind a parked key.
+
+A letter may have only a hash of its payload, and what waits may be set aside tomorrow: the row is then all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from tailrace.archive.names import Names
+from tailrace.errors import Rejected
+from tailrace.event import Row
+from tailrace.kafka import park_requests
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letter_box import LetterBox
+from tailrace.kafka.parked import waiting_event, waiting_topic
+from tailrace.line import Line
+from tailrace.verify.kafka_side import row_name
+from tailrace.verify.verifying import unreadable_name
+
+
+class Held:
+    """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
+
+    def __init__(self, kafka: KafkaOptions, line: Line) -> None:
+        self._line = line
+        self._names = Names()
+        # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
+        self._names.add(name.encode() for name in _waiting(kafka))
+        self._names.add(name.encode() for name in _open(kafka))
+
+    def __contains__(self, row: Row) -> bool:
+        try:
+            name = self._line.layout.read(row).id
+        except Rejected as rejected:
+            name = unreadable_name(self._line, row, rejected)
+        return name.encode() in self._names
+
+    def close(self) -> None:
+        self._names.close()
+
+
+def _open(kafka: KafkaOptions) -> Iterator[str]:
+    """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
+    box = LetterBox(kafka)
+    spans = box.spans_of(kafka.dead_letter_topic, final=True)
+    marked = box.marked()
+    with closing(box.letters(spans)) as letters:
+        for letter in letters:
+            if letter not in marked:
+                yield letter.event_id or row_name(letter.said.get("tailrace.payload.sha256", ""))
+
+
+def _waiting(kafka: KafkaOptions) -> Iterator[str]:
+    """All that ever waited of keys that are parked now: those released already are only held for longer."""
+    if not park_requests.board(kafka, final=True).keys:
+        return
+    box, topic = LetterBox(kafka), waiting_topic(kafka)
+    with closing(box.scan(topic, box.spans_of(topic, final=True))) as messages:
+        for message in messages:
+            headers: Any = message.headers()
+            yield waiting_event(headers, message.value() or b"").id

@@ -1,0 +1,121 @@
+"""The list of an archive's files: one entry each, numbered, written once and never changed. Pure.
+
+An entry is an object of its own, and two writers cannot make the same number: whoever comes second learns that the
+other was there, and adds nothing. A file without an entry is no part of the archive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from tailrace.errors import ArchiveDamaged
+
+FORMAT = 1
+ENTRIES, FILES = "manifest", "rows"
+"""The folders of a pipeline's archive."""
+_entry_name = re.compile(rf"{ENTRIES}/(\d{{8}})\.json").fullmatch
+
+
+class Span(NamedTuple):
+    """From the first to the last time (ms), both included."""
+
+    first_ms: int
+    last_ms: int
+
+    def meets(self, since_ms: int | None, until_ms: int | None) -> bool:
+        """Whether some of it lies from `since_ms` to before `until_ms`."""
+        return (since_ms is None or self.last_ms >= since_ms) and (until_ms is None or self.first_ms < until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that is complete: what it holds, and how to tell that it is still the same.
+
+    `created` is by the outbox's own column for the time; `committed` is by the commit, where that was known. `first`
+    and `last` are what the rows are ordered by.
+    """
+
+    number: int
+    file: str
+    pipeline: str
+    table: str
+    rows: int
+    bytes: int
+    sha256: str
+    created: Span
+    committed: Span
+    order_by: tuple[str, ...]
+    first: tuple[str | None, ...]
+    last: tuple[str | None, ...]
+    columns: tuple[tuple[str, int], ...]
+    written_ms: int
+
+    @property
+    def name(self) -> str:
+        return entry_name(self.number)
+
+    def to_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        told["created"], told["committed"] = self.created._asdict(), self.committed._asdict()
+        return {"format": FORMAT, **told}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Entry:
+        """KeyError, TypeError or ValueError if it is not one."""
+        if told["format"] != FORMAT:
+            raise ValueError(f"format {told['format']} is not known here")
+        return cls(
+            number=int(told["number"]),
+            file=str(told["file"]),
+            pipeline=str(told["pipeline"]),
+            table=str(told["table"]),
+            rows=int(told["rows"]),
+            bytes=int(told["bytes"]),
+            sha256=str(told["sha256"]),
+            created=_span(told["created"]),
+            committed=_span(told["committed"]),
+            order_by=tuple(map(str, told["order_by"])),
+            first=_values(told["first"]),
+            last=_values(told["last"]),
+            columns=tuple((str(name), int(kind)) for name, kind in told["columns"]),
+            written_ms=int(told["written_ms"]),
+        )
+
+
+def entry_name(number: int) -> str:
+    return f"{ENTRIES}/{number:08}.json"
+
+
+def file_name(number: int, mark: str) -> str:
+    """`mark` is nobody else's: of two writers at once, neither overwrites the other's file."""
+    return f"{FILES}/{number:08}-{mark}.parquet"
+
+
+def numbers(names: Iterable[str]) -> list[int]:
+    """Those of the entries among `names`, in order. The oldest may be gone, of set purpose; a gap is a loss."""
+    found = sorted(int(match[1]) for name in names if (match := _entry_name(name)))
+    if found and found != list(range(found[0], found[0] + len(found))):
+        missing = sorted(set(range(found[0], found[-1])) - set(found))
+        raise ArchiveDamaged(
+            f"the archive has no entry {missing[0]}, but has {found[-1]}",
+            why=f"{entry_name(missing[0])} was deleted or moved: what its file holds is no longer known of.",
+            remedy="Put it back from a copy of the archive (versions of the bucket, a backup). Nothing was changed.",
+        )
+    return found
+
+
+def orphans(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
+    """Files without an entry: a writer was ended before it listed them, or is at work just now."""
+    listed = {entry.file for entry in entries}
+    return sorted(name for name in names if name.startswith(f"{FILES}/") and name not in listed)
+
+
+def _span(told: dict[str, Any]) -> Span:
+    return Span(int(told["first_ms"]), int(told["last_ms"]))
+
+
+def _values(told: Sequence[str | None]) -> tuple[str | None, ...]:
+    return tuple(None if value is None else str(value) for value in told)

@@ -1,0 +1,273 @@
+"""Outbox collections of MongoDB, as archiving sees them.
+
+A file has the document itself, byte for byte (BSON), beside the fields that make the event: what is deleted can be put
+back, and what is read again becomes a row as it did from the stream. A document is deleted only if it is, byte for
+byte, what the file has; both is seen in one transaction, which MongoDB ends if anything changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from bson import json_util
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from tailrace.archive.format import Kept, Shape, require_nameable
+from tailrace.archive.manifest import Entry
+from tailrace.archive.outbox import Candidate, Purged
+from tailrace.errors import AccessRefused, ConfigError
+from tailrace.event import TEXT, Column, Columns, Row
+from tailrace.position import Position
+from tailrace.sources.mongo.decoding import decoded, framed, id_of
+from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.server import connect, conversation
+from tailrace.sources.mongo.snapshot import CollectionReader
+from tailrace.sources.mongo.source import MongoSource
+from tailrace.token_position import TokenPosition
+from tailrace.wake import Wake
+
+COLLECTION, DOCUMENT = "tailrace_collection", "tailrace_document"
+BYTEA = 17
+PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
+DIGEST_BYTES = 16
+
+
+class MongoOutbox:
+    """Implements `outbox.Outbox`."""
+
+    def __init__(self, options: MongoOptions, pipeline: str) -> None:
+        if options.timestamp is None:
+            raise ConfigError(
+                "the outbox has no field with the time of a document, so it cannot be told which are old",
+                remedy="Name the field in outbox.columns.timestamp.",
+            )
+        # Under a name of its own: it must not be taken for the connector.
+        self._options = replace(options, app_name=f"{options.app_name} (archive)", create=False, adopt=False)
+        self._timestamp = options.timestamp
+        self._client = connect(options.uri, app_name=self._options.app_name, timeout=options.link_timeout)
+        self._documents = rows_from(options)
+        names = [*options.required, *options.optional]
+        require_nameable(f"{options.database}.{', '.join(options.collections)}", names)
+        columns = (*(Column(name, TEXT) for name in names), Column(COLLECTION, TEXT), Column(DOCUMENT, BYTEA))
+        self.shape = Shape(pipeline, options.database, columns, frozenset({DOCUMENT}))
+        self.order_by = options.order_by
+
+    def require_deletable(self) -> None:
+        """A change stream asks for inserts only; that the right is missing shows when the first page is deleted."""
+
+    def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
+        source = _Old(self._options, self._timestamp, before_ms)
+        try:
+            source.open(start, lambda _: None)
+            while (taken := source.taken()) is not None:
+                yield from self._fetched(taken, before_ms)
+        finally:
+            source.close()
+
+    def counts(self, entries: Sequence[Entry]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        with conversation("counting old documents"):
+            oldest = self._oldest_ms()
+            for entry in entries:
+                if oldest is None or entry.created.last_ms < oldest:
+                    continue
+                span = {"$gte": DatetimeMS(entry.created.first_ms), "$lte": DatetimeMS(entry.created.last_ms)}
+                found[entry.number] = sum(
+                    self._collection(name).count_documents({self._timestamp: span})
+                    for name in self._options.collections
+                )
+        return found
+
+    def row(self, columns: Columns, kept: Kept, place: str) -> Row:
+        return document_row(self._documents, columns, kept, place)
+
+    def name(self, columns: Columns, kept: Kept) -> bytes:
+        collection, raw = _parts(columns, kept)
+        return hashlib.blake2b(collection.encode() + b"\0" + id_of(raw), digest_size=DIGEST_BYTES).digest()
+
+    def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
+        with conversation("counting archived documents"):
+            return sum(
+                self._collection(name).count_documents(_among(those))
+                for name, those in _by_collection(columns, rows).items()
+            )
+
+    def purge(self, columns: Columns, rows: Sequence[Kept]) -> Purged:
+        by_collection = _by_collection(columns, rows)
+        deleted = changed = 0
+        with self._deleting() as session:
+            for collection, wanted in by_collection.items():
+                done = session.with_transaction(
+                    lambda inside, name=collection, those=wanted: self._purged(inside, name, those),  # type: ignore[misc]
+                    read_concern=ReadConcern("snapshot"),
+                    write_concern=WriteConcern("majority"),
+                    read_preference=ReadPreference.PRIMARY,
+                )
+                deleted, changed = deleted + done.deleted, changed + done.changed
+        return Purged(deleted, changed)
+
+    def close(self) -> None:
+        self._client.close()
+
+    @contextmanager
+    def _deleting(self) -> Iterator[ClientSession]:
+        try:
+            with conversation("deleting archived documents"), self._client.start_session() as session:
+                yield session
+        except AccessRefused as error:
+            raise AccessRefused(
+                error.what,
+                why=error.why,
+                remedy="Give the user the action remove on the outbox collections, or archive with --keep. What is "
+                "archived is listed, and is deleted by a later run.",
+            ) from None
+
+    def _oldest_ms(self) -> int | None:
+        """Of what has a time; in most runs it is later than all that is archived, and nothing need be counted."""
+        # A list of dates is of the type, too, and would hide all that is later than one of them.
+        timed = {self._timestamp: {"$type": "date", "$not": {"$type": "array"}}}
+        asked: Any = {"projection": {self._timestamp: 1, "_id": 0}, "sort": [(self._timestamp, 1)]}
+        found = [self._collection(name).find_one(timed, **asked) for name in self._options.collections]
+        times = [milliseconds(document.get(self._timestamp)) for document in found if document]
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> Purged:
+        found = {id_of(raw): raw for raw in self._raw(collection, _among(wanted), session)}
+        same = [key for key, raw in found.items() if wanted.get(key) == raw]
+        if same:
+            self._collection(collection).delete_many(_among(same), session=session)
+        return Purged(len(same), len(found) - len(same))
+
+    def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int) -> Iterator[Candidate]:
+        """The documents themselves, as they are now; one that is gone meanwhile is left out."""
+        for collection in dict.fromkeys(name for name, _ in taken):
+            keys = [key for name, key in taken if name == collection]
+            with conversation("reading old documents"):
+                found = {id_of(raw): raw for raw in self._raw(collection, _among(keys))}
+            for raw in (found[key] for key in keys if key in found):
+                document = decoded(raw)
+                created_ms = milliseconds(document.get(self._timestamp))
+                if created_ms is not None and created_ms < before_ms:
+                    yield self._candidate(collection, raw, document, created_ms)
+
+    def _candidate(self, collection: str, raw: bytes, document: Document, created_ms: int) -> Candidate:
+        row = self._documents.row(document, "", created_ms)
+        told = {column.name: value for column, value in zip(row.columns, row.values, strict=True)}
+        # For people to look at: the truth is the document.
+        shown = [_shown(told.get(column.name)) for column in self.shape.columns[:-2]]
+        kept = Kept((*shown, collection.encode(), raw), "", created_ms, created_ms)
+        order = tuple(json_util.dumps(document.get(name), json_options=STRICT) for name in self.order_by)
+        return Candidate(row, kept, order)
+
+    def _raw(self, collection: str, asked: RawBSONDocument, session: ClientSession | None = None) -> Iterator[bytes]:
+        batches: Any = self._collection(collection, in_transaction=session is not None).find_raw_batches(
+            asked, session=session
+        )
+        for batch in batches:
+            at = 0
+            while at < len(batch):
+                size = int.from_bytes(batch[at : at + 4], "little")
+                yield batch[at : at + size]
+                at += size
+
+    def _collection(self, name: str, *, in_transaction: bool = True) -> Any:  # noqa: ANN401 - of documents
+        """Of the primary, whatever the address prefers. Within a transaction, that one's own concern holds."""
+        concern = None if in_transaction else ReadConcern("majority")
+        database = self._client.get_database(
+            self._options.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, read_concern=concern
+        )
+        return database[name]
+
+
+class _Reader(CollectionReader):
+    """Notes which documents it has given out."""
+
+    def __init__(self, *arguments: Any, timed_by: str, before_ms: int, **named: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **named)
+        self._timed_by = timed_by
+        self._before_ms = before_ms
+        self.taken: list[tuple[str, bytes]] = []
+
+    def _row(self, document: Document, key: bytes) -> Row | None:
+        # By the field alone: what has no time there, or a later one, is not old.
+        when = milliseconds(document.get(self._timed_by))
+        if when is None or when >= self._before_ms:
+            return None
+        self.taken.append((self._collection, key))
+        return super()._row(document, key)
+
+
+class _Old(MongoSource):
+    """What the pipeline has passed of the collections, the old ones of it."""
+
+    def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
+        super().__init__(options, wake=Wake())
+        self._timed_by = timestamp
+        self._before_ms = before_ms
+        self._reader: _Reader | None = None
+
+    def taken(self) -> list[tuple[str, bytes]] | None:
+        """The next of them, by collection and id; None at the end, where the stream would begin."""
+        assert self._reader is not None  # noqa: S101 - opened first
+        _, position = self._reader.read(PAGE_ROWS, PAGE_BYTES)
+        taken, self._reader.taken = self._reader.taken, []
+        return None if position is None else taken
+
+    def _open_collection(self, start: TokenPosition, *, fresh: bool) -> None:
+        self._collection = self._reader = _Reader(
+            self._client,
+            self._options.watched,
+            self._documents,
+            order_by=self._options.order_by,
+            timestamp=self._options.timestamp,
+            start=start,
+            fresh=fresh,
+            timed_by=self._timed_by,
+            before_ms=self._before_ms,
+        )
+
+
+def rows_from(options: MongoOptions) -> Documents:
+    """What makes rows of documents by today's settings."""
+    return Documents(options.required, options.optional, options.payload, options.ignored)
+
+
+def document_row(documents: Documents, columns: Columns, kept: Kept, place: str) -> Row:
+    """The row that the stream would bring of an archived document."""
+    return documents.row(decoded(_parts(columns, kept)[1]), place, kept.committed_ms)
+
+
+def _parts(columns: Columns, kept: Kept) -> tuple[str, bytes]:
+    """The last two columns of every file of documents."""
+    assert [column.name for column in columns[-2:]] == [COLLECTION, DOCUMENT]  # noqa: S101 - the shelf is one outbox's
+    return (kept.values[-2] or b"").decode(), kept.values[-1] or b""
+
+
+def _by_collection(columns: Columns, rows: Sequence[Kept]) -> dict[str, dict[bytes, bytes]]:
+    """Documents by their ids."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for row in rows:
+        collection, raw = _parts(columns, row)
+        found.setdefault(collection, {})[id_of(raw)] = raw
+    return found
+
+
+def _among(keys: Iterable[bytes]) -> RawBSONDocument:
+    """The question for documents of these ids, byte for byte: one that was decoded may not be the same any more."""
+    head = 5  # the length of it all, and the kind of the field
+    each = [key[4:head] + b"%d\0" % number + key[head + len(b"_id\0") : -1] for number, key in enumerate(keys)]
+    return RawBSONDocument(framed(b"\x03_id\0" + framed(b"\x04$in\0" + framed(b"".join(each)))))
+
+
+def _shown(value: bytes | None) -> bytes | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace").encode()

@@ -1,0 +1,199 @@
+"""`tailrace archive`: old outbox rows to files, the list of them, and whether they are all there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tailrace.archive.manifest import Entry
+from tailrace.archive.needs import require_installed
+from tailrace.cli.output import emit_json, say, table
+from tailrace.cli.replay_view import bar, when
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError
+from tailrace.replay.points import Moment, parse
+from tailrace.worker.assembly import assemble
+
+if TYPE_CHECKING:
+    from tailrace.archive.shelf import Shelf
+    from tailrace.archive.writing import Report
+
+app = typer.Typer(
+    help="Move old outbox rows to files, list the files, check them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+FILE = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+SHOWN = 10
+
+
+@app.callback()
+def _quiet() -> None:
+    require_installed()
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+
+
+@app.command("write")
+def write(
+    file: Path = FILE,
+    before: str = typer.Option(
+        "90d", "--before", metavar="TIME", help="Rows created before then: 90d ago, 2026-03-01."
+    ),
+    keep: bool = typer.Option(False, "--keep", help="Leave the rows in the outbox; a later run deletes them."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be archived, and change nothing."),
+    ignored: list[str] = typer.Option(
+        [], "--ignore-pipeline", metavar="NAME", help="Another pipeline of this outbox that is gone for good."
+    ),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Write old outbox rows to Parquet files at archive.url, then delete just those from the outbox.
+
+    Only rows that the pipeline has passed, and others that read the same outbox, by the time in
+    outbox.columns.timestamp. A file is written, read back and listed before any row of it is deleted, and a row is
+    deleted only if it is just as the file has it. Rows whose event is an open dead letter, or waits behind a parked
+    key, stay. Killed at any moment, run it again: nothing is lost, nothing is archived twice. The pipeline runs on
+    meanwhile.
+
+    Exit codes: 0 done, 2 wrong usage or settings, 3 a server or the archive is away or refuses.
+
+    \b
+    Examples:
+      tailrace archive write orders.yaml --dry-run
+      tailrace archive write orders.yaml --before 180d
+      tailrace archive write orders.yaml --before 2026-03-01 --keep
+    """
+    point = parse(before, datetime.now().astimezone())
+    if not isinstance(point, Moment):
+        raise ConfigError(f"--before {before} is no time", remedy="Write it like --before 90d or --before 2026-03-01.")
+    from tailrace.replay.archiving import archive
+
+    assembly = assemble(load_pipeline(file))
+    begun = time.monotonic()
+    with bar("archiving", quiet=as_json) as tell:
+
+        def progress(now: Report) -> None:
+            done = (now.deleted / now.rows if now.rows else 0.0) if not keep and not dry_run else 0.0
+            tell(done, f"{now.rows:,} rows in {len(now.files):,} files, {now.deleted + now.finished:,} deleted")
+
+        report, notes = archive(assembly, point.at_ms, keep=keep, dry_run=dry_run, tell=progress, ignored=ignored)
+    seconds = round(time.monotonic() - begun, 3)
+    if as_json:
+        told = {"pipeline": assembly.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
+                "rows": report.rows, "first_ms": report.first_ms, "last_ms": report.last_ms,
+                "deleted": report.deleted, "finished": report.finished, "changed": report.changed,
+                "held": report.held, "archived_before": report.archived_before, "orphans": report.orphans,
+                "files": [entry.to_json() for entry in report.files], "notes": list(notes),
+                "seconds": seconds}  # fmt: skip
+        emit_json(told)
+    else:
+        _print(report, notes, keep=keep, dry_run=dry_run)
+    return 0
+
+
+@app.command("list")
+def show(file: Path = FILE, as_json: bool = AS_JSON) -> int:
+    """List the files of the archive: how many rows each has, and of which time.
+
+    \b
+    Examples:
+      tailrace archive list orders.yaml
+      tailrace archive list orders.yaml --json | jq -r '.files[].file'
+    """
+    shelf = _shelf(file)
+    rows = sum(entry.rows for entry in shelf.entries)
+    if as_json:
+        emit_json({"pipeline": shelf.pipeline, "url": shelf.store.url, "rows": rows, "orphans": shelf.orphans,
+                   "files": [entry.to_json() for entry in shelf.entries]})  # fmt: skip
+        return 0
+    table(f"{shelf.store.url}: {len(shelf.entries):,} files, {rows:,} rows", [_line(entry) for entry in shelf.entries])
+    _print_orphans(shelf.orphans)
+    return 0
+
+
+@app.command("check")
+def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
+    """Read every file of the archive: is it there, and is it what was written?
+
+    Exit codes: 0 all are, 1 some are not, 2 wrong usage or settings, 3 the archive cannot be reached or its list is
+    damaged.
+
+    \b
+    Examples:
+      tailrace archive check orders.yaml
+      tailrace archive check orders.yaml --json | jq .flaws
+    """
+    shelf = _shelf(file)
+    flaws: list[dict[str, Any]] = []
+    rows = 0
+    with bar("checking", quiet=as_json) as tell:
+        for number, (entry, flaw) in enumerate(shelf.flaws(), 1):
+            rows += 0 if flaw else entry.rows
+            if flaw:
+                flaws.append({"file": entry.file, "rows": entry.rows, "flaw": flaw})
+            tell(number / len(shelf.entries), f"{number:,} files, {len(flaws):,} flaws")
+    if as_json:
+        emit_json({"pipeline": shelf.pipeline, "clean": not flaws, "files": len(shelf.entries), "rows": rows,
+                   "flaws": flaws, "orphans": shelf.orphans})  # fmt: skip
+    else:
+        say(f"{shelf.store.url}: {len(shelf.entries):,} files, {rows:,} rows are as they were written")
+        if flaws:
+            table("not as they were written", flaws)
+            say("Put them back from a copy: versions of the bucket, a backup.")
+        _print_orphans(shelf.orphans)
+    return 1 if flaws else 0
+
+
+def _shelf(file: Path) -> Shelf:
+    from tailrace.archive.shelf import open_shelf
+
+    return open_shelf(load_pipeline(file))
+
+
+def _print(report: Report, notes: tuple[str, ...], *, keep: bool, dry_run: bool) -> None:
+    span = f", created {when(report.first_ms)} to {when(report.last_ms)}" if report.rows else ""
+    if dry_run:
+        say(f"{report.rows:,} rows would be archived{span}. Nothing was changed.")
+    else:
+        gone = "all are still in the outbox" if keep else f"{report.deleted:,} deleted from the outbox"
+        say(f"{report.rows:,} rows archived in {len(report.files):,} files{span}; {gone}")
+    for count, words in (
+        (report.finished, "rows of earlier files deleted from the outbox"),
+        (
+            report.held,
+            "rows stay: their event is an open dead letter, or waits behind a parked key (`tailrace dlq list`)",
+        ),
+        (report.archived_before, "rows are in earlier files already"),
+        (report.changed, "rows stay: they were changed since they were archived"),
+    ):
+        if count:
+            say(f"  {count:>12,}  {words}")
+    for note in notes:
+        say(f"note: {note}")
+    _print_orphans(report.orphans)
+
+
+def _print_orphans(orphans: list[str]) -> None:
+    if orphans:
+        say(f"note: {len(orphans):,} files are no part of the archive: a run was ended before it listed them. Unless "
+            "one is at work now, they can be deleted:")  # fmt: skip
+        for name in orphans[:SHOWN]:
+            say(f"  {name}")
+
+
+def _line(entry: Entry) -> dict[str, object]:
+    return {
+        "number": entry.number,
+        "rows": entry.rows,
+        "bytes": entry.bytes,
+        "created from": when(entry.created.first_ms),
+        "to": when(entry.created.last_ms),
+        "file": entry.file,
+    }

@@ -1,0 +1,62 @@
+"""Settings of the archive: where outbox rows go that are no longer to be in the table."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PlainValidator
+
+from tailrace.config.kafka_settings import Setting, revealed, setting_value, wrong
+from tailrace.config.secrets import Secret, hide_passwords, setting_secret
+from tailrace.config.section import Section
+
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
+
+
+def archive_url(text: str) -> str:
+    if not re.fullmatch(rf"file:///\S.*|(?:{'|'.join(SCHEMES[1:])})://[^\s/?#:@]+(?:/[^\s?#]*)?", text):
+        raise wrong(
+            "where the archive is: file:///…, s3://bucket/prefix, gs://… or az://…, without credentials",
+            "write it like `url: s3://cold/outbox`, credentials in the environment or under `options`",
+        )
+    return text.rstrip("/")
+
+
+def hidden_options(options: dict[str, Setting]) -> dict[str, Setting]:
+    """A store's secrets are keys, signatures and tokens, under names that differ from store to store; an address (of a
+    proxy, an endpoint) may have a password in it.
+    """
+    return {
+        name: setting_secret("secret" if _is_secret(name) or _has_password(value) else name, value)
+        if isinstance(value, str | Secret)
+        else value
+        for name, value in options.items()
+    }
+
+
+_is_secret = re.compile(r"key|secret|token|sas|password|credential", re.IGNORECASE).search
+
+
+def _has_password(value: str | Secret) -> bool:
+    text = value if isinstance(value, str) else value.reveal()
+    return hide_passwords(text) != text
+
+
+ArchiveUrl = Annotated[str, AfterValidator(archive_url)]
+Options = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_options)]
+
+
+class Archive(Section):
+    """Where it is. `options` are those of the store's client; without, it takes its own from the environment."""
+
+    url: ArchiveUrl = Field(
+        description="an address: file:///…, s3://…, gs://… or az://…", examples=["s3://cold/outbox"]
+    )
+    options: Options = Field(
+        default={}, description="options of the store by name", examples=["{region: eu-central-1}"]
+    )
+
+    def option_values(self) -> dict[str, str]:
+        """With secrets revealed: for the store and nothing else."""
+        return {name: str(value) for name, value in revealed(self.options).items()}

@@ -1,0 +1,100 @@
+"""What archiving needs to know of a pipeline's history: which rows it has passed, and where they were published.
+
+What is passed is asked for first, then what is held: an event that was set aside and passed is among the letters by
+then. Where a row was published stands on the topics alone, as long as they keep it; the archive remembers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tailrace.archive.held import Held
+from tailrace.archive.outbox import Outbox
+from tailrace.archive.postgres_outbox import PostgresOutbox
+from tailrace.archive.shelf import open_shelf
+from tailrace.archive.writing import Archiving, Original, Report
+from tailrace.event import Row
+from tailrace.kafka import ledger
+from tailrace.line import Layout
+from tailrace.lsn_position import LsnPosition
+from tailrace.position import Position
+from tailrace.replay.originals import FORGOTTEN, Originals
+from tailrace.replay.others import passed_by_all
+from tailrace.replay.resolving import topics_of
+from tailrace.replay.table_points import from_collections, from_table, stored_position
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.worker.assembly import Assembly
+
+
+def open_outbox(assembly: Assembly) -> Outbox:
+    name = assembly.settings.pipeline
+    if isinstance(assembly.database, MongoOptions):
+        from tailrace.archive.mongo_outbox import MongoOutbox  # its driver is only there for those who need it
+
+        return MongoOutbox(assembly.database, name)
+    return PostgresOutbox(assembly.database, name)
+
+
+def archive(
+    assembly: Assembly,
+    before_ms: int,
+    *,
+    keep: bool,
+    dry_run: bool,
+    tell: Callable[[Report], None],
+    ignored: Collection[str] = (),
+) -> tuple[Report, tuple[str, ...]]:
+    """Archives what is older than `before_ms`, or says what it would; notes for people beside it.
+
+    `ignored` are other pipelines that read the same outbox no longer.
+    """
+    shelf = open_shelf(assembly.settings)
+    stored = stored_position(assembly)
+    entries = ledger.read(assembly.kafka)
+    line = assembly.line()
+    notes: list[str] = []
+    if assembly.settings.source.start != "beginning":
+        notes.append("what was there before the pipeline's first start (source.start: now) goes, too, never published")
+    with ExitStack() as opened:
+        outbox = open_outbox(assembly)
+        opened.callback(outbox.close)
+        if not keep and not dry_run:
+            outbox.require_deletable()
+        start: Position
+        if isinstance(stored, LsnPosition):
+            start, is_all = from_table(assembly, replace(stored, cut=None), entries)
+            if not is_all:
+                notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
+        else:
+            start = from_collections(stored)
+        start, others = passed_by_all(assembly, start, before_ms, ignored)
+        notes += others
+        held = Held(assembly.kafka, line)
+        opened.callback(held.close)
+        originals = Originals()
+        opened.callback(originals.close)
+        topics = topics_of(assembly, entries)
+        original = _original(originals, line.layout, lambda: originals.fill(assembly.kafka, topics, None))
+        archiving = Archiving(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
+        return (archiving.look() if dry_run else archiving.run()), tuple(notes)
+
+
+def _original(originals: Originals, layout: Layout, fill: Callable[[], None]) -> Original:
+    """Topics are read when the first row is asked for: most runs of a day find none that is old enough.
+
+    All of each: an old row may have been published late.
+    """
+    named = originals.namer(layout)
+    filled = False
+
+    def original(row: Row) -> tuple[str, int]:
+        nonlocal filled
+        if not filled:
+            fill()
+            filled = True
+        found = named(row)
+        return ("", 0) if found.place.startswith(f"{FORGOTTEN}:") else (found.place, found.committed_ms)
+
+    return original

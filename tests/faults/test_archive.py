@@ -1,0 +1,330 @@
+"""Archiving on real servers: no row is lost, none is in two files, none is deleted that a file does not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Message, Producer
+from pyarrow import parquet
+
+from fix_command import Tailrace, Told
+from fix_parking import ask, in_front
+from fix_service import Connector, Service
+from fix_shop import Shop
+from s3_server import serve
+from tailrace import killpoint
+from tailrace.archive.shelf import open_shelf
+from tailrace.archive.writing import Archiving
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ArchiveBusy
+from tailrace.kafka import offsets
+from tailrace.lsn_position import TableRead
+from tailrace.proof.reader import header, read_all
+from tailrace.replay.archiving import open_outbox
+from tailrace.replay.table_points import from_table, stored_position
+from tailrace.stack import wait_until
+from tailrace.worker.assembly import assemble
+
+VALID = '{"order": "a", "revision": 1, "amount": 1.50, "currency": "EUR"}'
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+OLD = (
+    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent, created_at) "
+    "SELECT gen_random_uuid(), 'order', 'k' || n %% 7, 'OrderPlaced', %s::jsonb, 'tp-' || n, "
+    "now() - interval '200 days' + n * interval '1 second' FROM generate_series(1, %s) n RETURNING id::text"
+)
+
+
+def old_rows(shop: Shop, count: int, payload: str = VALID) -> list[str]:
+    return [str(row[0]) for row in shop.execute(OLD, payload, count)]
+
+
+def records(service: Service, suffix: str = "") -> dict[str, Message]:
+    return {header(each, "id"): each for each in read_all(service.kafka.bootstrap, [service.topic + suffix])}
+
+
+def arrived(service: Service, events: list[str]) -> None:
+    wait_until(lambda: records(service).keys() >= set(events), 120, what="the records")
+
+
+def settled(shop: Shop) -> None:
+    """The pipeline has stored a place behind all that was written: nobody waits for it to do so when it is idle."""
+    arrived(shop, [shop.insert(VALID, key="fresh")])
+
+
+def same(copy: Message, original: Message) -> bool:
+    """Whether a replay's record is its original, apart from what a replay adds."""
+    added = ("tailrace.replay", "tailrace.shadow")
+    headers = [each for each in copy.headers() or [] if each[0] not in added]
+    return (copy.value(), copy.key(), headers) == (original.value(), original.key(), original.headers())
+
+
+def ended(*arguments: object, at: str) -> None:
+    """A command as a process of its own, which is killed there."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tailrace", *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
+
+
+def archived(listed: Told, folder: Path) -> list[str]:
+    """The ids in all files of the archive, as any reader of Parquet finds them."""
+    files = [folder / entry["file"] for entry in listed["files"]]
+    return sorted(each for file in files for each in parquet.read_table(file)["id"].to_pylist())
+
+
+def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
+    place = tmp_path / "cold"
+    shop.configure(archive={"url": f"file://{place}"}, limits={"batch_records": 400})
+    connector = shop.start()
+    old, new = old_rows(shop, 1200), [shop.insert(VALID) for _ in range(3)]
+    arrived(shop, [*old, *new])
+    write = ("archive", "write", shop.file)
+    looked = tailrace(*write, "--dry-run")
+    assert (looked["rows"], looked["held"], looked["files"]) == (1200, 0, [])
+    assert not list(place.rglob("*.parquet"))
+    listed = None
+    for kill, files, orphans, left in (
+        (killpoint.ARCHIVE_WRITTEN, 0, 1, 1203),
+        (killpoint.ARCHIVE_READ_BACK, 0, 2, 1203),
+        (killpoint.ARCHIVE_LISTED, 1, 2, 1203),
+        (killpoint.ARCHIVE_DELETED, 1, 2, 203),
+    ):
+        ended(*write, at=kill)
+        listed = tailrace("archive", "list", shop.file)
+        assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
+        assert len(shop.in_outbox()) == left, kill
+    settled(shop)
+    told = tailrace(*write)
+    assert (told["rows"], told["finished"], told["changed"]) == (0, 200, 0)
+    assert shop.in_outbox() >= set(new)
+    assert not shop.in_outbox() & set(old)
+    assert listed == tailrace("archive", "list", shop.file)
+    assert archived(listed, place / shop.name) == sorted(old)
+    assert tailrace("archive", "check", shop.file)["rows"] == 1200
+    # What the file says of itself, and what it knows of each row's publishing.
+    found = parquet.read_table(place / shop.name / listed["files"][0]["file"])
+    assert json.loads(found.schema.metadata[b"tailrace"])["columns"][0] == ["id", 2950]
+    assert found["payload"].to_pylist()[0] == '{"order": "a", "amount": 1.50, "currency": "EUR", "revision": 1}'
+    originals = records(shop)
+    assert found["tailrace_position"].to_pylist()[0] == header(originals[found["id"].to_pylist()[0]], "position")
+    # Neither log nor table has them: the archive is chosen, and gives just what was published before.
+    planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
+    assert (planned["source"], planned["figures"]["events"], planned["figures"]["passes"]) == ("archive", 1200, 1200)
+    assert any("--from-table" in note for note in planned["notes"])
+    ended("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    told = tailrace("replay", "apply", planned["file"])
+    assert told["continued"]
+    assert 0 < told["published"] < 1200
+    copies = read_all(shop.kafka.bootstrap, [shop.topic + ".shadow"])
+    assert sorted(header(each, "id") for each in copies) == sorted(old)
+    assert all(same(each, originals[header(each, "id")]) for each in copies)
+    told = tailrace("replay", "diff", planned["file"])
+    assert (told["clean"], told["same"]) == (True, 1200)
+    assert tailrace("replay", "apply", planned["file"])["published"] == 0
+    # Single events are found there, too, and the pipeline has not noticed any of it.
+    settled(shop)
+    single = tailrace("replay", "plan", shop.file, "--id", old[7])
+    assert (single["source"], single["figures"]["events"]) == ("archive", 1)
+    assert "nor all of them in the archive" in tailrace("replay", "plan", shop.file, "--id", "nobody", code=2)["what"]
+    assert connector.running
+    assert tailrace("verify", shop.file)["clean"]
+    # A file that is not what was listed: nothing is published, by the plan that was made or a new one.
+    damaged = place / shop.name / listed["files"][0]["file"]
+    parquet.write_table(found, damaged)  # the same rows, in other bytes: only the digest tells
+    again = tailrace("replay", "plan", shop.file, "--from", "201d", "--from-archive", code=3)
+    assert (again["error"], "archive check" in again["remedy"]) == ("ArchiveDamaged", True)
+    assert tailrace("replay", "apply", single["file"], code=3)["error"] == "ArchiveDamaged"
+    assert tailrace("archive", "check", shop.file, code=1)["flaws"][0]["rows"] == 1200
+    damaged.unlink()
+    assert tailrace("replay", "apply", single["file"], code=3)["error"] == "ArchiveDamaged"
+    assert len(read_all(shop.kafka.bootstrap, [shop.topic])) == 1205
+
+
+def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
+    """Open letters, what waits behind them, what was changed since, and what was to be kept."""
+    with serve() as bucket:
+        shop.configure(archive=bucket.settings, on_invalid="park")
+        shop.start()
+        old = old_rows(shop, 6)
+        (bad,) = old_rows(shop, 1, INVALID)  # of the key k1: what comes behind it waits
+        behind = shop.insert(VALID, key="k1")
+        shop.execute("UPDATE outbox SET created_at = now() - interval '199 days' WHERE id = %s::uuid", behind)
+        arrived(shop, old)
+        wait_until(lambda: len(shop.dead_lettered()) == 1, 60, what="the letter")
+        write = ("archive", "write", shop.file, "--before", "190d")
+        wait_until(lambda: read_all(shop.kafka.bootstrap, [f"{shop.name}.parked"]), 60, what="what waits")
+        settled(shop)
+        told = tailrace(*write, "--keep")
+        assert (told["rows"], told["deleted"], told["held"]) == (6, 0, 2)
+        every = {*old, bad, behind}
+        assert shop.in_outbox() >= every
+        # The table has them all: it is taken, and the archive is not.
+        assert tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".s")["source"] == "table"
+        # Changed since, one way or another: it stays, however often it is looked at, and is not archived anew.
+        shop.execute("UPDATE outbox SET traceparent = 'other' WHERE id = %s::uuid", old[0])
+        shop.execute("ALTER TABLE outbox ADD COLUMN note text")
+        shop.execute("UPDATE outbox SET note = 'of later' WHERE id = %s::uuid", old[1])
+        settled(shop)
+        told = tailrace(*write)
+        assert (told["rows"], told["finished"], told["changed"], told["held"]) == (0, 4, 2, 2)
+        assert shop.in_outbox() & every == {old[0], old[1], bad, behind}
+        settled(shop)
+        told = tailrace(*write)
+        assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 0, 2, 2)
+        # Once the letter is dealt with, nothing waits any more: both may go.
+        ask(shop, in_front(shop)[0], "discard")
+        arrived(shop, [behind])
+        settled(shop)
+        told = tailrace(*write)
+        assert (told["rows"], told["deleted"], told["held"]) == (2, 2, 0)
+        assert shop.in_outbox() & every == {old[0], old[1]}
+        listed = tailrace("archive", "list", shop.file)
+        assert [entry["rows"] for entry in listed["files"]] == [6, 2]
+        assert tailrace("archive", "check", shop.file)["clean"]
+        # One that is published again comes from there: nobody else has it.
+        settled(shop)
+        single = tailrace("replay", "plan", shop.file, "--id", old[3])
+        assert single["source"] == "archive"
+        tailrace("replay", "apply", single["file"])
+        copies = [each for each in read_all(shop.kafka.bootstrap, [shop.topic]) if header(each, "id") == old[3]]
+        assert [header(each, "tailrace.replay") for each in copies] == ["", single["id"]]
+        assert same(copies[1], copies[0])
+        # An entry in the midst that is gone is a loss, which must show.
+        first = next(name for name in bucket.objects if name.endswith("manifest/00000001.json"))
+        bucket.objects[first.replace("1.json", "4.json")] = bucket.objects[first]
+        assert "no entry 3" in tailrace("archive", "list", shop.file, code=3)["what"]
+
+
+def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
+    shop.configure(source={"on_change": "halt"})
+    write = ("archive", "write", shop.file)
+    assert "has no archive" in tailrace(*write, code=2)["what"]
+    shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
+    assert "never started" in tailrace(*write, code=2)["what"]
+    assert "is no time" in tailrace(*write, "--before", "oldest", code=2)["what"]
+    connector = shop.start()
+    old = old_rows(shop, 1100)
+    arrived(shop, old)
+    # A role that may not delete.
+    shop.execute(f"CREATE ROLE {shop.name} LOGIN REPLICATION PASSWORD 'only-for-tests'")
+    shop.execute(f"GRANT SELECT ON outbox TO {shop.name}")
+    given = shop.settings["source"]["postgres"]
+    shop.configure(
+        source={"postgres": psycopg.conninfo.make_conninfo(given, user=shop.name, password="only-for-tests")}
+    )
+    refused = tailrace(*write, code=3)
+    assert (refused["error"], "GRANT DELETE" in refused["remedy"]) == ("AccessRefused", True), refused
+    shop.configure(source={"postgres": given})
+    assert tailrace("archive", "list", shop.file)["files"] == []
+    # Of two that looked at the same list, the second adds nothing, and deletes nothing.
+    assembly = assemble(load_pipeline(shop.file))
+    stored = stored_position(assembly)
+    start, _ = from_table(assembly, stored, ())  # type: ignore[arg-type]
+    shelves = [open_shelf(assembly.settings) for _ in range(2)]
+    outbox = open_outbox(assembly)
+
+    def archiving(number: int) -> Archiving:
+        return Archiving(
+            shelves[number], outbox, set(), lambda _: ("", 0), start=start, before_ms=stored.at_ms - 1, keep=number == 0
+        )
+
+    assert archiving(0).run().rows == 1100
+    with pytest.raises(ArchiveBusy):
+        archiving(1).run()
+    outbox.close()
+    assert len(shop.in_outbox()) == 1100
+    assert tailrace("archive", "list", shop.file)["orphans"] == []
+    # One of those becomes a dead letter now, by a replay under a stricter schema: then it stays until that is closed.
+    schema = shop.folder / "schemas" / "OrderPlaced" / "1.json"
+    kept = schema.read_text()
+    schema.write_text(json.dumps({"type": "object", "required": ["other"]}))
+    failing = tailrace("replay", "plan", shop.file, "--id", old[0])
+    assert tailrace("replay", "apply", failing["file"])["dead_letters"] == 1
+    schema.write_text(kept)
+    # Several for real: whatever each of them comes to, every row is in one file, and then gone.
+    more = old_rows(shop, 300)
+    arrived(shop, more)
+    several = [
+        subprocess.Popen([sys.executable, "-m", "tailrace", *map(str, write)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    codes = []
+    for each in several:
+        each.communicate(timeout=120)
+        codes.append(each.returncode)
+    assert 0 in codes
+    assert set(codes) <= {0, 3}
+    settled(shop)
+    tailrace(*write)
+    assert shop.in_outbox() & {*old, *more} == {old[0]}
+    (letter,) = tailrace("dlq", "list", shop.file)["letters"]
+    tailrace("dlq", "discard", shop.file, letter["id"], "--why", "a test", "--yes")
+    settled(shop)
+    assert tailrace(*write)["finished"] == 1
+    assert not shop.in_outbox() & {*old, *more}
+    listed = tailrace("archive", "list", shop.file)
+    assert archived(listed, tmp_path / "cold" / shop.name) == sorted([*old, *more])
+    settled(shop)
+    assert connector.running
+    # A publication that sends deletes to a pipeline that stops at them.
+    shop.execute(f"ALTER PUBLICATION {shop.slot} SET (publish = 'insert, delete')")
+    assert "sends deletes" in tailrace(*write, code=2)["what"]
+
+
+def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
+    """Another pipeline of the same outbox, rows that would go with those of the outbox, and a table below it."""
+    shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
+    shop.start()
+    other = f"{shop.name}_b"
+    file = shop.folder / f"{other}.yaml"
+    kafka = {**shop.settings["kafka"], "dead_letter_topic": f"{shop.letters}-b"}
+    file.write_text(json.dumps({**shop.settings, "pipeline": other, "kafka": kafka}))
+    second = Connector(file, shop.folder / "second.log")
+    shop.connectors.append(second)
+    second.says('"running"', 120)
+    assert second.stop() == 0
+    old = old_rows(shop, 6)
+    arrived(shop, old)
+    settled(shop)
+    write = ("archive", "write", shop.file)
+    # It is behind: the log would bring them, but were that lost, the table is all there is.
+    told = tailrace(*write)
+    assert (told["rows"], [note for note in told["notes"] if other in note] != []) == (0, True)
+    # While it reads the table for the first time, it publishes only what it finds there.
+    reading = replace(shop.positions()[-1], table_read=TableRead("5:5:"))
+    options = replace(assemble(load_pipeline(file)).kafka, pipeline=other)
+    stored = offsets.record(options, reading)
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    producer.produce(stored.topic, stored.value, stored.key)
+    assert producer.flush(30) == 0
+    refused = tailrace(*write, code=2)
+    assert other in refused["what"]
+    assert f"--ignore-pipeline {other}" in refused["remedy"]
+    gone = (*write, "--ignore-pipeline", other)
+    # What hangs on a row is in no file.
+    shop.execute("CREATE TABLE attempts (event uuid CONSTRAINT hangs REFERENCES outbox ON DELETE CASCADE)")
+    assert "attempts" in tailrace(*gone, code=2)["what"]
+    shop.execute("DROP TABLE attempts")
+    shop.execute("CREATE TABLE below () INHERITS (outbox)")
+    assert "below inherits" in tailrace(*gone, code=3)["what"]
+    shop.execute("DROP TABLE below")
+    assert shop.in_outbox() >= set(old)
+    assert tailrace(*gone)["deleted"] == 6
+    # As many others of the same time are in the table now: they are not those that have left it.
+    (entry,) = tailrace("archive", "list", shop.file)["files"]
+    late = old_rows(shop, 6)
+    shop.execute("UPDATE outbox SET created_at = to_timestamp(%s / 1000.0) WHERE id = ANY (%s::uuid[])",
+                 entry["created"]["first_ms"] + 1, late)  # fmt: skip
+    arrived(shop, late)
+    settled(shop)
+    planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
+    assert (planned["source"], planned["figures"]["events"]) == ("archive", 6)

@@ -1,0 +1,177 @@
+"""Archiving documents of MongoDB: whole, byte for byte, each in one file, and given back as they were published."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import bson
+import pytest
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from confluent_kafka import Message, Producer
+from pyarrow import parquet
+
+from fix_command import Tailrace
+from fix_users import Users
+from tailrace import killpoint
+from tailrace.config.load import load_pipeline
+from tailrace.kafka import offsets
+from tailrace.proof.reader import header, read_all
+from tailrace.proof.users_workload import OUTBOX, outbox_document
+from tailrace.proof.writer import Event
+from tailrace.stack import wait_until
+from tailrace.token_position import ClusterTime
+from tailrace.worker.assembly import assemble
+
+
+def old_documents(users: Users, count: int, collection: str = OUTBOX) -> list[str]:
+    """Of 200 days ago and after, a second between each two."""
+    begin = datetime.now(UTC) - timedelta(days=200)
+    events = [Event(str(uuid.uuid4()), f"u{number % 7}", number + 1, valid=True) for number in range(count)]
+    documents = [
+        {**outbox_document(event, topic=users.topic, at=begin + timedelta(seconds=number)), "trace": f"t-{number}"}
+        for number, event in enumerate(events)
+    ]
+    with users.client() as client:
+        client[users.database][collection].insert_many(documents)
+    return [event.id for event in events]
+
+
+def records(users: Users, suffix: str = "") -> list[Message]:
+    return read_all(users.kafka.bootstrap, [users.topic + suffix])
+
+
+def arrived(users: Users, events: list[str]) -> None:
+    wait_until(lambda: {header(each, "id") for each in records(users)} >= set(events), 120, what="the records")
+
+
+def ended(*arguments: object, at: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tailrace", *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
+
+
+@pytest.fixture
+def busy(users: Users) -> Iterator[None]:
+    """Others write to the server all the time: its log moves on, and nobody waits for the next sign of life in it."""
+    done = threading.Event()
+
+    def write() -> None:
+        with users.client() as client:
+            while not done.wait(0.05):
+                client[users.database]["elsewhere"].insert_one({})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    yield
+    done.set()
+    thread.join(30)
+
+
+@pytest.mark.usefixtures("busy")
+def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
+    place = tmp_path / "cold"
+    users.configure(archive={"url": f"file://{place}"}, limits={"batch_records": 300})
+    connector = users.start()
+    old = old_documents(users, 1100)
+    bad = users.insert("u1", payload=42, created_at=datetime.now(UTC) - timedelta(days=150))
+    new = [users.insert("u2", 9), users.insert("u3", 9, created_at="no date")]
+    arrived(users, [*old, *new])
+    wait_until(lambda: len(users.dead_lettered()) == 1, 60, what="the letter")
+    with users.client() as client:
+        collection = client[users.database][OUTBOX]
+        before = {each["event_id"]: bson.encode(each) for each in collection.find()}
+        write = ("archive", "write", users.file)
+        for kill, files, orphans, left in (
+            (killpoint.ARCHIVE_LISTED, 1, 0, 1103),
+            (killpoint.ARCHIVE_DELETED, 1, 0, 103),
+        ):
+            if kill == killpoint.ARCHIVE_DELETED:
+                # Between listing and deleting: one is changed, in a field that is no part of the event.
+                collection.update_one({"event_id": old[1050]}, {"$set": {"status": "published"}})
+            ended(*write, at=kill)
+            listed = tailrace("archive", "list", users.file)
+            assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
+            assert collection.count_documents({}) == left, kill
+    for _ in range(2):
+        told = tailrace(*write)
+        assert (told["rows"], told["changed"], told["archived_before"], told["held"]) == (0, 1, 1, 1)
+        assert users.in_outbox() == {old[1050], bad, *new}
+    (entry,) = listed["files"]
+    found = parquet.read_table(place / users.name / entry["file"])
+    assert found["event_id"].to_pylist() == old
+    assert found["tailrace_document"].to_pylist() == [before[each] for each in old]
+    assert set(found["tailrace_collection"].to_pylist()) == {OUTBOX}
+    # Given back, each is what it was: value, key and headers.
+    planned = tailrace("replay", "plan", users.file, "--from-archive", "--from", "oldest", "--shadow", ".shadow")
+    assert (planned["source"], planned["figures"]["events"]) == ("archive", 1100)
+    ended("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    assert tailrace("replay", "apply", planned["file"])["continued"]
+    originals = {header(each, "id"): each for each in records(users)}
+    copies = records(users, ".shadow")
+    assert sorted(header(each, "id") for each in copies) == sorted(old)
+    for copy in copies:
+        original = originals[header(copy, "id")]
+        headers = [each for each in copy.headers() or [] if each[0] not in ("tailrace.replay", "tailrace.shadow")]
+        assert (copy.value(), copy.key(), headers) == (original.value(), original.key(), original.headers())
+    assert tailrace("replay", "diff", planned["file"])["clean"]
+    arrived(users, [users.insert("u1", 10)])
+    assert connector.running
+    assert tailrace("verify", users.file)["clean"]
+
+
+@pytest.mark.usefixtures("busy")
+def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
+    """Ids that Python cannot hold, a date beyond its years, a time that is a list: none is lost, none stops a run."""
+    given = users.settings["source"]["mongo"]
+    # Asked of a secondary where there is one, for the stream's sake: documents are deleted by the primary all the same.
+    address = f"{given}{'&' if '?' in given else '/?'}readPreference=secondaryPreferred"
+    users.configure(archive={"url": f"file://{tmp_path / 'cold'}"}, source={"mongo": address})
+    users.start()
+    old, long_ago = datetime.now(UTC) - timedelta(days=200), DatetimeMS(-70_000_000_000_000)
+    listed = users.insert("u0", created_at=[old - timedelta(days=400)])
+    far = users.insert("u0", created_at=long_ago)
+    # A field twice in an id, and one that is no UTF-8: what is decoded and encoded again is not what it was.
+    field = b"\x10a\0\x01\0\0\0"
+    ids = (b"\x03_id\0\x13\0\0\0" + field * 2 + b"\0", b"\x02_id\0\x04\0\0\0a\xff\xfe\0")
+    odd = [Event(str(uuid.uuid4()), "u1", 1, valid=True) for _ in ids]
+    with users.client() as client:
+        for id_, event in zip(ids, odd, strict=True):
+            fields = id_ + bson.encode(outbox_document(event, topic=users.topic, at=old))[4:-1]
+            raw = (len(fields) + 5).to_bytes(4, "little") + fields + b"\0"
+            client[users.database].command("insert", OUTBOX, documents=[RawBSONDocument(raw)])
+    arrived(users, [listed, *(event.id for event in odd), fresh := users.insert("u9")])
+    # It cannot be published, so it is a letter: once that is dealt with, it may go.
+    wait_until(lambda: len(users.dead_lettered()) == 1, 60, what="the letter")
+    (letter,) = tailrace("dlq", "list", users.file)["letters"]
+    tailrace("dlq", "discard", users.file, letter["id"], "--why", "a test", "--yes")
+    # Another pipeline of the same collection that is far behind: what goes may be new to it.
+    other = f"{users.name}_b"
+    behind = replace(users.positions()[-1], time=ClusterTime(1_600_000_000, 1))
+    stored = offsets.record(replace(assemble(load_pipeline(users.file)).kafka, pipeline=other), behind)
+    producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
+    producer.produce(stored.topic, stored.value, stored.key)
+    assert producer.flush(30) == 0
+    write = ("archive", "write", users.file)
+    assert other in tailrace(*write, code=2)["what"]
+    write = (*write, "--ignore-pipeline", other)
+    assert tailrace(*write, "--keep")["rows"] == 3
+    (entry,) = tailrace("archive", "list", users.file)["files"]
+    assert entry["created"]["first_ms"] == int(long_ago)
+    command = [sys.executable, "-m", "tailrace", "archive", "list", str(users.file)]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+    told = tailrace(*write)
+    assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 3, 0, 0)
+    assert users.in_outbox() == {listed, fresh}
+    assert far not in users.in_outbox()

@@ -1,0 +1,156 @@
+"""The rows of an archive as a source: in the order of its files, from any row on, and none if a file is not whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3_server import serve
+from tailrace.archive.files import FileWriter
+from tailrace.archive.format import Kept, Shape
+from tailrace.archive.shelf import Shelf
+from tailrace.archive.source import ArchiveSource
+from tailrace.archive.store import Store
+from tailrace.archive_position import ArchivePosition
+from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, WrongLog
+from tailrace.event import Column, Columns, Row
+from tailrace.position import from_stored, to_stored
+
+COLUMNS = (Column("id", 25),)
+SIZES = (3, 2, 4)
+NAMES = [f"{file}.{row}" for file, size in enumerate(SIZES, 1) for row in range(1, size + 1)]
+
+
+def shelf_in(folder: Path, table: str = "public.outbox") -> Shelf:
+    return Shelf(Store(f"file://{folder}/cold", {}, "orders"), "orders", table)
+
+
+def add(shelf: Shelf, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
+    shape = Shape("orders", "public.outbox", COLUMNS)
+    writer = FileWriter(folder / "rows.parquet", shape)
+    for name in names:
+        writer.add(Kept((name.encode(),), place, at_ms, at_ms), (name,))
+    shelf.add(writer.finish(), shape, ("id",))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shelf = shelf_in(tmp_path)
+    for number, size in enumerate(SIZES, 1):
+        add(shelf, tmp_path, [f"{number}.{row + 1}" for row in range(size)], number * 1000)
+    return tmp_path
+
+
+def opened(
+    folder: Path, stored: ArchivePosition, *, last: int = 3, within: tuple[int | None, int | None] = (None, None)
+) -> ArchiveSource:
+    def row(columns: Columns, kept: Kept, place: str) -> Row:
+        return Row(columns, kept.values, place, kept.committed_ms)
+
+    end = ArchivePosition("orders public.outbox", last, SIZES[last - 1])
+    source = ArchiveSource(lambda: shelf_in(folder), row, end=end, within=within)
+    source.open(stored, lambda _: None)
+    return source
+
+
+def read(source: ArchiveSource, limit: int = 100) -> tuple[list[str], list[ArchivePosition]]:
+    names: list[str] = []
+    positions: list[ArchivePosition] = []
+    while True:
+        chunk = source.read(limit, 1 << 20, 0)
+        assert isinstance(chunk.position, ArchivePosition)
+        positions.append(chunk.position)
+        if not chunk.rows:
+            source.close()
+            return names, positions
+        assert len({id(row.columns) for row in chunk.rows}) == 1
+        names += [(row.values[0] or b"").decode() for row in chunk.rows]
+
+
+START = ArchivePosition("orders public.outbox")
+
+
+def test_all_of_it_and_on_from_every_row(folder: Path) -> None:
+    names, positions = read(opened(folder, START), limit=1)
+    assert names == NAMES
+    assert [place.progress for place in positions] == sorted(place.progress for place in positions)
+    for passed, position in enumerate(positions[:-1], 1):
+        stored = from_stored(to_stored(position))
+        assert stored == position
+        assert isinstance(stored, ArchivePosition)
+        assert (stored.rows, read(opened(folder, stored))[0]) == (passed, NAMES[passed:])
+
+
+def test_up_to_an_end_and_within_a_time(folder: Path) -> None:
+    assert read(opened(folder, START, last=2))[0] == NAMES[:5]
+    assert read(opened(folder, START, within=(1500, 3000)))[0] == NAMES[3:5]
+    # A file that is not wanted is not looked at either.
+    next((folder / "cold" / "orders" / "rows").glob("00000001-*")).unlink()
+    assert read(opened(folder, START, within=(1500, None)))[0] == NAMES[3:]
+
+
+def test_nothing_of_an_archive_that_has_lost_something(folder: Path) -> None:
+    last = next((folder / "cold" / "orders" / "rows").glob("00000003-*"))
+    last.write_bytes(last.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArchiveDamaged, match="not what was written"):
+        opened(folder, START)
+    assert read(opened(folder, START, last=2))[0] == NAMES[:5]
+    last.unlink()
+    with pytest.raises(ArchiveDamaged, match="no such object"):
+        opened(folder, START)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_entries_that_are_gone_at_either_end(folder: Path, number: int) -> None:
+    """No gap tells of them: the plan does, which names its first file and its last."""
+    (folder / "cold" / "orders" / "manifest" / f"{number:08}.json").unlink()
+    with pytest.raises(ArchiveDamaged, match=f"no longer lists file {number}"):
+        opened(folder, ArchivePosition("orders public.outbox", 1))
+    assert read(opened(folder, ArchivePosition("orders public.outbox", 2), last=2))[0] == NAMES[3:5]
+
+
+def test_of_another_outbox(folder: Path) -> None:
+    with pytest.raises(WrongLog, match="other"):
+        opened(folder, ArchivePosition("other public.outbox"))
+    with pytest.raises(ConfigError, match=r"reads public\.other"):
+        shelf_in(folder, "public.other")
+
+
+def test_what_a_plan_says_of_its_two_ends() -> None:
+    """All that it is about lies behind its beginning, and before its end."""
+    beginning, end = ArchivePosition("orders public.outbox", 4), ArchivePosition("orders public.outbox", 6, 2)
+    assert (beginning.covers("0/1A:2"), end.covers("0/1A:2")) == (False, True)
+    assert str(beginning) == "the beginning of file 4 of the archive"
+
+
+def test_places_that_are_known_and_those_that_are_not(folder: Path) -> None:
+    add(shelf_in(folder), folder, ["known"], 9000, place="0/1A:2")
+    # It is behind the end of a plan that was made before.
+    assert read(opened(folder, ArchivePosition("orders public.outbox", 3, 4)))[0] == []
+    source = opened(folder, START)
+    assert [row.place for row in source.read(10, 1 << 20, 0).rows] == ["table:1.1", "table:1.2", "table:1.3"]
+    source.close()
+
+
+def test_of_two_the_second_lists_nothing(folder: Path) -> None:
+    first, second = shelf_in(folder), shelf_in(folder)
+    add(first, folder, ["a"], 1)
+    with pytest.raises(ArchiveBusy):
+        add(second, folder, ["a"], 1)
+    found = shelf_in(folder)
+    assert [entry.rows for entry in found.entries] == [*SIZES, 1]
+    assert found.orphans == []
+    assert [flaw for _, flaw in found.flaws()] == ["", "", "", ""]
+
+
+def test_a_store_that_overwrites(tmp_path: Path) -> None:
+    with serve() as bucket:
+        bucket.exclusive = False
+        settings: Any = bucket.settings
+        options = {name: str(value) for name, value in settings["options"].items()}
+        shelf = Shelf(Store(settings["url"], options, "orders"), "orders", "public.outbox")
+        with pytest.raises(ArchiveError, match="lets an object be overwritten"):
+            add(shelf, tmp_path, ["a"], 1)
+        assert not [name for name in bucket.objects if "/manifest/" in name]
