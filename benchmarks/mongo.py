@@ -26,10 +26,10 @@ from pymongo.write_concern import WriteConcern
 
 from benchmarks.backlog import SCHEMA, Shape
 from benchmarks.latency import measure
-from benchmarks.processes import Connector, Drain
+from benchmarks.processes import Connector, Drain, watch
 from tailrace.position import from_stored
 from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, MongoServer, wait_until
+from tailrace.stack import KafkaBroker, MongoServer
 from tailrace.token_position import TokenPosition
 
 WARM_UP = Shape("warm-up", 2000, 100)
@@ -92,7 +92,7 @@ def _drain(mongo: MongoServer, kafka: KafkaBroker, folder: Path, shape: Shape, n
         end = _write(client, name, shape)
     _say(f"{shape.name}: draining with a bare reader")
     bare = _receive("batches", mongo.uri, name, token, shape.total)
-    watch = _receive("watch", mongo.uri, name, token, shape.total)
+    watched = _receive("watch", mongo.uri, name, token, shape.total)
     _say(f"{shape.name}: draining with Tailrace")
     ours = _timed(file, kafka.bootstrap, name, end, shape.total)
     seen = len({dict(message.headers() or [])["id"] for message in read_all(kafka.bootstrap, [f"{name}.order"])})
@@ -102,10 +102,10 @@ def _drain(mongo: MongoServer, kafka: KafkaBroker, folder: Path, shape: Shape, n
         "shape": shape.name,
         "events": shape.total,
         "raw_batches_events_per_s": round(shape.total / bare),
-        "watch_events_per_s": round(shape.total / watch),
+        "watch_events_per_s": round(shape.total / watched),
         "events_per_s": round(ours.rate),
         "ratio": round(ours.rate * bare / shape.total, 3),
-        "ratio_to_watch": round(ours.rate * watch / shape.total, 3),
+        "ratio_to_watch": round(ours.rate * watched / shape.total, 3),
         "cpu_s_per_million": round(ours.cpu_seconds / shape.total * 1e6, 2),
         "peak_mb": round(ours.peak_mb, 1),
     }
@@ -167,13 +167,15 @@ def _timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: 
         began, cpu = time.monotonic(), connector.cpu_seconds()
 
         def done() -> bool:
-            message = consumer.poll(0.05)
-            if message is None or message.error() is not None or message.key() != name.encode():
-                return False
-            stored = from_stored(json.loads(message.value() or b""))
-            return isinstance(stored, TokenPosition) and stored.time.pair >= end
+            """Whether the end is among what has been stored since the last look."""
+            while (message := consumer.poll(0)) is not None:
+                if message.error() is None and message.key() == name.encode():
+                    stored = from_stored(json.loads(message.value() or b""))
+                    if isinstance(stored, TokenPosition) and stored.time.pair >= end:
+                        return True
+            return False
 
-        wait_until(done, 600, what="the backlog to be drained")
+        watch(done, 600)
         seconds = time.monotonic() - began
         return Drain(events, seconds, connector.cpu_seconds() - cpu, connector.peak_mb())
     finally:

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tailrace.stack import PostgresServer, wait_until
+from tailrace.stack import PostgresServer
 
 TICK = os.sysconf("SC_CLK_TCK")
+GLANCE = 0.01
+"""Seconds between two looks at a process: its time is known to that, which is a hundredth of the shortest drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Connector:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tailrace", "run", str(file), "--log-json"], stdout=output, stderr=output
             )
-        wait_until(lambda: b'"running"' in self.log.read_bytes() or self.process.poll() is not None, 60)
+        watch(lambda: b'"running"' in self.log.read_bytes() or self.process.poll() is not None, 60)
         if self.process.poll() is not None:
             raise RuntimeError(self.log.read_text())
 
@@ -58,6 +61,15 @@ class Connector:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(20)
+
+
+def watch(done: Callable[[], bool], timeout: float) -> None:
+    """Looks every GLANCE until it is `done`: waits elsewhere look less and less often, which would be measured here."""
+    deadline = time.monotonic() + timeout
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done within {timeout:.0f} s")
+        time.sleep(GLANCE)
 
 
 def write_pipeline(folder: Path, name: str, dsn: str, bootstrap: str, schema: dict[str, Any], **kafka: Any) -> Path:
@@ -91,7 +103,7 @@ def drain(file: Path, dsn: str, slot: str, end_lsn: str, events: int) -> Drain:
                 ).fetchone()
                 return bool(row and row[0])
 
-            wait_until(done, 600, what="the backlog to be drained")
+            watch(done, 600)
         seconds = time.monotonic() - began
         return Drain(events, seconds, connector.cpu_seconds() - cpu, connector.peak_mb())
     finally:

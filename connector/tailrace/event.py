@@ -23,6 +23,8 @@ class Column(NamedTuple):
 Columns = tuple[Column, ...]
 TEXT = 25
 """The type number of a column that is a text, whatever the database."""
+JSONB = 3802
+"""The type number of a column that is JSON which the database has parsed and written anew."""
 UNREADABLE: Columns = (Column("document", 0), Column("why", 0))
 """Of a row that stands for a document which cannot be told in columns: the document, and the reason."""
 
@@ -52,6 +54,8 @@ class OutboxEvent(NamedTuple):
     place: str
     committed_ms: int
     extra: Headers
+    keys_unique: bool = False
+    """The database has parsed the payload and written it anew (jsonb, BSON): no object in it has a key twice."""
 
 
 class Route(NamedTuple):

@@ -171,7 +171,7 @@ class Kafka(Section):
 
 class Limits(Section):
     batch_records: Whole = Field(
-        default=10_000, ge=1, le=1_000_000, description="a whole number from 1 to 1000000", examples=["10000"]
+        default=6000, ge=1, le=1_000_000, description="a whole number from 1 to 1000000", examples=["6000"]
     )
     batch_bytes: Whole = Field(
         default=8_388_608,
@@ -219,8 +219,8 @@ class Pipeline(Section):
     )
     limits: Limits = Field(
         default=Limits(),
-        description="settings such as `batch_records: 10000`",
-        examples=["{batch_records: 10000}"],
+        description="settings such as `batch_records: 6000`",
+        examples=["{batch_records: 6000}"],
     )
 
     @property

@@ -49,6 +49,8 @@ COMMIT_STEP = 0.5
 """A commit waits in steps of this length, so that a stop or a failed record is noticed in between."""
 STEP_TIMEOUT = 5.0
 """For an abort, and for the thread to end."""
+ANY_PARTITION = -1
+"""The partitioner chooses, by the key."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
@@ -238,7 +240,8 @@ class Publisher:
         for topic, value, key, headers, timestamp in records:
             while True:
                 try:
-                    produce(topic, value, key, timestamp=stamp(timestamp, now_ms), headers=headers)
+                    # All by place, the two callbacks included: names cost a tenth of the call.
+                    produce(topic, value, key, ANY_PARTITION, None, None, stamp(timestamp, now_ms), headers)
                     break
                 except KafkaException as error:
                     self._suspects.add(error_of(error), topic, key, value)

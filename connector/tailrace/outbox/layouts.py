@@ -20,10 +20,10 @@ from typing import NamedTuple
 import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
-from tailrace.event import UNREADABLE, Columns, Headers, OutboxEvent, Row
+from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEvent, Row
 
 BYTEA = 17
-PAYLOAD_TYPES = {BYTEA: "bytea", 25: "text", 114: "json", 1043: "varchar", 3802: "jsonb"}
+PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
 """The types whose text form is the payload itself; a number or a timestamp would be a mapping mistake."""
 INSIDE = "#/"
 """`version: headers#/schema/version` is a place inside a JSON column."""
@@ -99,6 +99,7 @@ class _Plan(NamedTuple):
     version: Callable[[bytes], str | None]
     extra: list[tuple[str, int]]
     binary: set[str]
+    keys_unique: bool
 
 
 class Layout:
@@ -118,7 +119,7 @@ class Layout:
         columns, values, place, committed_ms = row
         if columns is not self._columns:
             self._turn_to(row)
-        pick, aggregate_at, version_at, version_of, further, binary = self._plan
+        pick, aggregate_at, version_at, version_of, further, binary, keys_unique = self._plan
         raw_id, raw_type, key, payload = pick(values)
         names = self._names
         try:
@@ -136,12 +137,14 @@ class Layout:
             event_id = raw_id.decode()
         except (UnicodeDecodeError, AttributeError):
             raise self._unreadable(row) from None
-        extra: Headers = [(name, value) for name, at in further if (value := values[at]) is not None]
+        extra: Headers = []
+        for name, at in further:
+            if (value := values[at]) is not None:
+                extra.append((name, value))
         if binary:
             key, payload, extra = self._decode_binary(key, payload, extra, binary)
-        return _new_event(
-            OutboxEvent, (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra)
-        )
+        parts = (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra, keys_unique)
+        return _new_event(OutboxEvent, parts)
 
     def _turn_to(self, row: Row) -> None:
         """Makes the plan for the row's columns, or takes it up again. Changes nothing if it raises."""
@@ -186,6 +189,7 @@ class Layout:
             version=partial(_version_inside, path=path.split("/")) if inside else bytes.decode,
             extra=[(name, index) for name, index in at.items() if name not in consumed],
             binary={column.name for column in columns if column.type_oid == BYTEA} - names,
+            keys_unique=payload_type == JSONB,
         )
 
     def _missing(self, part: str, name: str, columns: Columns) -> LayoutMismatch:

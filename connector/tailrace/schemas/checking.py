@@ -66,7 +66,7 @@ class Checker:
         if contract is None:
             return _UNREAD
         try:
-            value = parse(payload)
+            value = parse(payload, keys_unique=event.keys_unique)
         except NotJsonError as error:
             raise Rejected(Reason.POISON_MESSAGE, f"the payload is not usable JSON: {error}") from None
         if 92 in payload and has_nul(payload):  # 92 is the backslash: without one there is nothing to look for

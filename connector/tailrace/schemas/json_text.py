@@ -20,6 +20,8 @@ Json = Any
 """A JSON value of any shape."""
 MAX_DEPTH = 254
 """Levels of nesting: orjson writes no more. Real payloads have under twenty."""
+_DEEP_BYTES = 2 * (MAX_DEPTH + 1)
+"""A shorter text cannot be nested more deeply: each level takes a bracket at both ends."""
 
 _DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
 _LONG_RUN = b"0" * 19
@@ -40,25 +42,34 @@ class NotJsonError(ValueError):
     """The bytes are not JSON, or say something that cannot be held exactly. Quotes nothing but a repeated key."""
 
 
-def parse(text: bytes) -> Json:
-    """The value of a JSON text; NotJsonError otherwise."""
+def parse(text: bytes, *, keys_unique: bool = False) -> Json:
+    """The value of a JSON text; NotJsonError otherwise. `keys_unique`: whoever wrote it had no key twice."""
     try:
         value = orjson.loads(text)
     except ValueError as error:
         raise NotJsonError(str(error)) from None
-    try:
-        written = orjson.dumps(value)
-    except TypeError:
-        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep") from None
-    # What is written back as it was read was read as it is: nothing was rounded or dropped. Spaces do not count, since
-    # jsonb puts them behind colons and commas: whatever is rounded or dropped has other characters, too.
-    if written == text or text.translate(None, b" ") == written.replace(b" ", b""):
-        return value
+    if keys_unique:
+        if len(text) >= _DEEP_BYTES:
+            _written(value)
+    else:
+        written = _written(value)
+        # What is written back as it was read was read as it is: nothing was rounded or dropped. Nor was it if only
+        # spaces differ: whatever is rounded or dropped has other characters, too.
+        if written == text or text.translate(None, b" ") == written.replace(b" ", b""):
+            return value
+        if _may_repeat_keys(text, written):
+            json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
     if text[::4].translate(_DIGITS_TO_ZERO).find(_SAMPLED_RUN) >= 0 and (digits := _huge_integer(text)):
         raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
-    if _may_repeat_keys(text, written):
-        json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
     return value
+
+
+def _written(value: Json) -> bytes:
+    """The value as a text again, which also tells whether it is nested too deeply."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep") from None
 
 
 def has_nul(text: bytes) -> bool:

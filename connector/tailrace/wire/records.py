@@ -6,6 +6,8 @@ own names. A further column that bears one of our names is left out: readers mus
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route
 
@@ -17,13 +19,8 @@ _new_record = tuple.__new__
 
 def plain_record(event: OutboxEvent, route: Route, checked: object = None) -> Record:
     """The record of one event as plain JSON, which was checked but is sent as it came."""
-    event_id, type_name, _, key, payload, _, place, committed_ms, extra = event
-    headers: Headers = [
-        ("id", event_id),
-        ("type", type_name),
-        ("position", place),
-        ("timestamp", str(committed_ms)),
-    ]
+    event_id, type_name, _, key, payload, _, place, committed_ms, extra, _ = event
+    headers: Headers = [("id", event_id), ("type", type_name), ("position", place), _timestamp(committed_ms)]
     for header in extra:
         if header[0] not in OUR_HEADERS:
             headers.append(header)
@@ -31,6 +28,12 @@ def plain_record(event: OutboxEvent, route: Route, checked: object = None) -> Re
     if key_column is not None:
         key = chosen_key(event, key_column)
     return _new_record(Record, (topic, payload, key, headers, committed_ms))
+
+
+@lru_cache(maxsize=1)
+def _timestamp(committed_ms: int) -> tuple[str, str]:
+    """The header of that name: the same for all events of a transaction."""
+    return "timestamp", str(committed_ms)
 
 
 def chosen_key(event: OutboxEvent, column: str) -> bytes | None:

@@ -78,7 +78,7 @@ def test_an_empty_section_has_its_defaults(folder: Path) -> None:
     pipeline = load(folder, GOOD + "schemas:\nlimits:\n")
     assert pipeline.schemas is not None
     assert pipeline.schemas.folder == folder / "schemas"
-    assert pipeline.limits.batch_records == 10_000
+    assert pipeline.limits.batch_records == 6000
 
 
 def test_an_empty_section_still_needs_its_folder(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_other_variables_are_not_settings(folder: Path) -> None:
         (
             "TAILRACE_LIMITS__BATCH_RECORDS",
             "many",
-            ["limits.batch_records is 'many'", "batch_records: 10000"],
+            ["limits.batch_records is 'many'", "batch_records: 6000"],
         ),
         ("TAILRACE_SOURCE__ORDER_BY", "[s3cret", ["source.order_by is not valid YAML", "[a, b]"]),
         ("TAILRACE_KAFKA__SETTINGS__ACKS", "1", ["kafka.settings.acks", "lose events", "Remove it"]),

@@ -41,7 +41,7 @@ def test_defaults() -> None:
     )
     assert pipeline.on_invalid == "dead_letter"
     limits = pipeline.limits
-    assert (limits.batch_records, limits.batch_bytes, limits.payload_bytes) == (10_000, 8_388_608, 1_000_000)
+    assert (limits.batch_records, limits.batch_bytes, limits.payload_bytes) == (6000, 8_388_608, 1_000_000)
 
 
 def test_what_is_given_stands() -> None:

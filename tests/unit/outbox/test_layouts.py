@@ -36,9 +36,15 @@ def row(*more: bytes | None, columns: Columns = PLAIN, **changed: bytes | None) 
 def test_every_part_is_taken_from_its_column() -> None:
     event = Layout(DEBEZIUM).read(row())
     assert event == OutboxEvent(
-        "e-1", "OrderPlaced", "order", b"o-7", b'{"a": 1}', None, "0/1:0", 1_700_000_000_000, []
+        "e-1", "OrderPlaced", "order", b"o-7", b'{"a": 1}', None, "0/1:0", 1_700_000_000_000, [], keys_unique=True
     )
     assert type(event) is OutboxEvent
+
+
+@pytest.mark.parametrize(("type_oid", "unique"), [(JSONB, True), (JSON, False), (TEXT, False)])
+def test_only_a_type_that_parses_vouches_for_unique_keys(type_oid: int, unique: bool) -> None:
+    columns = (*PLAIN[:-1], Column("payload", type_oid))
+    assert Layout(DEBEZIUM).read(row(columns=columns)).keys_unique is unique
 
 
 @pytest.mark.parametrize("missing", ["id", "type", "aggregatetype", "aggregateid", "payload"])

@@ -28,6 +28,11 @@ def test_whatever_can_be_held_comes_back(value: object) -> None:
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
+@given(VALUES)
+def test_the_same_where_keys_are_known_to_be_unique(value: object) -> None:
+    assert parse(json.dumps(value).encode(), keys_unique=True) == value
+
+
 @given(st.binary())
 def test_any_bytes_are_a_value_or_not_json(text: bytes) -> None:
     try:
@@ -37,14 +42,14 @@ def test_any_bytes_are_a_value_or_not_json(text: bytes) -> None:
     assert json.loads(text) == value
 
 
-@given(st.integers())
-def test_an_integer_is_exact_or_refused(number: int) -> None:
+@given(st.integers(), st.booleans())
+def test_an_integer_is_exact_or_refused(number: int, keys_unique: bool) -> None:
     text = b'{"n": [%d]}' % number
     if -(2**63) <= number < 2**64:
-        assert parse(text) == {"n": [number]}
+        assert parse(text, keys_unique=keys_unique) == {"n": [number]}
     else:
         with pytest.raises(NotJsonError, match="digits"):
-            parse(text)
+            parse(text, keys_unique=keys_unique)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +111,14 @@ def test_what_is_not_json_is_refused(text: bytes) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("keys_unique", [False, True])
 @pytest.mark.parametrize("opening", [(b"[", b"]"), (b'{"a":', b"}")])
-def test_nesting_is_allowed_up_to_the_limit(opening: tuple[bytes, bytes]) -> None:
+def test_nesting_is_allowed_up_to_the_limit(opening: tuple[bytes, bytes], keys_unique: bool) -> None:
     left, right = opening
     inner = b"[]"
-    parse(left * (MAX_DEPTH - 1) + inner + right * (MAX_DEPTH - 1))
+    parse(left * (MAX_DEPTH - 1) + inner + right * (MAX_DEPTH - 1), keys_unique=keys_unique)
     with pytest.raises(NotJsonError, match="nested"):
-        parse(left * MAX_DEPTH + inner + right * MAX_DEPTH)
+        parse(left * MAX_DEPTH + inner + right * MAX_DEPTH, keys_unique=keys_unique)
 
 
 def test_many_brackets_side_by_side_are_not_depth() -> None:

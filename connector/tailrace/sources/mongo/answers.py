@@ -7,8 +7,8 @@ they lie. A change of any other form is left to the decoder; nothing depends on 
 
 from __future__ import annotations
 
-import re
 from struct import Struct
+from struct import error as struct_error
 from typing import NamedTuple
 
 from tailrace.errors import ProtocolError
@@ -16,16 +16,24 @@ from tailrace.errors import ProtocolError
 DOCUMENT = 3
 _BATCH = b"\x04nextBatch\0"
 _SPLIT = b"\x03splitEvent\0"
-_INSERT = re.compile(
-    # Four dots are a length. The token is nothing but its text: behind the zero that ends it comes its own end.
-    rb"....\x03_id\0....\x02_data\0....([0-9A-F]+)\0\0"
-    rb"\x02operationType\0\x07\0\0\0insert\0\x11clusterTime\0(.{8})\x09wallTime\0(.{8})\x03fullDocument\0",
-    re.DOTALL,
-).match
+# How an insert begins: a token that is nothing but a text, so behind the zero that ends the text comes the token's own
+# end; then the fields in the order in which servers send them.
+_ID, _DATA, _TIME, _WALL, _DOCUMENT = (
+    b"\x03_id\0",
+    b"\x02_data\0",
+    b"\0\0\x02operationType\0\x07\0\0\0insert\0\x11clusterTime\0",
+    b"\x09wallTime\0",
+    b"\x03fullDocument\0",
+)
+_TOKEN_AT = 4 + len(_ID) + 4 + len(_DATA) + 4
 
 _length = Struct("<i").unpack_from
-_stamp = Struct("<II").unpack
-_millis = Struct("<q").unpack
+_token_head = Struct(f"<4x{len(_ID)}s4x{len(_DATA)}si").unpack_from
+_insert_head = Struct(f"<{len(_TIME)}sII{len(_WALL)}sq{len(_DOCUMENT)}si").unpack_from
+_HEAD_SIZE = len(_TIME) + 8 + len(_WALL) + 8 + len(_DOCUMENT)
+"""Up to the document, whose first four bytes are its size."""
+_USUAL = (_ID, _DATA, _TIME, _WALL, _DOCUMENT)
+_new_insert = tuple.__new__
 
 
 class Insert(NamedTuple):
@@ -62,13 +70,17 @@ def parted(cursor: bytes) -> tuple[list[bytes], bytes]:
 
 def insert_of(change: bytes) -> Insert | None:
     """The insert that a change is, if it has the usual form; None leaves it to the decoder."""
-    found = _INSERT(change)
-    if found is None:
+    try:
+        name, data, length = _token_head(change)
+        token_end = _TOKEN_AT + length - 1
+        time, increment, seconds, wall, wall_ms, document, size = _insert_head(change, token_end)
+    except struct_error:
+        return None  # too short for an insert
+    if (name, data, time, wall, document) != _USUAL:
         return None
-    begin = found.end()
-    end = begin + _length(change, begin)[0]
-    if change.find(_SPLIT, end) >= 0:
+    token = change[_TOKEN_AT:token_end]
+    begin = token_end + _HEAD_SIZE
+    end = begin + size
+    if not token.isalnum() or end > len(change) or change.find(_SPLIT, end) >= 0:
         return None
-    token, stamp, wall = found.groups()
-    increment, seconds = _stamp(stamp)
-    return Insert(token.decode(), (seconds, increment), _millis(wall)[0], change[begin:end])
+    return _new_insert(Insert, (token.decode(), (seconds, increment), wall_ms, change[begin:end]))

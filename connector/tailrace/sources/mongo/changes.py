@@ -16,8 +16,8 @@ from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import Row
-from tailrace.sources.mongo.answers import insert_of
-from tailrace.sources.mongo.decoding import decoded
+from tailrace.sources.mongo.answers import Insert, insert_of
+from tailrace.sources.mongo.decoding import all_decoded, decoded
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
 from tailrace.token_position import ClusterTime, TokenPosition
 
@@ -58,10 +58,24 @@ class Changes:
         insert = insert_of(raw)
         if insert is None or self._fragments:
             self._feed_other(raw)
+        else:
+            self._feed_insert(insert, decoded(insert.document))
+
+    def feed_all(self, raw: list[bytes]) -> None:
+        """`feed` for several, as long as all of them are plain inserts decoded in one go: a quarter less work."""
+        inserts = [insert for insert in map(insert_of, raw) if insert is not None]
+        if len(inserts) < len(raw) or self._fragments:
+            for each in raw:
+                self.feed(each)
+        else:
+            for insert, document in zip(inserts, all_decoded([insert.document for insert in inserts]), strict=True):
+                self._feed_insert(insert, document)
+
+    def _feed_insert(self, insert: Insert, document: Document) -> None:
+        token, time, wall_ms, _ = insert
         # Asked for by time, the server begins with changes of that very time, those before the position included.
-        elif insert.token > self._token["_data"]:
-            token, time, wall_ms, document = insert
-            self._add(decoded(document), {"_data": token}, time, wall_ms)
+        if token > self._token["_data"]:
+            self._add(document, {"_data": token}, time, wall_ms)
 
     def _feed_other(self, raw: bytes) -> None:
         """A change of another form: a fragment, an end, or an insert whose token is more than a text."""

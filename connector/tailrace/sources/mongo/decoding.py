@@ -31,6 +31,14 @@ def decoded(raw: bytes) -> Document:
         return {name: value for kind, field in _fields(raw) for name, value in _field(kind, field).items()}
 
 
+def all_decoded(raw: list[bytes]) -> list[Document]:
+    """The same for several: one call of the driver costs less than many."""
+    try:
+        return bson.decode_all(b"".join(raw), CODEC)
+    except InvalidBSON:
+        return [decoded(each) for each in raw]
+
+
 def id_of(raw: bytes) -> bytes:
     """The field `_id` as a document of its own, byte for byte: what tells a document from every other."""
     return next(framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))

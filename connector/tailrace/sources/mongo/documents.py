@@ -33,7 +33,7 @@ from bson.objectid import ObjectId
 from bson.regex import Regex
 from bson.timestamp import Timestamp
 
-from tailrace.event import TEXT, UNREADABLE, Column, Columns, Row
+from tailrace.event import JSONB, TEXT, UNREADABLE, Column, Columns, Row
 
 Document = dict[str, Any]
 
@@ -51,7 +51,8 @@ STRICT = json_util.JSONOptions(
     uuid_representation=UuidRepresentation.UNSPECIFIED,
 )
 DATES = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
-PAYLOADS = frozenset({dict, list, str, NoneType})
+PAYLOADS = frozenset({str, NoneType})
+"""What a payload may be, beside documents and arrays, which are written as JSON, and binary data."""
 SHAPES = 256
 """How many sets of further fields are remembered; documents of one service have a handful."""
 WIDTH = 200
@@ -77,8 +78,8 @@ class UnmappableError(ValueError):
     """A value without a plain JSON form."""
 
 
-_Shape = tuple[Columns, Callable[[Document], tuple[Any, ...]]]
-"""The columns of documents with certain fields, and how to get their values."""
+_Shape = tuple[Columns, Columns, Callable[[Document], tuple[Any, ...]]]
+"""The columns of documents with certain fields, the same where the payload is JSON of ours, how to get their values."""
 
 
 class Documents:
@@ -107,12 +108,16 @@ class Documents:
         shape = self._shapes.get(names)
         if shape is None:
             shape = self._remember(names)
-        columns, pick = shape
+        columns, written, pick = shape
         values = [value.encode() if type(value) is str else _text(value) for value in pick(document)]
         payload = document.get(self._payload)
-        if type(payload) not in PAYLOADS and not isinstance(payload, bytes):
-            kind = type(payload).__name__
-            raise UnmappableError(f"the payload is a bare {kind}: expected a document, an array, a text or binary data")
+        kind = type(payload)
+        if kind is dict or kind is list:
+            return written, tuple(values)
+        if kind not in PAYLOADS and not isinstance(payload, bytes):
+            raise UnmappableError(
+                f"the payload is a bare {kind.__name__}: expected a document, an array, a text or binary data"
+            )
         return columns, tuple(values)
 
     def _remember(self, names: tuple[str, ...]) -> _Shape:
@@ -128,8 +133,12 @@ class Documents:
         # Of several fields a tuple comes back; one that is not there is None.
         pick = itemgetter(*wanted) if whole else lambda document: tuple(map(document.get, wanted))
         columns = tuple(Column(name, TEXT) for name in wanted)
+        written = tuple(Column(name, JSONB if name == self._payload else TEXT) for name in wanted)
         # One object for all that have the same, in whichever order: those behind us tell them by that.
-        shape = next((known for known, _ in self._shapes.values() if known == columns), columns), pick
+        for known, known_written, _ in self._shapes.values():
+            if known == columns:
+                columns, written = known, known_written
+        shape = columns, written, pick
         if len(self._shapes) >= SHAPES:
             self._shapes.clear()
         if len(names) <= WIDTH:
@@ -261,6 +270,8 @@ def _tellable(value: object) -> object:
         return [_tellable(each) for each in value]
     if isinstance(value, Malformed):
         return Binary(value.raw)
+    if isinstance(value, DBRef):
+        return _tellable(dict(value.as_doc()))
     if isinstance(value, Decimal128):
         try:
             str(value)

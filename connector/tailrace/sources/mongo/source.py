@@ -31,6 +31,9 @@ from tailrace.sources.mongo.watched import Stage, can_split
 from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.wake import Wake
 
+TOGETHER = 100
+"""Changes decoded in one go: enough to spread the cost of a call, few enough to be forgotten soon."""
+
 
 class MongoSource:
     """Implements `pipeline.Source`; owned by one thread."""
@@ -98,9 +101,13 @@ class MongoSource:
                 if not self._next_batch():
                     break
                 continue
-            raw = changes.popleft()
-            taken += len(raw)
-            following.feed(raw)
+            together: list[bytes] = []
+            room = min(limit - len(following.rows), TOGETHER)
+            while changes and len(together) < room and taken < limit_bytes:
+                raw = changes.popleft()
+                taken += len(raw)
+                together.append(raw)
+            following.feed_all(together)
             if not changes and self._token is not None:
                 following.idle(self._token)
                 self._token = None

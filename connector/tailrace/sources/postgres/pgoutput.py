@@ -131,7 +131,7 @@ class Truncate(NamedTuple):
 
 Message: TypeAlias = Begin | Commit | Origin | LogicalMessage | Relation | Type | Insert | Update | Delete | Truncate
 
-_INSERT: Final = ord("I")
+INSERT: Final = ord("I")
 _KEY, _OLD, _NEW = b"KON"
 _TEXT, _NULL, _TOAST, _BINARY = b"tnub"
 
@@ -165,23 +165,40 @@ def decode(buf: bytes, at: int = 0) -> Message:
     message: Message
     try:
         tag = buf[at]
-        if tag == _INSERT:
-            relation_id, part, count = _insert_head(buf, at)
-            if part != _NEW:
-                raise _unexpected(part, at + 5, "part of an Insert")
-            row, end = _read_row(buf, at + 8, count)
-            message = _new_tuple(Insert, (relation_id, row))
-        else:
-            reader = _READERS.get(tag)
-            if reader is None:
-                raise _unexpected(tag, at, "message in protocol version 1")
-            message, end = reader(buf, at)
+        if tag == INSERT:
+            return _new_tuple(Insert, decode_insert(buf, at))
+        reader = _READERS.get(tag)
+        if reader is None:
+            raise _unexpected(tag, at, "message in protocol version 1")
+        message, end = reader(buf, at)
     except (IndexError, struct.error):
-        raise ProtocolError(f"pgoutput message is truncated at offset {len(buf)}") from None
+        raise _truncated(buf) from None
     if end != len(buf):
-        what = "is truncated" if end > len(buf) else "has bytes left over"
-        raise ProtocolError(f"pgoutput message {what} (end expected at {end}, found at {len(buf)})")
+        raise _misfit(buf, end)
     return message
+
+
+def decode_insert(buf: bytes, at: int) -> tuple[int, Row]:
+    """`decode` for an Insert, known by its tag, without the class around it: nearly every message is one."""
+    try:
+        relation_id, part, count = _insert_head(buf, at)
+        if part != _NEW:
+            raise _unexpected(part, at + 5, "part of an Insert")
+        row, end = _read_row(buf, at + 8, count)
+    except (IndexError, struct.error):
+        raise _truncated(buf) from None
+    if end != len(buf):
+        raise _misfit(buf, end)
+    return relation_id, row
+
+
+def _truncated(buf: bytes) -> ProtocolError:
+    return ProtocolError(f"pgoutput message is truncated at offset {len(buf)}")
+
+
+def _misfit(buf: bytes, end: int) -> ProtocolError:
+    what = "is truncated" if end > len(buf) else "has bytes left over"
+    return ProtocolError(f"pgoutput message {what} (end expected at {end}, found at {len(buf)})")
 
 
 def _unexpected(tag: int, offset: int, where: str) -> ProtocolError:

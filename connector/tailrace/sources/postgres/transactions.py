@@ -15,15 +15,16 @@ from tailrace.event import Column, Columns, Row
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import Cut, LsnPosition
 from tailrace.sources.postgres.pgoutput import (
+    INSERT,
     Begin,
     Commit,
     Delete,
-    Insert,
     LogicalMessage,
     Relation,
     Truncate,
     Update,
     decode,
+    decode_insert,
 )
 from tailrace.sources.postgres.wire import unix_ms
 
@@ -73,16 +74,17 @@ class Transactions:
 
     def feed(self, frame: bytes, at: int) -> None:
         """Takes the message that fills `frame` from `at` on; rows of the outbox are appended to `rows`."""
-        message = decode(frame, at)
-        if type(message) is Insert:
-            relation_id, values = message
+        if len(frame) > at and frame[at] == INSERT:
+            relation_id, values = decode_insert(frame, at)
             columns = self._outbox.get(relation_id)
             if columns is not None:
                 self._seen = seen = self._seen + 1
                 if seen > self._to_skip:
                     # Inserts carry no UNCHANGED_TOAST: there is no older version of the row.
                     self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms)))
-        elif type(message) is Begin:
+            return
+        message = decode(frame, at)
+        if type(message) is Begin:
             self._begin(message)
         elif type(message) is Commit:
             self._commit(message)

@@ -68,6 +68,11 @@ def test_any_other_form_is_left_to_the_decoder(other: dict[str, Any]) -> None:
     assert insert_of(bson.encode(other)) is None
 
 
+@pytest.mark.parametrize("shown", [0, 10, 40, 100])
+def test_a_change_that_is_cut_short_is_left_to_the_decoder(shown: int) -> None:
+    assert insert_of(bson.encode(change())[:shown]) is None
+
+
 @given(st.lists(FLAT, max_size=25) | st.lists(DOCUMENTS, max_size=3), st.integers(0, 2**63 - 1))
 def test_an_answer_is_cut_into_its_changes(changes: list[Any], cursor_id: int) -> None:
     rest = {"postBatchResumeToken": {"_data": "82AB"}, "id": Int64(cursor_id), "ns": "shop.outbox"}

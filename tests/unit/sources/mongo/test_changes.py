@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import bson
 import pytest
+from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.timestamp import Timestamp
@@ -376,3 +377,31 @@ def test_int64_numbers_of_fragments() -> None:
     changes = following()
     feed(changes, *parts)
     assert told(changes) == [("a", "60.1:1")]
+
+
+@given(st.lists(st.sampled_from(["usual", "other form", "fragments", "seen before"]), max_size=8))
+def test_several_at_once_are_what_they_are_one_by_one(kinds: list[str]) -> None:
+    raw: list[bytes] = []
+    for number, kind in enumerate(kinds, start=1):
+        whole = change(60, number, name=f"n{number}")
+        forms = {
+            "usual": [whole],
+            "other form": [{**whole, "_id": {**whole["_id"], "_typeBits": TYPE_BITS}}],
+            "fragments": fragments(whole, 2),
+            "seen before": [change(40, number)],
+        }
+        raw += map(bson.encode, forms[kind])
+    one_by_one, at_once = following(), following()
+    for each in raw:
+        one_by_one.feed(each)
+    at_once.feed_all(raw)
+    assert at_once.rows == one_by_one.rows
+    assert at_once.position == one_by_one.position
+
+
+def test_one_document_that_is_no_bson_spoils_none_beside_it() -> None:
+    bad = bson.encode(change(60, 2, fullDocument={"_id": "x", "payload": {"data": Binary(b"abcd", 2)}}))
+    bad = bad.replace(b"\x02\x04\0\0\0abcd", b"\x02\x09\0\0\0abcd")  # lies about its length
+    changes = following()
+    changes.feed_all([bson.encode(change(60, 1, name="n1")), bad, bson.encode(change(60, 3, name="n3"))])
+    assert [row.columns is UNREADABLE for row in changes.rows] == [False, True, False]

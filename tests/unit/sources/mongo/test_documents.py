@@ -28,7 +28,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.event import TEXT, UNREADABLE, Column, Row
+from tailrace.event import JSONB, TEXT, UNREADABLE, Column, Row
 from tailrace.sources.mongo import documents
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import CODEC, STRICT, Documents, Malformed, field_text, milliseconds
@@ -375,3 +375,18 @@ def test_milliseconds_of_dates_near_and_far(given_ms: int, expected: int) -> Non
 @pytest.mark.parametrize("value", [None, 5, "2026-01-01", Timestamp(1, 1)])
 def test_what_is_no_date_has_no_milliseconds(value: Any) -> None:
     assert milliseconds(value) is None
+
+
+def test_a_reference_to_what_is_no_decimal_is_kept_with_the_reason() -> None:
+    impossible = Decimal128.from_bid(b"\xff" * 14 + b"\x41\x30")
+    row = row_of(bson.encode({"_id": 1, "payload": {"to": DBRef("orders", impossible)}}))
+    assert "more than 34 digits" in why(row)
+    assert strict(row.values[0])["payload"]["to"]["$ref"] == "orders"
+
+
+@pytest.mark.parametrize(
+    ("payload", "type_oid"), [({"a": 1}, JSONB), ([1], JSONB), ('{"a": 1, "a": 2}', TEXT), (b"{}", TEXT), (None, TEXT)]
+)
+def test_only_json_that_is_written_here_vouches_for_unique_keys(payload: Any, type_oid: int) -> None:
+    columns = row_of(bson.encode({"_id": 1, "payload": payload})).columns
+    assert [column.type_oid for column in columns] == [TEXT, type_oid, TEXT]

@@ -291,3 +291,8 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
         stored = LsnPosition.from_json(transactions.position.to_json())
     assert published == expected
     assert stored.cut is None
+
+
+def test_a_frame_without_a_message_is_refused_by_name() -> None:
+    with pytest.raises(ProtocolError, match="truncated"):
+        following().feed(b"w" * 25, 25)
