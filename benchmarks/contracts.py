@@ -14,12 +14,13 @@ import tempfile
 import timeit
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psycopg
 
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_backlog
-from benchmarks.processes import Connector, drain
+from benchmarks.processes import Connector, Drain, drain
 from benchmarks.real_events import FLAT_AVRO, REAL_DDL, TYPES, avro_schema, json_schema
 from tailrace.event import OutboxEvent
 from tailrace.proof.reader import read_all
@@ -32,6 +33,7 @@ from tailrace.stack import Registry, Stack
 
 SHAPE = Shape("100 rows a transaction", 1500, 100)
 WARM_UP = Shape("warm-up", 1000, 100)
+ROUNDS = 3
 RESULTS = Path(__file__).parent / "results" / "contracts.json"
 
 SCHEMAS: dict[str, dict[str, dict[str, Any]]] = {
@@ -57,10 +59,10 @@ def main() -> None:
         for kind in ("flat", "real"):
             for form in ("json", "avro"):
                 write_schemas(folder / f"{kind}-{form}", SCHEMAS[kind][form], form)
-        _drains(stack, registry.url, folder, "flat", WARM_UP, "warm")
+        _drains(stack, registry.url, folder, "flat", WARM_UP, "warm", 1)
         for kind in ("flat", "real"):
             scaled = Shape(SHAPE.name, max(1, int(SHAPE.transactions * arguments.scale)), SHAPE.events)
-            result["drain"] += _drains(stack, registry.url, folder, kind, scaled, kind)
+            result["drain"] += _drains(stack, registry.url, folder, kind, scaled, kind, ROUNDS)
             result["steps"].append(_steps(stack, folder, kind))
     _report(result)
     if arguments.scale == 1:
@@ -74,7 +76,10 @@ def write_schemas(folder: Path, documents: dict[str, dict[str, Any]], form: str)
         file.write_text(json.dumps(document))
 
 
-def _drains(stack: Stack, url: str, folder: Path, kind: str, shape: Shape, name: str) -> list[dict[str, Any]]:
+def _drains(
+    stack: Stack, url: str, folder: Path, kind: str, shape: Shape, name: str, rounds: int
+) -> list[dict[str, Any]]:
+    """The same backlog `rounds` times, by turns with each variant: the median of each."""
     dsn = stack.postgres.create_database(name)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(DDL[kind])
@@ -86,28 +91,38 @@ def _drains(stack: Stack, url: str, folder: Path, kind: str, shape: Shape, name:
             "format": {"value": "avro", "schema_id": "prefix"},
         },
     }
-    files = {variant: _pipeline(folder, f"{name}_{variant}", dsn, stack, more) for variant, more in variants.items()}
-    _register(files["avro"])
+    files = {
+        (variant, number): _pipeline(folder, f"{name}_{variant}_{number}", dsn, stack, more)
+        for number in range(rounds)
+        for variant, more in variants.items()
+    }
+    _register(files["avro", 0])
     for file in files.values():
         Connector(file).stop()  # creates publication and slot, so that the backlog lies behind them
     _say(f"{kind}: writing {shape.total:,} events")
     end = write_backlog(dsn, shape)
-    rows: list[dict[str, Any]] = []
-    for variant, file in files.items():
+    drains: dict[str, list[Drain]] = {variant: [] for variant in variants}
+    for (variant, number), file in files.items():
         _say(f"{kind}: draining, {variant}")
-        done = drain(file, dsn, f"tailrace_{name}_{variant}", end, shape.total)
-        arrived = len(read_all(stack.kafka.bootstrap, [f"{name}_{variant}.order"]))
+        pipeline = f"{name}_{variant}_{number}"
+        drains[variant].append(drain(file, dsn, f"tailrace_{pipeline}", end, shape.total))
+        arrived = len(read_all(stack.kafka.bootstrap, [f"{pipeline}.order"]))
         if arrived != shape.total:
             raise SystemExit(f"{arrived:,} events arrived instead of {shape.total:,}")
-        row = {
-            "events": kind,
-            "variant": variant,
-            "payload_bytes": payload_bytes(dsn),
-            "events_per_s": round(done.rate),
-            "cpu_s_per_million": round(done.cpu_seconds / shape.total * 1e6, 2),
-        }
-        rows.append({**row, "ratio": round(row["events_per_s"] / (rows or [row])[0]["events_per_s"], 3)})
-    return rows
+    return [_row(kind, variant, payload_bytes(dsn), done, drains["none"]) for variant, done in drains.items()]
+
+
+def _row(kind: str, variant: str, size: int, done: list[Drain], without: list[Drain]) -> dict[str, Any]:
+    rate = median(each.rate for each in done)
+    return {
+        "events": kind,
+        "variant": variant,
+        "payload_bytes": size,
+        "events_per_s": round(rate),
+        "cpu_s_per_million": round(median(each.cpu_seconds / each.events for each in done) * 1e6, 2),
+        "ratio": round(rate / median(each.rate for each in without), 3),
+        "rounds": [round(each.rate) for each in done],
+    }
 
 
 def _pipeline(folder: Path, name: str, dsn: str, stack: Stack, more: dict[str, Any]) -> Path:
@@ -138,7 +153,7 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
     with psycopg.connect(stack.postgres.dsn(kind)) as connection:
         rows = connection.execute("SELECT type, aggregateid, payload::text FROM outbox LIMIT 1000").fetchall()
     events = [
-        OutboxEvent("e", type_name, "order", key.encode(), text.encode(), None, "0/1:0", 0, [])
+        OutboxEvent("e", type_name, "order", key.encode(), text.encode(), None, "0/1:0", 0, [], keys_unique=True)
         for type_name, key, text in rows
     ]
     rules = [Rule((Condition("type", (glob(f"Other{number}*"),)),)) for number in range(9)]

@@ -195,7 +195,10 @@ class Service(ABC):
             wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
         except StackError:
             pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
-        return self.verdict()
+        verdict = self.verdict()
+        if verdict.missing:
+            pytest.fail(f"the connector ended, and not all events arrived:\n{connector.log}")
+        return verdict
 
     def positions(self) -> Sequence[Position]:
         return stored_positions(self.kafka.bootstrap, self.name)

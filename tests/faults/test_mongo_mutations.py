@@ -21,12 +21,12 @@ def early(self):
     return found
 MongoSource._next_batch = early
 from tailrace.sources.mongo.changes import Changes
-feed = Changes.feed
-def careless(self, raw):
+feed = Changes._feed_insert
+def careless(self, insert, document):
     token, self._token = self._token, {"_data": ""}
-    feed(self, raw)
+    feed(self, insert, document)
     self._token = max(token, self._token, key=lambda each: each["_data"])
-Changes.feed = careless
+Changes._feed_insert = careless
 """
 # Only the time is remembered: a transaction that was cut begins anew.
 TIME_ONLY = """
@@ -41,11 +41,11 @@ def by_time(self, start):
     return begin(self, start)
 source.MongoSource._follow = by_time
 from tailrace.sources.mongo.changes import Changes
-feed = Changes.feed
-def forgetful(self, raw):
+feed = Changes._feed_insert
+def forgetful(self, insert, document):
     self._token = {"_data": ""}
-    feed(self, raw)
-Changes.feed = forgetful
+    feed(self, insert, document)
+Changes._feed_insert = forgetful
 """
 # What was inserted after the stream's beginning is read from the collection as well.
 NOTHING_LATER = """

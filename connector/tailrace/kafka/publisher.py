@@ -313,6 +313,12 @@ class Publisher:
                 remedy="Nothing was skipped. Create it again, or start again to have it created from its spec.",
             )
         why = translate(error, "publishing a batch", topic or " or ".join(topics[:5]) or None)
+        if isinstance(why, TopicMissing):
+            return KafkaUnavailable(
+                f"publishing a batch: {error.str()}",
+                why="Brokers that come up, or take partitions over, may not know a topic for a while: it is not gone.",
+                remedy="Tailrace tries again by itself, and creates a topic that is missing, or says so.",
+            )
         return self._out_of_time(why) if isinstance(why, Fenced) else why
 
     def _out_of_time(self, fenced: Fenced) -> TailraceError:

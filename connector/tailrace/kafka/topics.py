@@ -25,6 +25,8 @@ from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
 ADMIN_TIMEOUT = 15.0
 GLANCE_TIMEOUT = 3.0
 SETTLE_SECONDS = 10.0
+ABSENCE_PAUSES = (0.2, 0.4, 0.8, 1.6)
+"""Seconds between the looks after which a topic is taken for gone."""
 LOOK_SECONDS = 30.0
 """How often partitions are counted again while events flow."""
 
@@ -81,8 +83,7 @@ class TopicKeeper:
     def vanished(self, topics: list[str]) -> list[str]:
         """Which of these existed before and no longer do."""
         # Asked after a failure, perhaps because Kafka is away: that is not worth a long wait.
-        existing = partition_counts(self._admin, timeout=GLANCE_TIMEOUT)
-        return [topic for topic in topics if topic in self._known and topic not in existing]
+        return absent(self._admin, [topic for topic in topics if topic in self._known], timeout=GLANCE_TIMEOUT)
 
     def _look(self) -> None:
         try:
@@ -109,6 +110,20 @@ class TopicKeeper:
 def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> dict[str, int]:
     """Every topic there is, and its partitions."""
     return {name: state.partitions for name, state in _shapes(admin, timeout).items()}
+
+
+def absent(admin: AdminClient, topics: Iterable[str], *, timeout: float = ADMIN_TIMEOUT) -> list[str]:
+    """Which of these there are not. A broker that has just come up may not know its topics for a moment: that one is
+    gone is believed only if it stays so.
+    """
+    gone = list(topics)
+    for pause in (*ABSENCE_PAUSES, 0.0):
+        existing = partition_counts(admin, timeout=timeout)
+        gone = [topic for topic in gone if topic not in existing]
+        if not gone:
+            break
+        time.sleep(pause)
+    return gone
 
 
 def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:

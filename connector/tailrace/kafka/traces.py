@@ -11,7 +11,7 @@ from tailrace.errors import PositionForgotten
 from tailrace.kafka.claim import SUFFIX
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.offsets import Admin, read_keys
-from tailrace.kafka.topics import partition_counts
+from tailrace.kafka.topics import absent, partition_counts
 
 
 def require_remembered(options: KafkaOptions, admin: Admin) -> None:
@@ -28,7 +28,7 @@ def require_remembered(options: KafkaOptions, admin: Admin) -> None:
 def require_stored(options: KafkaOptions, admin: Admin) -> None:
     """Refuses to go on without the position that this very process has stored: its topic was deleted meanwhile."""
     key = options.pipeline.encode()
-    if options.offsets_topic not in partition_counts(admin) or not read_keys(options, {key}, committed=False):
+    if absent(admin, [options.offsets_topic]) or not read_keys(options, {key}, committed=False):
         raise _forgotten(options)
 
 
