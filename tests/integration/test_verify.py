@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
 
 from fix_service import Service
 from fix_shop import Shop
@@ -17,12 +17,15 @@ from tailrace.cli import main
 from tailrace.proof.oracle import Outcome
 from tailrace.proof.reader import header, read_all
 from tailrace.proof.writer import Mix
+from tailrace.routing.partition import partition_of
 from tailrace.stack import wait_until
 from tailrace.verify import verifying
 from tailrace.worker.health import News
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+
+DAY_MS = 24 * 3600 * 1000
 
 Told = dict[str, Any]
 Verify = Callable[..., Told]
@@ -298,16 +301,31 @@ def test_a_window(shop: Shop, verify: Verify) -> None:
 
 
 def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
-    make_topic(shop.topic)
+    """A partition that was emptied explains what is old and would be there; nothing younger, and no other partition."""
+    make_topic(shop.topic, 2, retention_ms=str(7 * DAY_MS))
     shop.start()
-    events = [shop.insert(VALID) for _ in range(3)]
-    on_topic(shop, *events)
-    before = TopicPartition(shop.topic, 0, records(shop)[events[2]].offset() or 0)
-    admin = shop.kafka.admin()
-    admin.delete_records([before])[before].result(30)
+    here, there = (next(key for key in "abcdef" if partition_of(key.encode(), 2) == number) for number in (0, 1))
+    old = [shop.insert(VALID, key=here) for _ in range(2)]
+    young, kept, hole = shop.insert(VALID, key=here), shop.insert(VALID, key=there), shop.insert(VALID, key=there)
+    on_topic(shop, *old, young, kept, hole)
+    age = "UPDATE outbox SET created_at = now() - interval '8 days' WHERE id = ANY(%s::uuid[])"
+    shop.execute(age, [*old, hole])
+    shop.execute("UPDATE outbox SET id = 'ffffffff-ffff-ffff-ffff-ffffffffffff' WHERE id = %s", hole)
+    admin, all_of_it = shop.kafka.admin(), TopicPartition(shop.topic, 0, OFFSET_END)
+    admin.delete_records([all_of_it])[all_of_it].result(30)
+    for window in ([], ["--from", "9d"], ["--to", "2099-01-01"]):
+        told = verify(shop, *window, code=1)
+        assert (told["published"], told["expired"], told["missing"]) == (1, 2, 2)
+        assert ids(told, "expired") == sorted(old)
+        assert ids(told, "missing") == sorted([young, "ffffffff-ffff-ffff-ffff-ffffffffffff"])
+        assert any("retention.ms" in note for note in told["notes"])
+    shop.execute(age, [young])
+    shop.execute("DELETE FROM outbox WHERE id = 'ffffffff-ffff-ffff-ffff-ffffffffffff'")
     told = verify(shop)
-    assert (told["published"], told["expired"], told["missing"]) == (1, 2, 0)
-    assert ids(told, "expired") == sorted(events[:2])
+    assert (told["published"], told["expired"], told["missing"]) == (1, 3, 0)
+    # A record that came since tells how far it goes, whatever is to be read.
+    on_topic(shop, shop.insert(VALID, key=here))
+    assert verify(shop, "--to", "7d")["expired"] == 3
 
 
 def test_what_cannot_be(shop: Shop, verify: Verify) -> None:

@@ -232,8 +232,8 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
         facts = [spool.pieces().read(WRITTEN, bucket) for bucket in range(BUCKETS)]
     assert topics
     flat = [each for bucket in facts for each in bucket]
-    found = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-    return sorted((seal[HEAD:], seal, int(number), int(created), topic) for seal, number, created, topic in found)
+    found = zip(*(flat[at::5] for at in range(5)), strict=True)
+    return sorted((row[0][HEAD:], row[0], int(row[1]), int(row[2]), row[3], row[4] or b"") for row in found)
 
 
 def test_rows_read_by_their_kind_are_as_the_line_has_them(shop: Shop) -> None:

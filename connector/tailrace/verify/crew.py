@@ -79,7 +79,8 @@ class Crew:
             return self._here.read(self._parts)
         found: list[Told] = [member.answer() for member in self._members]
         firsts = {place: at_ms for told in found for place, at_ms in told.firsts.items()}
-        return Told(sum(told.foreign for told in found), firsts)
+        keys = {place: some for told in found for place, some in told.keys.items()}
+        return Told(sum(told.foreign for told in found), firsts, keys)
 
     def judge(self, outbox: Pieces, ground: Ground) -> Findings:
         """All events: each process takes a part of the buckets, and this one, too."""

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
 """The streams of facts. Each kind is a tuple:"""
 
-Written = tuple[str, int, int, int, int, int]
-"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic."""
+Written = tuple[str, int, int, int, int, int, bytes | None]
+"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic, key."""
 Published = tuple[str, int, int, int, int, int]
 """A record: id, frame, digest, flags, place (a topic's partition), offset."""
 Letter = tuple[str, int, int, int, int, int]
@@ -47,7 +47,7 @@ class Fate(StrEnum):
     PARKED = "parked"
     NOT_YET = "not_yet"
     EXPIRED = "expired"
-    """Not there, on a topic that does not keep what is so old."""
+    """Not there, on a topic that may have deleted what is so old."""
     MISSING = "missing"
 
 
@@ -114,8 +114,9 @@ def everywhere(transaction: int) -> bool:
     return True
 
 
-def always(topic: int) -> float:
-    return 0
+def never(topic: int, key: bytes | None, created_ms: int) -> bool:
+    """Of topics that have deleted nothing."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,13 @@ class Ground:
     """What the judgement of absent rows stands on.
 
     `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
-    the pipeline is beyond that. `kept_since` gives for a topic (by number) since when it keeps everything. Both may be
-    asked in another process.
+    the pipeline is beyond that. `may_be_deleted` tells of a topic (by number), a key and a time of creation whether
+    such a record may have been published, and deleted since. Both may be asked in another process.
     """
 
     passed: bool
     is_behind: Callable[[int], bool] = nowhere
-    kept_since: Callable[[int], float] = always
+    may_be_deleted: Callable[[int, bytes | None, int], bool] = never
 
 
 def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:
@@ -232,11 +233,11 @@ def _letter_fate(flags: int | None) -> Fate | None:
 
 
 def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
-    _, _, _, transaction, created_ms, topic = row
+    _, _, _, transaction, created_ms, topic, key = row
     if ahead or not (ground.passed or ground.is_behind(transaction)):
         return Fate.NOT_YET
     # Without a time of creation nothing can be said but that it is not there.
-    if created_ms != UNKNOWN and created_ms < ground.kept_since(topic):
+    if created_ms != UNKNOWN and ground.may_be_deleted(topic, key, created_ms):
         return Fate.EXPIRED
     return Fate.MISSING
 

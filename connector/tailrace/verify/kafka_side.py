@@ -6,6 +6,7 @@ read on from where it was left: what came meanwhile is added. Nothing here commi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -14,13 +15,16 @@ from typing import Any, Protocol
 
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.keeping import Keeping, keeping
+from tailrace.kafka.keeping import keeping
 from tailrace.kafka.letter_box import LetterBox, Span, Spans
 from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark, letter_of, marks_topic
+from tailrace.kafka.offsets import Admin
 from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
+from tailrace.kafka.topics import topic_config
 from tailrace.kafka.watch import Observer
 from tailrace.verify.judging import AGAIN, DISCARDED, IS_ROW, LETTERS, ORDER, OUTSIDE, PUBLISHED, REDRIVEN, WAITING
+from tailrace.verify.kept import Kept, Retention
 from tailrace.verify.outbox import Window
 from tailrace.verify.positions import Order
 from tailrace.verify.prints import RecordPrints, of_payload
@@ -65,7 +69,10 @@ class KafkaSide:
         self.places: list[tuple[str, int]] = []
         self.foreign = 0
         """Records that no pipeline wrote: they have no event's id."""
+        self.kept: dict[str, Kept] = {}
+        """What the topics that were read have deleted."""
         self.kept_since: dict[str, float] = {}
+        """Since when each of them certainly keeps everything."""
         self.compacted: set[str] = set()
         self._kafka = kafka
         self._prints = prints
@@ -113,11 +120,14 @@ class KafkaSide:
         admin = Observer(self._kafka).admin
         parts: list[Part] = []
         for topic, partitions in topics.items():
-            held = self._held(topic, to_the_end=to_the_end)
-            known = topic in self.kept_since
-            gone = {} if known else self._look(topic, held, keeping(admin, topic, partitions))
+            box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
+            there = box.spans_of(topic, final=True)
+            held = self._in_window(box, there, to_the_end=to_the_end)
+            if topic not in self.kept:
+                self._look(admin, topic, partitions, there, held)
+            kept = self.kept[topic]
             parts += [
-                Part(topic, number, span, self._place(topic, number), number in gone and span.start <= gone[number])
+                Part(topic, number, span, self._place(topic, number), kept.is_untold(number))
                 for number, span in self._unread(topic, held).items()
             ]
         self._started = parts
@@ -126,11 +136,11 @@ class KafkaSide:
     def finish(self) -> None:
         told = self._reading.finish()
         self.foreign += told.foreign
-        for part in self._started:
-            if part.is_first:
-                # Without one nothing is left that tells up to when records were deleted.
-                since = told.firsts.get(part.place, inf)
-                self.kept_since[part.topic] = max(self.kept_since[part.topic], since)
+        for topic, number, _, place, is_first in self._started:
+            # Without a first one nothing is left that tells up to when records were deleted.
+            if is_first and place in told.firsts:
+                self.kept[topic].note(number, told.firsts[place], told.keys[place])
+                self.kept_since[topic] = self.kept[topic].since
         self._started = []
 
     def read_letters(self) -> None:
@@ -166,24 +176,29 @@ class KafkaSide:
                 if state is not None and (message.offset() or 0) >= state.released:
                     self._spool.add(WAITING, event.id, (event.id,))
 
-    def _look(self, topic: str, held: Spans, kept: Keeping) -> dict[int, int]:
-        """What the topic keeps, looked at once; where it begins, if something is gone that would have been read."""
-        if kept.compacted:
+    def _look(self, admin: Admin, topic: str, partitions: int, there: Spans, held: Spans) -> None:
+        """What the topic has deleted of that which would have been read; looked at once."""
+        starts, compacted = keeping(admin, topic, partitions)
+        if compacted:
             self.compacted.add(topic)
-        ends = {number: held[number].end if number in held else start for number, start in kept.starts.items()}
+        ends = {number: there[number].end if number in there else start for number, start in starts.items()}
         another = any(ends.get(number, 0) < end for number, end in self._reached.get(topic, {}).items())
         if another:
             for number in self._reached[topic]:
                 place = self._place(topic, number)
                 self._begins[place] = self._ends[place] = 0
-        gone = {n: at for n, at in kept.starts.items() if at > self._begins.get(self._place(topic, n), 0)}
-        self.kept_since[topic] = inf if another or kept.compacted or self._emptied(gone, held) else 0
-        return gone
+        gone = {number: at for number, at in starts.items() if at > self._begins.get(self._place(topic, number), 0)}
+        # What the window leaves out is not missed; a partition that is empty may have had some of it.
+        firsts = {n: inf for n, at in gone.items() if n not in there or (n in held and held[n].start <= at)}
+        rule = Retention.of(topic_config(admin, topic) if firsts else {})
+        now_ms = time.time_ns() // 1_000_000
+        rules = {number: rule.keeps_since(now_ms, emptied=number not in there) for number in firsts}
+        vouches = not (another or compacted)
+        self.kept[topic] = Kept(partitions, firsts, rules, by_age=rule.bytes < 0, vouches=vouches)
+        self.kept_since[topic] = self.kept[topic].since
 
-    def _held(self, topic: str, *, to_the_end: bool) -> Spans:
+    def _in_window(self, box: LetterBox, spans: Spans, *, to_the_end: bool) -> Spans:
         """All of the topic, or its part in the window."""
-        box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
-        spans = box.spans_of(topic, final=True)
         since, until = self._window
         if since is not None:
             first = box.spans(since - MARGIN_MS)
@@ -206,10 +221,6 @@ class KafkaSide:
                 unread[number] = Span(start, span.end)
                 self._ends[place] = span.end
         return unread
-
-    def _emptied(self, starts: dict[int, int], spans: Spans) -> bool:
-        """Whether a partition has nothing left of what it had."""
-        return self._window.since_ms is None and any(number not in spans for number in starts)
 
     def _marks(self, box: LetterBox) -> dict[LetterId, Mark]:
         found: dict[LetterId, Mark] = {}

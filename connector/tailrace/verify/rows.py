@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from tailrace.errors import Rejected
-from tailrace.event import Columns, Row
+from tailrace.event import Columns, OutboxEvent, Route, Row
 from tailrace.line import Line
 from tailrace.outbox.layouts import BYTEA, INSIDE, ColumnMap
 from tailrace.sources.postgres.copying import Fields
@@ -25,6 +25,7 @@ from tailrace.verify.outbox import Outbox, OutboxRow
 from tailrace.verify.postgres_outbox import BEFORE, PostgresOutbox
 from tailrace.verify.prints import DIGEST_BYTES, NOTHING, Prints, of_payload
 from tailrace.verify.spool import Spool
+from tailrace.wire.records import chosen_key
 from tailrace.worker.assembly import Assembly
 
 AT_ONCE = 1000
@@ -33,11 +34,22 @@ KNOWN_KINDS = 4096
 
 
 class Plan(NamedTuple):
-    """Where things stand in what COPY brings of a row; `kind` picks what the line's answer depends on."""
+    """Where things stand in what COPY brings of a row; `kind` picks what the line's answer depends on.
+
+    `keys_at` has the columns that may be a record's key: under None the event's own.
+    """
 
     id_at: int
     payload_at: int
+    keys_at: dict[str | None, int]
     kind: Callable[[Fields], object]
+
+
+class Destination(NamedTuple):
+    """The topic's number, or UNKNOWN for what goes nowhere, and the column of the key, if not the event's own."""
+
+    topic: int
+    key_column: str | None = None
 
 
 class Rows:
@@ -66,10 +78,10 @@ class Rows:
                 pending = 0
         return self._spool.added(pending)
 
-    def put(self, found: OutboxRow) -> int | None:
-        """By the line. The topic's number, or UNKNOWN if it goes nowhere; None if the row cannot be read."""
+    def put(self, found: OutboxRow) -> Destination | None:
+        """By the line. Where it goes; None if the row cannot be read."""
         row, transaction, created_ms = found
-        known = None
+        known = key = None
         try:
             event = self._line.layout.read(row)
         except Rejected as rejected:
@@ -77,36 +89,48 @@ class Rows:
         else:
             try:
                 to = self._line.route(event)
-                topic = self._number(to.topic)
+                known = Destination(self._number(to.topic), to.key_column)
             except Rejected:
-                to, topic = None, UNKNOWN
-            name, print_, known = event.id, self._prints.of_row(event, to), topic
+                to, known = None, Destination(UNKNOWN)
+            name, print_, topic, key = event.id, self._prints.of_row(event, to), known.topic, _key(event, to)
         seal = seals.of_row(name, print_)
-        self._buckets[crc32(seal[seals.HEAD :]) % len(self._buckets)].extend((seal, transaction, created_ms, topic))
+        bucket = self._buckets[crc32(seal[seals.HEAD :]) % len(self._buckets)]
+        bucket.extend((seal, transaction, created_ms, topic, key))
         return known
 
     def _read_kinds(self, outbox: PostgresOutbox, plan: Plan) -> None:
-        id_at, payload_at, kind_of = plan
+        id_at, payload_at, keys_at, kind_of = plan
         buckets, count, plain = self._buckets, len(self._buckets), seals.PLAIN
-        topics: dict[object, int] = {}
+        kinds: dict[object, tuple[int, int]] = {}
         pending = 0
         for found in outbox.copied():
             kind, event, payload = kind_of(found), found[id_at], found[payload_at]
-            topic = topics.get(kind)
-            if topic is not None and event is not None and event.isascii():
+            known = kinds.get(kind)
+            if known is not None and event is not None and event.isascii():
+                topic, key_at = known
                 digest = NOTHING if payload is None else blake2b(payload, digest_size=DIGEST_BYTES).digest()
-                buckets[crc32(event) % count].extend((plain + digest + event, found[0], found[1], topic))
+                buckets[crc32(event) % count].extend((plain + digest + event, found[0], found[1], topic, found[key_at]))
             else:
-                topic = self.put(outbox.row(found))
-                if topic is not None:
-                    if len(topics) >= KNOWN_KINDS:
-                        topics.clear()
-                    topics[kind] = topic
+                goes = self.put(outbox.row(found))
+                if goes is not None and goes.key_column in keys_at:
+                    if len(kinds) >= KNOWN_KINDS:
+                        kinds.clear()
+                    kinds[kind] = goes.topic, keys_at[goes.key_column]
             pending += 1
             if pending >= AT_ONCE:
                 self._spool.added(pending)
                 pending = 0
         self._spool.added(pending)
+
+
+def _key(event: OutboxEvent, to: Route | None) -> bytes | None:
+    """The record's key, before it is written in a format; None if there is none."""
+    if to is None or to.key_column is None:
+        return event.key
+    try:
+        return chosen_key(event, to.key_column)
+    except Rejected:
+        return None
 
 
 def may_go_by_kind(assembly: Assembly, mapped: ColumnMap) -> bool:
@@ -119,11 +143,11 @@ def may_go_by_kind(assembly: Assembly, mapped: ColumnMap) -> bool:
 
 def plan_of(columns: Columns, mapped: ColumnMap) -> Plan | None:
     """None for a table that has to be read by the line: it is not as the map has it, or has bytes as text."""
-    at = {column.name: number for number, column in enumerate(columns, start=BEFORE)}
+    at: dict[str | None, int] = {column.name: number for number, column in enumerate(columns, start=BEFORE)}
     if any(name not in at for _, name in mapped.parts()) or any(column.type_oid == BYTEA for column in columns):
         return None
     kind = [at[name] for name in (mapped.type, mapped.aggregate, mapped.version) if name is not None]
-    return Plan(at[mapped.id], at[mapped.payload], itemgetter(*kind))
+    return Plan(at[mapped.id], at[mapped.payload], at | {None: at[mapped.key]}, itemgetter(*kind))
 
 
 def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:

@@ -25,6 +25,8 @@ AT_ONCE = 2000
 WAIT_SECONDS = 0.05
 QUEUE_KBYTES = 8192
 """How much the client fetches ahead; with it memory is bounded also where records are large."""
+KEYS = 32
+"""Of so many records it is looked at where their keys lie."""
 REPLAY = "tailrace.replay"
 _PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, REPLAY: AGAIN, "tailrace.edited": EDITED}
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
@@ -48,10 +50,12 @@ class Part(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What was seen beside records of pipelines: how many others, and by place when the first was published."""
+    """What was seen beside records of pipelines: how many others; and of parts that are first, by place, when the first
+    record was published, and the keys of some."""
 
     foreign: int
     firsts: dict[int, int]
+    keys: dict[int, list[bytes]]
 
 
 class Scan:
@@ -61,6 +65,7 @@ class Scan:
         self.foreign = 0
         """Records that no pipeline wrote: they have no event's id."""
         self.firsts: dict[int, int] = {}
+        self.keys: dict[int, list[bytes]] = {}
         self._kafka = kafka
         self._window = window
         self._bounded = window != (None, None)
@@ -69,11 +74,11 @@ class Scan:
         self._places = [part.place for part in parts]
         self._ends = [part.span.end for part in parts]
         self._next = [part.span.start for part in parts]
-        self._unseen = {part.place for part in parts if part.is_first}
+        self._looked_at = {part.place: KEYS for part in parts if part.is_first}
 
     @property
     def told(self) -> Told:
-        return Told(self.foreign, self.firsts)
+        return Told(self.foreign, self.firsts, self.keys)
 
     def batches(self) -> Iterator[list[Taken]]:
         """The records of pipelines, in the order of their partitions."""
@@ -111,6 +116,7 @@ class Scan:
         taken: list[Taken] = []
         take = taken.append
         numbers, places, ends, following = self._numbers, self._places, self._ends, self._next
+        bounded, looked_at = self._bounded, self._looked_at
         for message in messages:
             number = numbers[message.topic(), message.partition()]
             offset = message.offset()
@@ -136,20 +142,29 @@ class Scan:
                     break  # it stands for nothing that was published
             else:
                 place = places[number]
-                if self._bounded or self._unseen:
-                    flags |= self._times(place, stamp, message)
+                if bounded or place in looked_at:
+                    flags |= self._times(place, stamp, message, flags)
                 take((event, message.value(), headers, flags, place, offset, message.key(), position))
         return taken
 
-    def _times(self, place: int, stamp: bytes | None, message: Any) -> int:  # noqa: ANN401 - typed loosely by the driver
+    def _times(self, place: int, stamp: bytes | None, message: Any, flags: int) -> int:  # noqa: ANN401 - typed loosely by the driver
         """OUTSIDE, if it is; notes when the first record of a partition was published at the earliest."""
         published_ms = message.timestamp()[1]
         at_ms = int(stamp) if stamp and stamp.isdigit() else published_ms
-        if place in self._unseen:
-            self._unseen.discard(place)
+        if place in self._looked_at:
             # What was published late (replayed, redriven, recovered) has a commit of long ago, and a time of its own.
-            self.firsts[place] = max(at_ms, published_ms)
+            self.firsts.setdefault(place, max(at_ms, published_ms))
+            self._note_key(place, message.key(), flags)
         return OUTSIDE if self._bounded and at_ms not in self._window else 0
+
+    def _note_key(self, place: int, key: bytes | None, flags: int) -> None:
+        keys = self.keys.setdefault(place, [])
+        # A redrive may have been given another partitioner.
+        if key is not None and not flags & AGAIN:
+            keys.append(key)
+        self._looked_at[place] -= 1
+        if not self._looked_at[place]:
+            del self._looked_at[place]
 
     def _judge(self, messages: list[Message]) -> None:
         for message in messages:

@@ -36,8 +36,8 @@ PLAIN = bytes(HEAD - 8)
 _FLAGS = 0x3F
 _UNTOLD_RECORD, _UNTOLD_ROW = 0x40, 0x80
 """Of what is compared with nothing; two tags, so that they are not alike either."""
-_ROW, _RECORD = 4, 3
-"""How many things stand in a bucket for a row (seal, transaction, created, topic), a record (seal, place, offset).
+_ROW, _RECORD = 5, 3
+"""How many things stand in a bucket for a row (seal, transaction, created, topic, key), a record (seal, place, offset).
 
 Transaction and time may be numbers as text: few of them are ever looked at.
 """
@@ -93,9 +93,9 @@ def _of(names: set[bytes], seals: Iterable[bytes]) -> list[int]:
 
 
 def _written(written: list[Any], number: int) -> Written:
-    seal, transaction, created_ms, topic = written[number * _ROW : (number + 1) * _ROW]
+    seal, transaction, created_ms, topic, key = written[number * _ROW : (number + 1) * _ROW]
     _, frame, digest = _HEAD.unpack_from(seal)
-    return _text(seal[HEAD:]), frame, digest, int(transaction), int(created_ms), topic
+    return _text(seal[HEAD:]), frame, digest, int(transaction), int(created_ms), topic, key
 
 
 def _published(published: list[Any], number: int) -> Published:

@@ -122,7 +122,7 @@ class Spool:
         except OSError as error:
             raise SourceError(
                 f"what was read cannot be put by in a temporary file: {error.strerror}",
-                remedy="See that the folder for temporary files (TMPDIR) has room: about 100 bytes for each row and "
+                remedy="See that the folder for temporary files (TMPDIR) has room: about 120 bytes for each row and "
                 "200 for each record. Or compare a part, with --from and --to.",
             ) from None
         self._pending = 0

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, Rejected
 from tailrace.event import Row
+from tailrace.kafka.client import producer_config
 from tailrace.kafka.watch import topic_matcher
 from tailrace.line import Line
 from tailrace.position import Position
@@ -32,6 +32,7 @@ from tailrace.verify.judging import (
     nowhere,
 )
 from tailrace.verify.kafka_side import KafkaSide
+from tailrace.verify.kept import Horizon
 from tailrace.verify.outbox import Outbox, Window
 from tailrace.verify.positions import order_of
 from tailrace.verify.postgres_outbox import PostgresOutbox
@@ -45,6 +46,7 @@ from tailrace.worker.contracts import wire_format
 from tailrace.worker.health import News, read_news
 
 POLL_SECONDS = 0.5
+MURMUR2 = ("murmur2", "murmur2_random")
 MOST_JOBS = 4
 """More readers than that wait for Kafka more than they read."""
 ENDED = ("STOPPED", "FAILED")
@@ -139,7 +141,7 @@ def _compare(
         passed = news.position is not None and outbox.is_passed(news.position)
         behind = _beyond(outbox, news.position, line, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
-        found = facts.judge(Ground(passed, behind, partial(_kept_since, _keeping(kafka))))
+        found = facts.judge(Ground(passed, behind, partial(_may_be_deleted, _horizons(assembly, kafka))))
     found.include(facts.crew.judge_order())
     return Verification(
         findings=found,
@@ -200,36 +202,42 @@ def _wait(assembly: Assembly, outbox: Outbox, patience: float) -> News:
         time.sleep(POLL_SECONDS)
 
 
-def _keeping(kafka: KafkaSide) -> dict[int, float]:
-    """Since when the topics, by their numbers, keep everything."""
-    return {number: kafka.kept_since.get(topic, 0) for number, topic in enumerate(kafka.topics)}
+def _horizons(assembly: Assembly, kafka: KafkaSide) -> dict[int, Horizon]:
+    """Of the topics, by their numbers."""
+    # Keys are known as rows have them; only Kafka's own partitioner is known here.
+    as_it_is = wire_format(assembly.settings).key == "bytes"
+    by_key = as_it_is and producer_config(assembly.kafka).get("partitioner") in MURMUR2
+    known = {number: kafka.kept.get(topic) for number, topic in enumerate(kafka.topics)}
+    return {number: kept.horizon(by_key=by_key) for number, kept in known.items() if kept is not None}
 
 
-def _kept_since(known: dict[int, float], topic: int) -> float:
-    """For an event that goes nowhere, always."""
-    return known.get(topic, 0)
+def _may_be_deleted(known: dict[int, Horizon], topic: int, key: bytes | None, created_ms: int) -> bool:
+    """Never for an event that goes nowhere, or to a topic that is not there."""
+    horizon = known.get(topic)
+    return horizon is not None and horizon.is_beyond(key, created_ms)
 
 
 def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *, passed: bool) -> list[str]:
     notes: list[str] = []
     source = assembly.settings.source
-    there = kafka.kept_since
     declared = dict.fromkeys([*_declared(assembly), *kafka.topics])
-    notes += [f"there is no topic {topic}" for topic in declared if topic not in there]
+    notes += [f"there is no topic {topic}" for topic in declared if topic not in kafka.kept]
     if news.position is None:
         notes.append("the pipeline has no stored position: it was never started, or its offsets topic is lost")
     elif found.fates["not_yet"] and not passed:
         notes.append(f"the pipeline is at {news.position} and has not come as far as the outbox was read; run it again "
                      "when it has")  # fmt: skip
     timed = assembly.database.timestamp is not None
-    for topic, since in there.items():
+    for topic, kept in kafka.kept.items():
         if topic in kafka.compacted:
             notes.append(f"{topic} is compacted: it does not keep every event of a key")
-        elif since:
-            told = "anything" if since == inf else "its first records"
+        elif kept.firsts:
             notes.append(
-                f"{topic} has deleted {told} by retention{'' if timed else ': what is missing may have gone so'}"
+                f"{topic} has deleted its first records{'' if timed else ': what is missing may have gone so'}"
             )
+            if timed and kept.may_surprise and found.fates["missing"]:
+                notes.append(f"a row that is younger than retention.ms of {topic} is missing also if a person, or an "
+                             "earlier retention, deleted its record; leave such rows out with --from")  # fmt: skip
     if found.fates["missing"] and source.start != "beginning":
         notes.append("source.start is `now`: rows from before the pipeline's first start are not published; leave them "
                      "out with --from")  # fmt: skip

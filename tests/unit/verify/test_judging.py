@@ -35,7 +35,7 @@ PASSED = Ground(passed=True)
 
 
 def row(event: str, digest: int = 7, *, transaction: int = 0, created_ms: int = 50, frame: int = 0) -> tuple[Any, ...]:
-    return event, frame, digest, transaction, created_ms, 0
+    return event, frame, digest, transaction, created_ms, 0, b"k"
 
 
 def record(event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0) -> tuple[Any, ...]:
@@ -136,13 +136,13 @@ def test_absent_rows() -> None:
     assert fate(Ground(passed=False, is_behind=lambda transaction: transaction < 6)) == "missing"
     assert fate(PASSED, ahead=[("a",)]) == "not_yet"
     assert fate(PASSED, waiting=[("a",)]) == "parked"
-    assert fate(Ground(passed=True, kept_since=lambda _: 51)) == "expired"
-    assert fate(Ground(passed=True, kept_since=lambda _: 50)) == "missing"
-    assert fate(Ground(passed=False, kept_since=lambda _: 51)) == "not_yet"
+    assert fate(Ground(passed=True, may_be_deleted=lambda *what: what == (0, b"k", 50))) == "expired"
+    assert fate(Ground(passed=True, may_be_deleted=lambda *what: what != (0, b"k", 50))) == "missing"
+    assert fate(Ground(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
 
 
 def test_a_row_without_a_time_is_not_called_old() -> None:
-    found = judged([row("a", created_ms=UNKNOWN)], [], ground=Ground(passed=True, kept_since=lambda _: 51))
+    found = judged([row("a", created_ms=UNKNOWN)], [], ground=Ground(passed=True, may_be_deleted=lambda *_: True))
     assert found.fates == {"missing": 1}
 
 

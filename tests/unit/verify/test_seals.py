@@ -28,6 +28,10 @@ FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, OUTSIDE])
 NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False}
 
 
+def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
+    return (topic, key) == (7, b"k") and created_ms < 50
+
+
 @given(
     rows=st.lists(st.tuples(EVENTS, PRINTS, st.integers(0, 3), st.integers(-1, 60)), max_size=8),
     records=st.lists(st.tuples(EVENTS, PRINTS, FLAGS), max_size=8),
@@ -44,13 +48,13 @@ NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False}
 def test_as_the_judge_says(
     rows: list[Any], records: list[Any], letters: list[Any], waiting: list[str], ahead: list[str], as_text: bool
 ) -> None:
-    ground = Ground(passed=False, is_behind=lambda each: each < 2, kept_since=lambda _: 50)
+    ground = Ground(passed=False, is_behind=lambda each: each < 2, may_be_deleted=_is_old)
     written: list[Any] = []
     published: list[Any] = []
     for event, taken, transaction, created in rows:
         # COPY brings numbers as text.
         given = (b"%d" % transaction, b"%d" % created) if as_text else (transaction, created)
-        written += (seals.of_row(event, taken), *given, 7)
+        written += (seals.of_row(event, taken), *given, 7, b"k")
     for offset, (event, taken, flags) in enumerate(records):
         published += (seals.of_record(event.encode("utf-8", "surrogatepass"), taken, flags), 3, offset)
     beside = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
@@ -59,7 +63,7 @@ def test_as_the_judge_says(
     seals.judge_bucket(written, published, others, ground, found)
     judge_events(
         [
-            [(event, *taken, transaction, created, 7) for event, taken, transaction, created in rows],
+            [(event, *taken, transaction, created, 7, b"k") for event, taken, transaction, created in rows],
             [(event, *taken, flags, 3, offset) for offset, (event, taken, flags) in enumerate(records)],
             *others,
         ],
@@ -86,7 +90,7 @@ def test_findings_of_parts_are_findings_of_the_whole() -> None:
     parts = [Findings(), Findings()]
     for number, found in enumerate(parts):
         seals.judge_bucket(
-            [each for at in range(15) for each in (seals.of_row(f"{number}-{at}", of_payload(None)), 0, 0, 0)],
+            [each for at in range(15) for each in (seals.of_row(f"{number}-{at}", of_payload(None)), 0, 0, 0, None)],
             [],
             ([], [], []),
             Ground(passed=True),
