@@ -61,12 +61,16 @@ class Told(NamedTuple):
 class Scan:
     """One reading of some parts."""
 
-    def __init__(self, kafka: KafkaOptions, window: Window, parts: Sequence[Part]) -> None:
+    def __init__(
+        self, kafka: KafkaOptions, window: Window, parts: Sequence[Part], *, patience: float = SILENCE_SECONDS
+    ) -> None:
+        """`patience`: for how many seconds it may come no nearer to the ends."""
         self.foreign = 0
         """Records that no pipeline wrote: they have no event's id."""
         self.firsts: dict[int, int] = {}
         self.keys: dict[int, list[bytes]] = {}
         self._kafka = kafka
+        self._patience = patience
         self._window = window
         self._bounded = window != (None, None)
         self._parts = parts
@@ -88,22 +92,26 @@ class Scan:
         consumer = self._consumer()
         try:
             consumer.assign([TopicPartition(part.topic, part.partition, part.span.start) for part in self._parts])
-            deadline = time.monotonic() + SILENCE_SECONDS
+            deadline = time.monotonic() + self._patience
             while waiting:
                 messages = consumer.consume(num_messages=AT_ONCE, timeout=WAIT_SECONDS)
                 good = [message for message in messages if message.error() is None]
+                reached = sum(self._next[number] for number in waiting)
                 if good:
+                    before = time.monotonic()
                     yield self._take(good)
                     # However long the caller took with them: that was not Kafka's silence.
-                    deadline = time.monotonic() + SILENCE_SECONDS
+                    deadline += time.monotonic() - before
                 if len(good) < len(messages):
                     self._judge([message for message in messages if message.error() is not None])
-                for number in [number for number, end in waiting.items() if self._next[number] >= end]:
-                    del waiting[number]
+                # What comes from partitions that have been read says nothing of the others.
+                if sum(self._next[number] for number in waiting) > reached:
+                    deadline = time.monotonic() + self._patience
+                self._leave(consumer, [number for number, end in waiting.items() if self._next[number] >= end], waiting)
                 if waiting and time.monotonic() > deadline:
                     topic = self._parts[min(waiting)].topic
                     raise KafkaUnavailable(
-                        f"the end of {topic} could not be read within {SILENCE_SECONDS:.0f} s",
+                        f"the end of {topic} could not be read within {self._patience:.0f} s",
                         why="A hanging transaction holds it back, or Kafka is too slow.",
                         remedy="Try again; `kafka-transactions find-hanging` names the culprit.",
                     )
@@ -111,6 +119,13 @@ class Scan:
             raise translate(error_of(error), "reading topics") from None
         finally:
             consumer.close()
+
+    def _leave(self, consumer: Consumer, ended: list[int], waiting: dict[int, int]) -> None:
+        """Fetches nothing more of partitions that have been read: what is written there meanwhile is not asked for."""
+        for number in ended:
+            del waiting[number]
+        if ended and waiting:
+            consumer.pause([TopicPartition(self._parts[each].topic, self._parts[each].partition) for each in ended])
 
     def _take(self, messages: list[Any]) -> list[Taken]:
         taken: list[Taken] = []
