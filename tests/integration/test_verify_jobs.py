@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tailrace.proof.writer import Mix
 from tailrace.stack import wait_until
 from tailrace.verify import verifying
 from tailrace.verify.crew import Crew
-from tailrace.verify.judging import WRITTEN
+from tailrace.verify.judging import UNKNOWN, WRITTEN
 from tailrace.verify.outbox import Outbox, Window
 from tailrace.verify.prints import Prints
 from tailrace.verify.rows import Rows, may_go_by_kind
@@ -263,3 +264,9 @@ def test_rows_read_by_their_kind_are_as_the_line_has_them(shop: Shop) -> None:
     by_kind, by_line = written(shop, by_kind=True), written(shop, by_kind=False)
     assert by_kind == by_line
     assert len(by_kind) == len(shop.execute("SELECT FROM outbox"))
+    shop.execute("UPDATE outbox SET traceparent = 'trace ' || id WHERE id LIKE '%a%'")
+    rule = shop.folder / "topics" / "orders.yaml"
+    rule.write_text(json.dumps({**json.loads(rule.read_text()), "key": "traceparent"}))
+    by_kind, by_line = written(shop, by_kind=True), written(shop, by_kind=False)
+    assert by_kind == by_line
+    assert {row[-1] for row in by_kind if row[-2] != UNKNOWN} > {b"", b"trace plain"}
