@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import TracebackType
@@ -104,6 +104,8 @@ class Crew:
     def close(self) -> None:
         """Ends them all, whatever they do: they have nothing that anybody would miss."""
         for member in self._members:
+            member.kill()
+        for member in self._members:
             member.end()
         self._closing.close()
 
@@ -157,18 +159,26 @@ class _Member:
             raise found
         raise RuntimeError(found)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
-        self._process.wait(ENDING_SECONDS)
+
+    def end(self) -> None:
+        # One that the kernel holds on to ends when it lets go; an error that brought us here is not to be lost over it.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDING_SECONDS)
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._link.close()
 
     def _lost(self) -> SourceError:
-        code = self._process.wait(ENDING_SECONDS)
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        try:
+            code = self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            how = "answers no more"
+        else:
+            how = f"has ended by signal {-code}" if code < 0 else f"has ended with code {code}"
         return SourceError(
-            f"a process that read topics has ended {how}",
+            f"a process that read topics {how}",
             why="Perhaps there was too little memory for it; what it had read is lost, and nothing can be said.",
             remedy="Run it again; with --jobs 1 there is only one process, which is slower and takes less memory.",
         )
