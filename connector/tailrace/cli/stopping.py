@@ -61,17 +61,17 @@ class Stop:
 
     def __init__(self) -> None:
         self.wake = Wake()
-        self._asked = threading.Event()
+        self._asked = threading.Lock()
+        """Taken once, and kept: that is a single step, while a second signal may come between any two."""
         self._leave = threading.Timer(LEAVE_SECONDS, _leave)
         self._leave.daemon = True
 
     def wanted(self) -> bool:
-        return self._asked.is_set()
+        return self._asked.locked()
 
     def ask(self, *_: object) -> None:
-        if not self._asked.is_set():
+        if self._asked.acquire(blocking=False):
             self._leave.start()
-        self._asked.set()
         self.wake.set()
 
     def close(self) -> None:
