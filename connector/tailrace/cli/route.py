@@ -17,7 +17,7 @@ from tailrace.kafka.client import KafkaOptions, producer_config
 from tailrace.kafka.topics import GLANCE_TIMEOUT, partition_counts
 from tailrace.kafka.watch import Observer
 from tailrace.routing.folder import load_topics
-from tailrace.routing.partition import partition_of
+from tailrace.routing.partition import PARTITIONERS, partition_of
 from tailrace.routing.router import Router, Tried
 from tailrace.routing.specs import BROKER_DEFAULT
 from tailrace.routing.view import View
@@ -32,7 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-MURMUR2 = {"murmur2", "murmur2_random"}
 OFFLINE = typer.Option(False, "--offline", help="Do not ask Kafka how many partitions the topic has.")
 
 
@@ -134,7 +133,7 @@ def _destination(topic: str, key: bytes | None, declared: int, options: KafkaOpt
         return _Destination(topic, shown, None, f"any of {counted}: there is no key")
     if count == BROKER_DEFAULT:
         return _Destination(topic, shown, None, "the topic is to have as many as the brokers are set to")
-    if partitioner not in MURMUR2:
+    if partitioner not in PARTITIONERS:
         return _Destination(topic, shown, None, f"{counted}; kafka.settings chooses the partitioner {partitioner}")
     return _Destination(topic, shown, partition_of(key, count), f"of {counted}")
 

@@ -224,10 +224,10 @@ class LetterBox:
                     number, offset = int(message.partition() or 0), int(message.offset() or 0)
                     end = waiting.get(number, 0)
                     if error is None:
-                        deadline = time.monotonic() + SILENCE_SECONDS
                         if offset < end:
                             yield message
-                            # However long the caller took with it: that was not Kafka's silence.
+                            # However long the caller took with it: that was not Kafka's silence. What comes from
+                            # partitions that have been read says nothing of the others.
                             deadline = time.monotonic() + SILENCE_SECONDS
                         if offset >= end - 1:
                             waiting.pop(number, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+PARTITIONERS = frozenset({"murmur2", "murmur2_random"})
+"""What librdkafka calls those that put a key there."""
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 

@@ -22,6 +22,7 @@ from tailrace.kafka.client import producer_config
 from tailrace.kafka.watch import topic_matcher
 from tailrace.line import Line
 from tailrace.position import Position
+from tailrace.routing.partition import PARTITIONERS
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.verify.crew import Crew
 from tailrace.verify.judging import (
@@ -46,7 +47,6 @@ from tailrace.worker.contracts import wire_format
 from tailrace.worker.health import News, read_news
 
 POLL_SECONDS = 0.5
-MURMUR2 = ("murmur2", "murmur2_random")
 MOST_JOBS = 4
 """More readers than that wait for Kafka more than they read."""
 ENDED = ("STOPPED", "FAILED")
@@ -206,7 +206,7 @@ def _horizons(assembly: Assembly, kafka: KafkaSide) -> dict[int, Horizon]:
     """Of the topics, by their numbers."""
     # Keys are known as rows have them; only Kafka's own partitioner is known here.
     as_it_is = wire_format(assembly.settings).key == "bytes"
-    by_key = as_it_is and producer_config(assembly.kafka).get("partitioner") in MURMUR2
+    by_key = as_it_is and producer_config(assembly.kafka).get("partitioner") in PARTITIONERS
     known = {number: kafka.kept.get(topic) for number, topic in enumerate(kafka.topics)}
     return {number: kept.horizon(by_key=by_key) for number, kept in known.items() if kept is not None}
 
