@@ -1,7 +1,8 @@
 """Where an archive is: a folder, a bucket. Objects are only ever created; nothing is overwritten.
 
 obstore talks to all of them. A name is taken once: `create` on one that is there is an error of its own, whoever comes
-first. In a folder of this machine what is created is also made durable, for the rows are deleted right after.
+first. In a folder of this machine what is created is also made durable, for the rows are deleted right after. That
+folder is never created: where a disk is not mounted, an empty archive would be begun in its place.
 """
 
 from __future__ import annotations
@@ -48,11 +49,15 @@ class Store:
 
     def __init__(self, url: str, options: Mapping[str, str], *under: str) -> None:
         """`under` are folders below the address; slashes in their names are none."""
-        self.url = "/".join([url, *(part.replace("/", "_") for part in under)])
-        self._folder = Path(self.url.removeprefix("file://")) if url.startswith("file://") else None
+        parts = [part.replace("/", "_") for part in under]
+        self.url = "/".join([url, *parts])
+        self._folder = Path(url.removeprefix("file://")) if url.startswith("file://") else None
+        # What is below a folder is made with the first object: looking leaves no trace.
+        self._prefix = "" if self._folder is None else "".join(f"{part}/" for part in parts)
         with self._words("opening the archive"):
             if self._folder is not None:
-                self._store: Any = store.LocalStore(self._folder, mkdir=True)
+                _require_there(self._folder)
+                self._store: Any = store.LocalStore(self._folder)
             else:
                 retries: Any = {"max_retries": RETRIES, "retry_timeout": PATIENCE}
                 config: Any = {name: value for name, value in options.items() if name not in OF_THE_CLIENT}
@@ -65,19 +70,22 @@ class Store:
     def names(self) -> dict[str, int]:
         """All objects and their sizes."""
         with self._words("listing the archive"):
-            return {str(each["path"]): int(each["size"]) for page in obstore.list(self._store) for each in page}
+            found = [each for page in obstore.list(self._store, prefix=self._prefix or None) for each in page]
+            return {str(each["path"]).removeprefix(self._prefix): int(each["size"]) for each in found}
 
     def create(self, name: str, content: bytes | Path) -> None:
         """TakenError if there is such an object."""
         with self._words(f"writing {name}"):
-            obstore.put(self._store, name, content, mode="create")
             if self._folder is not None:
-                _settle(self._folder, self._folder / name)
+                _require_there(self._folder)
+            obstore.put(self._store, self._prefix + name, content, mode="create")
+            if self._folder is not None:
+                _settle(self._folder, self._folder / self._prefix / name)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """What the object holds."""
         with self._words(f"reading {name}"):
-            for chunk in obstore.get(self._store, name).stream(min_chunk_size=CHUNK_BYTES):
+            for chunk in obstore.get(self._store, self._prefix + name).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     def read(self, name: str) -> bytes:
@@ -86,7 +94,7 @@ class Store:
     def remove(self, name: str) -> None:
         """Only what this process has created itself, and not listed."""
         with self._words(f"removing {name}"):
-            obstore.delete(self._store, name)
+            obstore.delete(self._store, self._prefix + name)
 
     @contextmanager
     def _words(self, doing: str) -> Iterator[None]:
@@ -134,15 +142,25 @@ def _from_environment(url: str) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
 
 
+def _require_there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no folder {folder}, which archive.url names",
+            why="Its disk is not mounted, or it was never made. Tailrace does not make it: an empty archive would "
+            "stand for the one that is away.",
+            remedy=f"Mount the disk; or, for a new archive, mkdir -p {folder}",
+        )
+
+
 def _settle(folder: Path, file: Path) -> None:
-    """Onto the disk, and every folder on the way to it."""
+    """Onto the disk, and every folder on the way to it: those below `folder` may have just been made."""
     for each in (file, *file.parents):
         handle = os.open(each, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-        if each == folder.parent:
+        if each == folder:
             break
 
 

@@ -24,6 +24,7 @@ NAMES = [f"{file}.{row}" for file, size in enumerate(SIZES, 1) for row in range(
 
 
 def shelf_in(folder: Path, table: str = "public.outbox") -> Shelf:
+    (folder / "cold").mkdir(exist_ok=True)
     return Shelf(Store(f"file://{folder}/cold", {}, "orders"), "orders", table)
 
 

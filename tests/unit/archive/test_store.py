@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 
 from s3_server import serve
 from tailrace.archive.store import OBJECT_TIMEOUT, Store, TakenError
-from tailrace.errors import ArchiveDamaged, ArchiveError, ArchiveUnavailable, ConfigError
+from tailrace.errors import ArchiveDamaged, ArchiveUnavailable, ConfigError
 
 
 @pytest.fixture(params=["folder", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "folder":
+        (tmp_path / "cold").mkdir()
         yield Store(f"file://{tmp_path}/cold", {}, "orders")
         return
     with serve() as bucket:
@@ -79,5 +81,37 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bogus"):
         Store("s3://cold", {"bogus": "x", "region": "eu-central-1"})
     (tmp_path / "file").write_text("")
-    with pytest.raises((ArchiveError, ArchiveUnavailable)):
-        Store(f"file://{tmp_path}/file/below", {}).create("a", b"")
+    with pytest.raises(ConfigError, match="no folder"):
+        Store(f"file://{tmp_path}/file", {})
+
+
+def test_a_folder_is_not_made_in_the_place_of_a_disk(tmp_path: Path) -> None:
+    """Neither when it is opened, nor when its disk goes away between two files."""
+    folder = tmp_path / "cold"
+    with pytest.raises(ConfigError, match="no folder") as caught:
+        Store(f"file://{folder}", {}, "orders")
+    assert f"mkdir -p {folder}" in caught.value.remedy
+    assert not folder.exists()
+    folder.mkdir()
+    store = Store(f"file://{folder}", {}, "orders")
+    assert store.names() == {}
+    assert not list(folder.iterdir())
+    folder.rename(tmp_path / "away")
+    with pytest.raises(ConfigError, match="no folder"):
+        store.create("a", b"")
+    assert not folder.exists()
+
+
+def test_every_folder_that_was_made_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is lost with a folder whose own name was never written."""
+    settled: set[str] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        settled.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    Store(f"file://{tmp_path}", {}, "orders").create("rows/1.parquet", b"")
+    below = tmp_path / "orders" / "rows" / "1.parquet"
+    assert settled == {str(below), str(below.parent), str(below.parent.parent), str(tmp_path)}
