@@ -82,6 +82,7 @@ def busy(users: Users) -> Iterator[None]:
 @pytest.mark.usefixtures("busy")
 def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
     place = tmp_path / "cold"
+    place.mkdir()
     users.configure(archive={"url": f"file://{place}"}, limits={"batch_records": 300})
     connector = users.start()
     old = old_documents(users, 1100)
@@ -137,8 +138,9 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     given = users.settings["source"]["mongo"]
     # Asked of a secondary where there is one, for the stream's sake: documents are deleted by the primary all the same.
     address = f"{given}{'&' if '?' in given else '/?'}readPreference=secondaryPreferred"
+    (tmp_path / "cold").mkdir()
     users.configure(archive={"url": f"file://{tmp_path / 'cold'}"}, source={"mongo": address})
-    users.start()
+    connector = users.start()
     old, long_ago = datetime.now(UTC) - timedelta(days=200), DatetimeMS(-70_000_000_000_000)
     listed = users.insert("u0", created_at=[old - timedelta(days=400)])
     far = users.insert("u0", created_at=long_ago)
@@ -175,3 +177,11 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 3, 0, 0)
     assert users.in_outbox() == {listed, fresh}
     assert far not in users.in_outbox()
+    # Put back byte for byte while the pipeline is stopped: it is still to come to it, so it stays.
+    assert connector.stop() == 0
+    with users.client() as client:
+        client[users.database].command("insert", OUTBOX, documents=[RawBSONDocument(raw)])
+        for more in ("--dry-run",), ():
+            told = tailrace(*write, *more)
+            assert (told["finished"], told["later"], told["changed"], told["archived_before"]) == (0, 1, 0, 0)
+        assert client[users.database][OUTBOX].count_documents({}) == 3

@@ -2,7 +2,8 @@
 
 A file has the document itself, byte for byte (BSON), beside the fields that make the event: what is deleted can be put
 back, and what is read again becomes a row as it did from the stream. A document is deleted only if it is, byte for
-byte, what the file has; both is seen in one transaction, which MongoDB ends if anything changes meanwhile.
+byte, what the file has; both is seen in one transaction, which MongoDB ends if anything changes meanwhile. One that was
+put back since is the same, too, but is new to the pipeline: the stream tells.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pymongo.write_concern import WriteConcern
 
 from tailrace.archive.format import Kept, Shape, require_nameable
 from tailrace.archive.manifest import Entry
+from tailrace.archive.mongo_passed import OldDocuments
 from tailrace.archive.outbox import Candidate, Purged
 from tailrace.errors import AccessRefused, ConfigError
 from tailrace.event import TEXT, Column, Columns, Row
@@ -31,14 +33,9 @@ from tailrace.sources.mongo.decoding import decoded, framed, id_of
 from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.server import connect, conversation
-from tailrace.sources.mongo.snapshot import CollectionReader
-from tailrace.sources.mongo.source import MongoSource
-from tailrace.token_position import TokenPosition
-from tailrace.wake import Wake
 
 COLLECTION, DOCUMENT = "tailrace_collection", "tailrace_document"
 BYTEA = 17
-PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 DIGEST_BYTES = 16
 
 
@@ -59,6 +56,7 @@ class MongoOutbox:
         names = [*options.required, *options.optional]
         require_nameable(f"{options.database}.{', '.join(options.collections)}", names)
         columns = (*(Column(name, TEXT) for name in names), Column(COLLECTION, TEXT), Column(DOCUMENT, BYTEA))
+        self._passed: OldDocuments | None = None
         self.shape = Shape(pipeline, options.database, columns, frozenset({DOCUMENT}))
         self.order_by = options.order_by
 
@@ -66,7 +64,7 @@ class MongoOutbox:
         """A change stream asks for inserts only; that the right is missing shows when the first page is deleted."""
 
     def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
-        source = _Old(self._options, self._timestamp, before_ms)
+        source = OldDocuments(self._options, self._timestamp, before_ms)
         try:
             source.open(start, lambda _: None)
             while (taken := source.taken()) is not None:
@@ -102,22 +100,40 @@ class MongoOutbox:
                 for name, those in _by_collection(columns, rows).items()
             )
 
-    def purge(self, columns: Columns, rows: Sequence[Kept]) -> Purged:
-        by_collection = _by_collection(columns, rows)
-        deleted = changed = 0
+    def look(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+        self._follow(start)
+        done = Purged(0)
+        with conversation("comparing archived documents"):
+            for collection, wanted in _by_collection(columns, rows).items():
+                same, told = self._judged(collection, wanted)
+                done = Purged(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
+        return done
+
+    def purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+        self._follow(start)
+        done = Purged(0)
         with self._deleting() as session:
-            for collection, wanted in by_collection.items():
-                done = session.with_transaction(
+            for collection, wanted in _by_collection(columns, rows).items():
+                told = session.with_transaction(
                     lambda inside, name=collection, those=wanted: self._purged(inside, name, those),  # type: ignore[misc]
                     read_concern=ReadConcern("snapshot"),
                     write_concern=WriteConcern("majority"),
                     read_preference=ReadPreference.PRIMARY,
                 )
-                deleted, changed = deleted + done.deleted, changed + done.changed
-        return Purged(deleted, changed)
+                done = Purged(done.deleted + told.deleted, done.changed + told.changed, done.later + told.later)
+        return done
 
     def close(self) -> None:
+        if self._passed is not None:
+            self._passed.close()
         self._client.close()
+
+    def _follow(self, start: Position) -> None:
+        """Makes sure that the stream is the one that `start` is of, before anything is deleted."""
+        if self._passed is None:
+            self._passed = OldDocuments(self._options, self._timestamp, 0)
+            self._passed.open(start, lambda _: None)
+            self._passed.later()
 
     @contextmanager
     def _deleting(self) -> Iterator[ClientSession]:
@@ -142,11 +158,22 @@ class MongoOutbox:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> Purged:
-        found = {id_of(raw): raw for raw in self._raw(collection, _among(wanted), session)}
-        same = [key for key, raw in found.items() if wanted.get(key) == raw]
+        same, told = self._judged(collection, wanted, session)
         if same:
             self._collection(collection).delete_many(_among(same), session=session)
-        return Purged(len(same), len(found) - len(same))
+        return told._replace(deleted=len(same))
+
+    def _judged(
+        self, collection: str, wanted: dict[bytes, bytes], session: ClientSession | None = None
+    ) -> tuple[list[bytes], Purged]:
+        """Which documents may go, and what is told of the others that are there."""
+        assert self._passed is not None  # noqa: S101 - followed first
+        found = {id_of(raw): raw for raw in self._raw(collection, _among(wanted), session)}
+        same = [key for key, raw in found.items() if wanted.get(key) == raw]
+        # Learnt after they were read: whatever was put back before that is known by then.
+        later = self._passed.later() if same else ()
+        passed = [key for key in same if key not in later]
+        return passed, Purged(0, len(found) - len(same), len(same) - len(passed))
 
     def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int) -> Iterator[Candidate]:
         """The documents themselves, as they are now; one that is gone meanwhile is left out."""
@@ -187,54 +214,6 @@ class MongoOutbox:
             self._options.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, read_concern=concern
         )
         return database[name]
-
-
-class _Reader(CollectionReader):
-    """Notes which documents it has given out."""
-
-    def __init__(self, *arguments: Any, timed_by: str, before_ms: int, **named: Any) -> None:  # noqa: ANN401
-        super().__init__(*arguments, **named)
-        self._timed_by = timed_by
-        self._before_ms = before_ms
-        self.taken: list[tuple[str, bytes]] = []
-
-    def _row(self, document: Document, key: bytes) -> Row | None:
-        # By the field alone: what has no time there, or a later one, is not old.
-        when = milliseconds(document.get(self._timed_by))
-        if when is None or when >= self._before_ms:
-            return None
-        self.taken.append((self._collection, key))
-        return super()._row(document, key)
-
-
-class _Old(MongoSource):
-    """What the pipeline has passed of the collections, the old ones of it."""
-
-    def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
-        super().__init__(options, wake=Wake())
-        self._timed_by = timestamp
-        self._before_ms = before_ms
-        self._reader: _Reader | None = None
-
-    def taken(self) -> list[tuple[str, bytes]] | None:
-        """The next of them, by collection and id; None at the end, where the stream would begin."""
-        assert self._reader is not None  # noqa: S101 - opened first
-        _, position = self._reader.read(PAGE_ROWS, PAGE_BYTES)
-        taken, self._reader.taken = self._reader.taken, []
-        return None if position is None else taken
-
-    def _open_collection(self, start: TokenPosition, *, fresh: bool) -> None:
-        self._collection = self._reader = _Reader(
-            self._client,
-            self._options.watched,
-            self._documents,
-            order_by=self._options.order_by,
-            timestamp=self._options.timestamp,
-            start=start,
-            fresh=fresh,
-            timed_by=self._timed_by,
-            before_ms=self._before_ms,
-        )
 
 
 def rows_from(options: MongoOptions) -> Documents:

@@ -21,10 +21,14 @@ class Candidate(NamedTuple):
 
 
 class Purged(NamedTuple):
-    """`changed` are still there: they are not what the file has."""
+    """The others are still there: `changed` are not what the file has; `later` were written, or put back, behind what
+    the pipeline has passed; `refused` are kept by the database itself.
+    """
 
     deleted: int
-    changed: int
+    changed: int = 0
+    later: int = 0
+    refused: int = 0
 
 
 class Outbox(Protocol):
@@ -52,7 +56,10 @@ class Outbox(Protocol):
     def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
         """How many of `rows` the outbox has, changed or not."""
 
-    def purge(self, columns: Columns, rows: Sequence[Kept]) -> Purged:
-        """Deletes those of `rows` that are there and just as a file has them, in one transaction."""
+    def look(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+        """What `purge` would do, as far as that can be told; changes nothing."""
+
+    def purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+        """Deletes those of `rows` that are there, just as a file has them, and passed by the pipeline."""
 
     def close(self) -> None: ...

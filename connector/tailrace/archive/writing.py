@@ -8,7 +8,7 @@ moment, and is simply run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +19,9 @@ from tailrace.archive.files import FileReader, FileWriter
 from tailrace.archive.format import Kept
 from tailrace.archive.manifest import Entry
 from tailrace.archive.names import Names
-from tailrace.archive.outbox import Candidate, Outbox
+from tailrace.archive.outbox import Candidate, Outbox, Purged
 from tailrace.archive.shelf import Shelf
-from tailrace.event import Row
+from tailrace.event import Columns, Row
 from tailrace.position import Position
 
 PAGE_ROWS = 1000
@@ -30,6 +30,9 @@ PAGE_ROWS = 1000
 Original = Callable[[Row], tuple[str, int]]
 """The place and the time of the commit (ms) that a row was published with; ("", 0) where that is not known."""
 
+Removal = Callable[[Columns, Sequence[Kept], Position], Purged]
+"""Deletes rows of a file from the outbox, or says what that would do; the position tells which are passed."""
+
 
 class Holds(Protocol):
     def __contains__(self, row: Row) -> bool: ...
@@ -37,15 +40,21 @@ class Holds(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What was done, or would be. `finished` counts rows of earlier files that were deleted only now; `changed` those
-    that are no longer what their file has, and stay; `held` those with a dead letter that is open or waits.
+    """What was done, or would be. `finished` counts rows of earlier files that were deleted only now; `unplaced` those
+    archived whose record is not on the topics.
+
+    What stays: `changed` is no longer what its file has; `later` was put back, and the pipeline may not have passed
+    it; `refused` is kept by the database; `held` has a dead letter that is open, or waits.
     """
 
     files: list[Entry] = field(default_factory=list)
     rows: int = 0
     deleted: int = 0
     finished: int = 0
+    unplaced: int = 0
     changed: int = 0
+    later: int = 0
+    refused: int = 0
     held: int = 0
     archived_before: int = 0
     first_ms: int | None = None
@@ -81,20 +90,22 @@ class Archiving:
         self.report = Report(orphans=list(shelf.orphans))
 
     def look(self) -> Report:
-        """What `run` would archive; changes nothing."""
+        """What `run` would do; changes nothing."""
         try:
-            self._look_back(delete=False)
+            self._look_back(None if self._keep else self._outbox.look)
             for candidate in self._wanted():
-                self._note(candidate)
+                self._note(candidate, self._original(candidate.row)[0])
         finally:
             self._known.close()
+        # Those would be gone by then.
+        self.report.archived_before = max(0, self.report.archived_before - self.report.finished)
         return self.report
 
     def run(self) -> Report:
         if not self._keep:
             self._outbox.require_deletable()
         try:
-            self._look_back(delete=not self._keep)
+            self._look_back(None if self._keep else self._purge)
             with TemporaryDirectory(prefix="tailrace-archive-") as folder:
                 writer: FileWriter | None = None
                 for candidate in self._wanted():
@@ -105,7 +116,7 @@ class Archiving:
                     writer.add(
                         kept._replace(place=place, committed_ms=committed_ms or kept.created_ms), candidate.order
                     )
-                    self._note(candidate)
+                    self._note(candidate, place)
                     if writer.full:
                         self._finish(writer)
                         writer = None
@@ -115,13 +126,18 @@ class Archiving:
             self._known.close()
         return self.report
 
-    def _look_back(self, *, delete: bool) -> None:
-        """Rows that are in files already: deleted now, or passed over."""
+    def _look_back(self, removal: Removal | None) -> None:
+        """Rows that are in files already: those as old as is asked for are removed, the others passed over."""
         there = self._outbox.counts(self._shelf.entries)
         for entry in self._shelf.entries:
             if not there.get(entry.number):
                 continue
-            self.report.finished += self._purge(entry, delete=delete, known=self._known)
+            with self._shelf.reader(entry) as reader:
+                for page in _pages(reader):
+                    self._known.add(self._outbox.name(reader.columns, row) for row in page)
+                    if removal is not None:
+                        old = [row for row in page if row.created_ms < self._before_ms]
+                        self.report.finished += self._removed(reader.columns, old, removal)
 
     def _wanted(self) -> Iterator[Candidate]:
         columns = self._outbox.shape.columns
@@ -133,9 +149,10 @@ class Archiving:
             else:
                 yield candidate
 
-    def _note(self, candidate: Candidate) -> None:
+    def _note(self, candidate: Candidate, place: str) -> None:
         report, at_ms = self.report, candidate.kept.created_ms
         report.rows += 1
+        report.unplaced += not place
         report.first_ms = at_ms if report.first_ms is None else min(report.first_ms, at_ms)
         report.last_ms = at_ms if report.last_ms is None else max(report.last_ms, at_ms)
         if not report.rows % PAGE_ROWS:
@@ -145,26 +162,28 @@ class Archiving:
         entry = self._shelf.add(writer.finish(), self._outbox.shape, self._outbox.order_by)
         self.report.files.append(entry)
         self._tell(self.report)
-        if not self._keep:
-            self.report.deleted += self._purge(entry)
-
-    def _purge(self, entry: Entry, *, delete: bool = True, known: Names | None = None) -> int:
-        """By what the archive has of it, not by what was read from the outbox; how many were deleted."""
-        deleted = 0
+        if self._keep:
+            return
+        # By what the archive has of it, not by what was read from the outbox.
         with self._shelf.reader(entry) as reader:
             for page in _pages(reader):
-                if known is not None:
-                    known.add(self._outbox.name(reader.columns, row) for row in page)
-                if not delete:
-                    continue
-                # An event may have become a dead letter since: by a replay.
-                free = [row for row in page if self._outbox.row(reader.columns, row, "") not in self._held]
-                done = self._outbox.purge(reader.columns, free)
-                deleted += done.deleted
-                self.report.changed += done.changed
-                killpoint.reached(killpoint.ARCHIVE_DELETED)
-                self._tell(self.report)
-        return deleted
+                self.report.deleted += self._removed(reader.columns, page, self._purge)
+
+    def _removed(self, columns: Columns, rows: Sequence[Kept], removal: Removal) -> int:
+        """How many of `rows` are gone, or would be."""
+        # An event may have become a dead letter since: by a replay.
+        free = [row for row in rows if self._outbox.row(columns, row, "") not in self._held]
+        done = removal(columns, free, self._start)
+        self.report.changed += done.changed
+        self.report.later += done.later
+        self.report.refused += done.refused
+        self._tell(self.report)
+        return done.deleted
+
+    def _purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+        done = self._outbox.purge(columns, rows, start)
+        killpoint.reached(killpoint.ARCHIVE_DELETED)
+        return done
 
 
 def _pages(reader: FileReader) -> Iterator[list[Kept]]:

@@ -88,7 +88,8 @@ def write(
     if as_json:
         told = {"pipeline": assembly.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
                 "rows": report.rows, "first_ms": report.first_ms, "last_ms": report.last_ms,
-                "deleted": report.deleted, "finished": report.finished, "changed": report.changed,
+                "deleted": report.deleted, "finished": report.finished, "unplaced": report.unplaced,
+                "changed": report.changed, "later": report.later, "refused": report.refused,
                 "held": report.held, "archived_before": report.archived_before, "orphans": report.orphans,
                 "files": [entry.to_json() for entry in report.files], "notes": list(notes),
                 "seconds": seconds}  # fmt: skip
@@ -160,18 +161,22 @@ def _shelf(file: Path) -> Shelf:
 def _print(report: Report, notes: tuple[str, ...], *, keep: bool, dry_run: bool) -> None:
     span = f", created {when(report.first_ms)} to {when(report.last_ms)}" if report.rows else ""
     if dry_run:
-        say(f"{report.rows:,} rows would be archived{span}. Nothing was changed.")
+        gone = "" if keep else " and deleted from the outbox"
+        say(f"{report.rows:,} rows would be archived{gone}{span}. Nothing was changed.")
     else:
         gone = "all are still in the outbox" if keep else f"{report.deleted:,} deleted from the outbox"
         say(f"{report.rows:,} rows archived in {len(report.files):,} files{span}; {gone}")
     for count, words in (
-        (report.finished, "rows of earlier files deleted from the outbox"),
+        (report.finished, f"rows of earlier files {'would be ' if dry_run else ''}deleted from the outbox"),
+        (report.unplaced, "rows archived whose record is not on the topics (any more)"),
         (
             report.held,
             "rows stay: their event is an open dead letter, or waits behind a parked key (`tailrace dlq list`)",
         ),
         (report.archived_before, "rows are in earlier files already"),
         (report.changed, "rows stay: they were changed since they were archived"),
+        (report.later, "rows stay: they were put back since, and the pipeline may not have passed them"),
+        (report.refused, "rows stay: the database does not let them be deleted (a foreign key, a trigger)"),
     ):
         if count:
             say(f"  {count:>12,}  {words}")

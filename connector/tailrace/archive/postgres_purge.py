@@ -1,0 +1,178 @@
+"""Deleting archived rows from an outbox table of Postgres.
+
+One is deleted only if all of its columns are, in text form, what the file has, and if the pipeline has passed it:
+`DELETE … RETURNING` shows what would go, and where that is something else, the transaction is rolled back and done
+again without it. So no right is needed but DELETE, and no lock is held for longer. What the database itself keeps from
+being deleted (another table refers to it, a trigger objects) stays, alone: the rest of its page goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tailrace.archive.format import Kept
+from tailrace.archive.outbox import Purged
+from tailrace.archive.postgres_table import described, has_changed
+from tailrace.errors import LayoutMismatch, SourceError
+from tailrace.event import Columns
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.sqlname import quote, quote_table
+
+STATEMENT_TIMEOUT = 600.0
+"""Seconds for a page to be deleted, triggers and locks included; and to count rows without an index."""
+
+_is_refused = re.compile(r"\[(?:23\w{3}|P0001)\]$").search
+"""The SQLSTATE that ends what an error says: a constraint, or a trigger that raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Rows of a file: their keys, what the table must have of them, and which can be asked for at all."""
+
+    keys: list[list[str]]
+    expected: list[tuple[str | None, ...]]
+    askable: list[int]
+
+
+class PostgresPurge:
+    def __init__(self, link: Link, table: str, columns: Columns, types: dict[str, str], keys: list[str]) -> None:
+        self._link = link
+        self._table = table
+        self._columns = columns
+        self._types = types
+        self._keys = keys
+
+    def key(self, columns: Columns, kept: Kept) -> list[bytes]:
+        at = {column.name: index for index, column in enumerate(columns)}
+        try:
+            return [kept.values[at[name]] or b"" for name in self._keys]
+        except KeyError as error:
+            raise LayoutMismatch(
+                f"a file of the archive has no column {error}, which tells the rows of {self._table} apart now",
+                remedy="Give the table the key that it had when the file was written.",
+            ) from None
+
+    def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
+        page = self._page(columns, rows)
+        unnested, same, arrays = self._keyed(page, page.askable)
+        ((count,),) = self._link.query(
+            f"SELECT count(*) FROM {quote_table(self._table)} AS o, {unnested} WHERE {same}",  # noqa: S608 - quoted
+            arrays,
+            timeout=STATEMENT_TIMEOUT,
+        )
+        return int(count or 0)
+
+    def look(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
+        """What `purge` would do, but for what the database would refuse."""
+        page = self._page(columns, rows)
+        unnested, same, arrays = self._keyed(page, page.askable)
+        found = self._link.query(
+            f"SELECT {self._shown} FROM {quote_table(self._table)} AS o, {unnested} WHERE {same}",  # noqa: S608 - quoted
+            arrays,
+            timeout=STATEMENT_TIMEOUT,
+        )
+        changed, later = self._judged(page, page.askable, found, passed)
+        refused = len(rows) - len(page.askable)
+        return Purged(len(found) - len(changed) - len(later), len(changed), len(later), refused)
+
+    def purge(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
+        page = self._page(columns, rows)
+        deleted = changed = later = 0
+        refused = len(rows) - len(page.askable)
+        parts = [page.askable]
+        while parts:
+            part = parts.pop()
+            if not part:
+                continue
+            try:
+                done, left = self._attempt(page, part, passed)
+            except SourceError as error:
+                if not _is_refused(error.what):
+                    raise
+                # The server's word that it has ended with this one is still to be taken.
+                while self._link.pgconn.get_result() is not None:
+                    pass
+                self._link.query("ROLLBACK")
+                if len(part) == 1:
+                    refused += 1
+                else:
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                continue
+            deleted, changed, later = deleted + done.deleted, changed + done.changed, later + done.later
+            parts.append(left)
+        return Purged(deleted, changed, later, refused)
+
+    def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[Purged, list[int]]:
+        """One transaction: what became of these rows, and which of them are to be tried again."""
+        unnested, same, arrays = self._keyed(page, part)
+        # Each statement must see what is there by then, whatever the server's default is.
+        self._link.query("BEGIN ISOLATION LEVEL READ COMMITTED")
+        found = self._link.query(
+            f"DELETE FROM {quote_table(self._table)} AS o USING {unnested} WHERE {same} RETURNING {self._shown}",  # noqa: S608 - quoted
+            arrays,
+            timeout=STATEMENT_TIMEOUT,
+        )
+        # From here on nobody can add a column: one that came before, and was filled, is in no file.
+        if described(self._link, self._table)[0] != self._columns:
+            self._link.query("ROLLBACK")
+            raise has_changed(self._table)
+        changed, later = self._judged(page, part, found, passed)
+        if not changed and not later:
+            self._link.query("COMMIT")  # a constraint that is deferred speaks only here
+            return Purged(len(found)), []
+        self._link.query("ROLLBACK")
+        stays = changed | later
+        return Purged(0, len(changed), len(later)), [index for index in part if index not in stays]
+
+    def _judged(
+        self, page: _Page, part: list[int], found: Iterable[tuple[str | None, ...]], passed: Snapshot
+    ) -> tuple[set[int], set[int]]:
+        """Which of the rows that were found are not what the file has, and which others the pipeline may not have."""
+        ((before,),) = self._link.query("SELECT pg_snapshot_xmax(pg_current_snapshot())")
+        changed: set[int] = set()
+        later: set[int] = set()
+        for number, xid, *values in found:
+            index = part[int(number or 0) - 1]
+            if tuple(values) != page.expected[index]:
+                changed.add(index)
+            elif not passed.contains(int(xid or 0), before=int(before or 0)):
+                later.add(index)
+        return changed, later
+
+    @property
+    def _shown(self) -> str:
+        return ", ".join(["k.number", "o.xmin", *(f"o.{quote(column.name)}" for column in self._columns)])
+
+    def _page(self, columns: Columns, rows: Sequence[Kept]) -> _Page:
+        at = {column.name: index for index, column in enumerate(columns)}
+        # A column that was added since must be empty: otherwise there is something that no file has.
+        picked = [at.get(column.name) for column in self._columns]
+        expected = [tuple(None if index is None else text(row.values[index]) for index in picked) for row in rows]
+        keys = [[text(value) or "" for value in self.key(columns, row)] for row in rows]
+        return _Page(keys, expected, [index for index, key in enumerate(keys) if all(map(_is_utf8, key))])
+
+    def _keyed(self, page: _Page, part: list[int]) -> tuple[str, str, list[str]]:
+        """Keys as a table `k` that is numbered from 1, how it is joined with the outbox `o`, and its parameters."""
+        types = ", ".join(f"${number}::{self._types[name]}[]" for number, name in enumerate(self._keys, 1))
+        names = ", ".join(f"k{number}" for number in range(len(self._keys)))
+        same = " AND ".join(f"o.{quote(name)} = k.k{number}" for number, name in enumerate(self._keys))
+        arrays = [array([page.keys[index][at] for index in part]) for at in range(len(self._keys))]
+        return f"unnest({types}) WITH ORDINALITY AS k ({names}, number)", same, arrays
+
+
+def text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def array(values: Sequence[str]) -> str:
+    """An array's text form."""
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
+
+
+def _is_utf8(text: str) -> bool:
+    """Of a database in SQL_ASCII it need not be; the server takes nothing else from us."""
+    return not any("\udc80" <= sign <= "\udcff" for sign in text)

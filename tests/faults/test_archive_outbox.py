@@ -1,0 +1,169 @@
+"""What archiving takes out of a table of Postgres, and what it leaves there, without a pipeline beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tailrace.archive.postgres_outbox import PostgresOutbox
+from tailrace.archive.shelf import Shelf
+from tailrace.archive.store import Store
+from tailrace.archive.writing import Archiving, Report
+from tailrace.errors import LayoutMismatch
+from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.source import PostgresOptions
+
+BEFORE_MS = 1_000_000_000
+ROWS = 20
+
+
+class Table:
+    """An outbox of rows 1 to 20, all old; `archive` is a run of the archiver over what it has now."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        self.options = PostgresOptions(dsn, "public.outbox", "slot", "publication", timestamp="created_at")
+        self._folder = folder
+        self.execute("CREATE TABLE outbox (id int PRIMARY KEY, payload jsonb, created_at timestamptz)")
+        self.put(1, ROWS)
+
+    def put(self, first: int, last: int) -> None:
+        self.execute(
+            "INSERT INTO outbox SELECT n, '{}', to_timestamp(n) FROM generate_series(%s::int, %s::int) n", first, last
+        )
+
+    def execute(self, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.options.conninfo, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    @property
+    def ids(self) -> list[object]:
+        return [row[0] for row in self.execute("SELECT id FROM outbox ORDER BY id")]
+
+    def passed(self) -> LsnPosition:
+        """A position behind all that is there."""
+        with Link(self.options.conninfo, replication=True, timeout=30) as stream:
+            server = catalogue.identify(stream)
+        ((now,),) = self.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+        log = LogIdentity(server.system_id, server.timeline, server.database, "slot", "public.outbox", "")
+        return LsnPosition(log, server.lsn, 0, table_read=TableRead(f"{now}:{now}:"))
+
+    @contextmanager
+    def outbox(self) -> Iterator[PostgresOutbox]:
+        outbox = PostgresOutbox(self.options, "orders")
+        try:
+            yield outbox
+        finally:
+            outbox.close()
+
+    def archiving(
+        self,
+        outbox: PostgresOutbox,
+        start: LsnPosition | None = None,
+        *,
+        before_ms: int = BEFORE_MS,
+        keep: bool = False,
+    ) -> Archiving:
+        shelf = Shelf(Store(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
+        return Archiving(
+            shelf,
+            outbox,
+            set(),
+            lambda row: ("0/1A:2", 1) if row.values[0] != b"7" else ("", 0),
+            start=start or self.passed(),
+            before_ms=before_ms,
+            keep=keep,
+        )
+
+    def archive(
+        self,
+        start: LsnPosition | None = None,
+        *,
+        before_ms: int = BEFORE_MS,
+        keep: bool = False,
+        dry_run: bool = False,
+    ) -> Report:
+        with self.outbox() as outbox:
+            archiving = self.archiving(outbox, start, before_ms=before_ms, keep=keep)
+            return archiving.look() if dry_run else archiving.run()
+
+
+@pytest.fixture
+def table(database: str, tmp_path: Path) -> Table:
+    return Table(database, tmp_path)
+
+
+def test_a_column_that_comes_meanwhile(table: Table) -> None:
+    """It is filled before the rows are deleted: no file has what stands there."""
+    with table.outbox() as outbox:
+        archiving = table.archiving(outbox)
+        table.archive(keep=True)
+        table.execute("ALTER TABLE outbox ADD COLUMN note text")
+        table.execute("UPDATE outbox SET note = 'of later' WHERE id = 3")
+        archiving = table.archiving(outbox)
+        with pytest.raises(LayoutMismatch, match="changed meanwhile"):
+            archiving.run()
+    assert len(table.ids) == ROWS
+    told = table.archive()
+    assert (told.finished, told.changed) == (ROWS - 1, 1)
+    assert table.ids == [3]
+
+
+def test_what_is_put_back_is_new(table: Table) -> None:
+    """Byte for byte what a file has, and yet not published a second time: the pipeline is still to come to it."""
+    start = table.passed()
+    assert table.archive(start).deleted == ROWS
+    table.put(4, 6)
+    told = table.archive(start, dry_run=True)
+    assert (told.finished, told.later) == (0, 3)
+    told = table.archive(start)
+    assert (told.finished, told.later, told.changed) == (0, 3, 0)
+    assert table.ids == [4, 5, 6]
+    assert table.archive().finished == 3
+    assert table.ids == []
+
+
+def test_what_is_kept_goes_by_its_own_time(table: Table) -> None:
+    """Rows that a run was to keep are deleted by a later one as far as that one's --before reaches, and not further."""
+    assert table.archive(keep=True).rows == ROWS
+    table.execute("UPDATE outbox SET payload = '{\"a\": 1}' WHERE id = 2")
+    told = table.archive(before_ms=8000, dry_run=True)
+    assert (told.rows, told.finished, told.changed, told.archived_before) == (0, 6, 1, 1)
+    told = table.archive(before_ms=8000, dry_run=True, keep=True)
+    assert (told.finished, told.archived_before) == (0, 7)
+    assert len(table.ids) == ROWS
+    told = table.archive(before_ms=8000)
+    assert (told.finished, told.changed, told.archived_before) == (6, 1, 1)
+    assert table.ids == [2, *range(8, ROWS + 1)]
+
+
+def test_what_the_database_keeps(table: Table) -> None:
+    """Another table refers to a row, at once or at the end of the transaction, or a trigger objects: the rest goes."""
+    table.execute("CREATE TABLE attempts (event int REFERENCES outbox)")
+    table.execute("INSERT INTO attempts VALUES (5)")
+    table.execute("CREATE TABLE audits (event int REFERENCES outbox DEFERRABLE INITIALLY DEFERRED)")
+    table.execute("INSERT INTO audits VALUES (11), (12)")
+    table.execute(
+        "CREATE FUNCTION objects() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'row % is dear to somebody', OLD.id; END $$"
+    )
+    table.execute(
+        "CREATE TRIGGER objects BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.id = 20) EXECUTE FUNCTION objects()"
+    )
+    told = table.archive()
+    assert (told.rows, told.deleted, told.refused) == (ROWS, ROWS - 4, 4)
+    assert table.ids == [5, 11, 12, 20]
+    table.execute("DELETE FROM attempts")
+    told = table.archive()
+    assert (told.rows, told.finished, told.refused, told.archived_before) == (0, 1, 3, 3)
+
+
+def test_rows_without_a_record_are_counted(table: Table) -> None:
+    assert table.archive(dry_run=True).unplaced == 1
+    assert table.archive().unplaced == 1
