@@ -83,6 +83,7 @@ def archived(listed: Told, folder: Path) -> list[str]:
 
 def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     place = tmp_path / "cold"
+    place.mkdir()
     shop.configure(archive={"url": f"file://{place}"}, limits={"batch_records": 400})
     connector = shop.start()
     old, new = old_rows(shop, 1200), [shop.insert(VALID) for _ in range(3)]
@@ -90,7 +91,14 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     write = ("archive", "write", shop.file)
     looked = tailrace(*write, "--dry-run")
     assert (looked["rows"], looked["held"], looked["files"]) == (1200, 0, [])
-    assert not list(place.rglob("*.parquet"))
+    assert tailrace("archive", "list", shop.file)["files"] == []
+    assert tailrace("archive", "check", shop.file)["clean"]
+    assert not list(place.iterdir())
+    # A disk that is not mounted: no archive is begun in its place.
+    place.rename(away := tmp_path / "away")
+    refused = tailrace(*write, code=2)
+    assert (str(place) in refused["what"], f"mkdir -p {place}" in refused["remedy"]) == (True, True)
+    away.rename(place)
     listed = None
     for kill, files, orphans, left in (
         (killpoint.ARCHIVE_WRITTEN, 0, 1, 1203),
@@ -208,6 +216,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     shop.configure(source={"on_change": "halt"})
     write = ("archive", "write", shop.file)
     assert "has no archive" in tailrace(*write, code=2)["what"]
+    (tmp_path / "cold").mkdir()
     shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
     assert "never started" in tailrace(*write, code=2)["what"]
     assert "is no time" in tailrace(*write, "--before", "oldest", code=2)["what"]
@@ -223,7 +232,20 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     )
     refused = tailrace(*write, code=3)
     assert (refused["error"], "GRANT DELETE" in refused["remedy"]) == ("AccessRefused", True), refused
+    assert tailrace(*write, "--dry-run", code=3) == refused
+    assert tailrace(*write, "--dry-run", "--keep")["rows"] == 1100
     shop.configure(source={"postgres": given})
+    # Settings that were copied, with the pipeline's name left in: what it has passed was of another table.
+    shop.execute("CREATE TABLE other (LIKE outbox INCLUDING ALL)")
+    shop.execute("INSERT INTO other SELECT * FROM outbox")
+    for mistaken in ({"table": "public.other"}, {"slot": "another"}):
+        as_it_was = dict(shop.settings["source"])
+        shop.configure(source=mistaken)
+        refused = tailrace(*write, code=3)
+        assert (refused["error"], "name of its own" in refused["remedy"]) == ("WrongLog", True), refused
+        shop.settings["source"] = as_it_was
+    shop.configure()
+    assert shop.execute("SELECT count(*) FROM other") == [(1100,)]
     assert tailrace("archive", "list", shop.file)["files"] == []
     # Of two that looked at the same list, the second adds nothing, and deletes nothing.
     assembly = assemble(load_pipeline(shop.file))
@@ -282,6 +304,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
 
 def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     """Another pipeline of the same outbox, rows that would go with those of the outbox, and a table below it."""
+    (tmp_path / "cold").mkdir()
     shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
     shop.start()
     other = f"{shop.name}_b"
