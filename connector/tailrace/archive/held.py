@@ -1,6 +1,8 @@
 """Rows that must stay in the outbox: those whose event is a dead letter that is open, or waits behind a parked key.
 
-A letter may have only a hash of its payload, and what waits may be set aside tomorrow: the row is then all there is.
+A letter may have only a hash of its payload, and what waits may be set aside tomorrow: the row is then all there is. A
+row that cannot be read as an event has no id in its letter, and may have been changed since: while one such letter is
+open, all rows that cannot be read stay.
 """
 
 from __future__ import annotations
@@ -17,40 +19,41 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letter_box import LetterBox
 from tailrace.kafka.parked import waiting_event, waiting_topic
 from tailrace.line import Line
-from tailrace.verify.kafka_side import row_name
-from tailrace.verify.verifying import unreadable_name
 
 
 class Held:
     """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
 
     def __init__(self, kafka: KafkaOptions, line: Line) -> None:
-        self._line = line
+        self._layout = line.layout
         self._names = Names()
         # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
         self._names.add(name.encode() for name in _waiting(kafka))
-        self._names.add(name.encode() for name in _open(kafka))
+        self._unreadable = False
+        self._names.add(name.encode() for name in self._open(kafka))
 
     def __contains__(self, row: Row) -> bool:
         try:
-            name = self._line.layout.read(row).id
-        except Rejected as rejected:
-            name = unreadable_name(self._line, row, rejected)
-        return name.encode() in self._names
+            return self._layout.read(row).id.encode() in self._names
+        except Rejected:
+            return self._unreadable
 
     def close(self) -> None:
         self._names.close()
 
-
-def _open(kafka: KafkaOptions) -> Iterator[str]:
-    """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
-    box = LetterBox(kafka)
-    spans = box.spans_of(kafka.dead_letter_topic, final=True)
-    marked = box.marked()
-    with closing(box.letters(spans)) as letters:
-        for letter in letters:
-            if letter not in marked:
-                yield letter.event_id or row_name(letter.said.get("tailrace.payload.sha256", ""))
+    def _open(self, kafka: KafkaOptions) -> Iterator[str]:
+        """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
+        box = LetterBox(kafka)
+        spans = box.spans_of(kafka.dead_letter_topic, final=True)
+        marked = box.marked()
+        with closing(box.letters(spans)) as letters:
+            for letter in letters:
+                if letter in marked:
+                    continue
+                if letter.event_id is None:
+                    self._unreadable = True
+                else:
+                    yield letter.event_id
 
 
 def _waiting(kafka: KafkaOptions) -> Iterator[str]:
