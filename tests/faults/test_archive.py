@@ -336,6 +336,16 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     assert other in refused["what"]
     assert f"--ignore-pipeline {other}" in refused["remedy"]
     gone = (*write, "--ignore-pipeline", other)
+    # One of which it cannot be told where it is, nor whose outbox it reads.
+    odd = f"{shop.name}_c"
+    producer.produce(stored.topic, b'{"source": "postgres"}', odd.encode())
+    assert producer.flush(30) == 0
+    refused = tailrace(*gone, code=2)
+    assert odd in refused["what"]
+    assert f"--ignore-pipeline {odd}" in refused["remedy"]
+    assert tailrace(*gone, "--ignore-pipeline", odd, "--dry-run")["rows"] == 6
+    producer.produce(stored.topic, None, odd.encode())  # type: ignore[arg-type]
+    assert producer.flush(30) == 0
     # What hangs on a row is in no file.
     shop.execute("CREATE TABLE attempts (event uuid CONSTRAINT hangs REFERENCES outbox ON DELETE CASCADE)")
     assert "attempts" in tailrace(*gone, code=2)["what"]
@@ -354,3 +364,6 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     settled(shop)
     planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"]) == ("archive", 6)
+    # An event that has left the table is not looked for elsewhere if the table was asked for.
+    assert "not in the table" in tailrace("replay", "plan", shop.file, "--id", old[0], "--from-table", code=2)["what"]
+    assert tailrace("replay", "plan", shop.file, "--id", old[0])["source"] == "archive"

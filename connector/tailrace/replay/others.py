@@ -30,9 +30,7 @@ def passed_by_all(
 ) -> tuple[Position, list[str]]:
     """`start` as far as the others have passed it, too, and notes; ConfigError where that cannot be told."""
     notes: list[str] = []
-    for name, stored in _sharing(assembly, start):
-        if name in ignored:
-            continue
+    for name, stored in _sharing(assembly, start, ignored):
         if is_reading_first(stored) or getattr(stored, "recovery", None) is not None:
             raise _refusal(name, f"is reading it: {stored}", "What it has not read yet, it would never publish.")
         if isinstance(start, LsnPosition) and isinstance(stored, LsnPosition):
@@ -44,16 +42,21 @@ def passed_by_all(
     return start, notes
 
 
-def _sharing(assembly: Assembly, mine: Position) -> Iterator[tuple[str, Position]]:
+def _sharing(assembly: Assembly, mine: Position, ignored: Collection[str]) -> Iterator[tuple[str, Position]]:
     """Other pipelines and where they are."""
     for key, value in sorted(offsets.read_keys(assembly.kafka, None).items()):
         name = key.decode(errors="replace")
-        if name == assembly.settings.pipeline or not _is_pipeline(name):
+        if name == assembly.settings.pipeline or name in ignored or not _is_pipeline(name):
             continue
         try:
             stored = from_stored(json.loads(value))
-        except (ValueError, KeyError, TypeError):
-            continue  # no position: it is that pipeline's to say so
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the pipeline {name} may read the same outbox, and its stored position cannot be read: {error!r}",
+                why="A newer version of Tailrace wrote it, or something else did. What it has not passed must stay.",
+                remedy=f"Archive with that version. If it reads another outbox, or is gone for good, say so: "
+                f"--ignore-pipeline {name}. Nothing was changed.",
+            ) from None
         if _is_same_outbox(mine, stored):
             yield name, stored
 

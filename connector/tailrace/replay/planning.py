@@ -60,7 +60,8 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
     id_ = new_id()
     line = assembly.line()
     figures, missing = _surveyed(assembly, line, id_, way, tell)
-    if missing == set(way.selection.ids) and missing and not request.since and has_archive(assembly):
+    anywhere = not (request.since or request.from_table or request.from_archive)
+    if anywhere and missing and missing == set(way.selection.ids) and has_archive(assembly):
         # What is in the table no longer may be in the archive.
         way = archive_way(assembly, way.selection)
         figures, missing = _surveyed(assembly, line, id_, way, tell)
