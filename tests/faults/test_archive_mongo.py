@@ -28,9 +28,16 @@ from tailrace.kafka import offsets
 from tailrace.proof.reader import header, read_all
 from tailrace.proof.users_workload import OUTBOX, outbox_document
 from tailrace.proof.writer import Event
+from tailrace.replay.table_points import stored_position
 from tailrace.stack import wait_until
-from tailrace.token_position import ClusterTime
+from tailrace.token_position import ClusterTime, TokenPosition
 from tailrace.worker.assembly import assemble
+
+
+@pytest.fixture(autouse=True)
+def alone(users: Users) -> None:
+    """Where no other test stores positions: archiving looks at all of them."""
+    users.configure(kafka={"offsets_topic": f"{users.name}.offsets"})
 
 
 def old_documents(users: Users, count: int, collection: str = OUTBOX) -> list[str]:
@@ -160,7 +167,9 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     tailrace("dlq", "discard", users.file, letter["id"], "--why", "a test", "--yes")
     # Another pipeline of the same collection that is far behind: what goes may be new to it.
     other = f"{users.name}_b"
-    behind = replace(users.positions()[-1], time=ClusterTime(1_600_000_000, 1))
+    here = stored_position(assemble(load_pipeline(users.file)))
+    assert isinstance(here, TokenPosition)
+    behind = replace(here, time=ClusterTime(1_600_000_000, 1))
     stored = offsets.record(replace(assemble(load_pipeline(users.file)).kafka, pipeline=other), behind)
     producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
     producer.produce(stored.topic, stored.value, stored.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,10 @@ from tailrace.archive.writing import Archiving, Report
 from tailrace.errors import LayoutMismatch
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.again import TableAgain
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.stack import PostgresServer, wait_until
 
 BEFORE_MS = 1_000_000_000
 ROWS = 20
@@ -167,3 +170,46 @@ def test_what_the_database_keeps(table: Table) -> None:
 def test_rows_without_a_record_are_counted(table: Table) -> None:
     assert table.archive(dry_run=True).unplaced == 1
     assert table.archive().unplaced == 1
+
+
+def test_infinite_times_are_none(table: Table) -> None:
+    table.execute("UPDATE outbox SET created_at = '-infinity' WHERE id = 1")
+    table.execute("UPDATE outbox SET created_at = 'infinity' WHERE id = 2")
+    assert table.archive(keep=True).rows == ROWS - 2
+    told = table.archive()
+    assert (told.rows, told.finished) == (0, ROWS - 2)
+    assert table.ids == [1, 2]
+    assert table.archive().rows == 0
+    # Nor do they keep the table from being read as a whole.
+    source = TableAgain(table.options)
+    source.open(table.passed(), lambda _: None)
+    assert len(source.read(10, 1 << 20, 0).rows) == 2
+    source.close()
+
+
+@pytest.mark.parametrize("version", ["16", "18"])
+def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """While files are uploaded, the session that reads the table is idle within its transaction."""
+    server: PostgresServer = request.getfixturevalue("postgres" if version == "16" else "postgres18")
+    name = f"idle_{uuid.uuid4().hex[:12]}"
+    table = Table(server.create_database(name), tmp_path)
+    limits = ["idle_in_transaction_session_timeout", "idle_session_timeout"]
+    for limit in [*limits, "transaction_timeout"] if version == "18" else limits:
+        table.execute(f"ALTER DATABASE {name} SET {limit} = '50ms'")
+    with table.outbox() as outbox, server.connect() as looking:
+        rows = outbox.candidates(table.passed(), BEFORE_MS)
+        next(rows)
+
+        def idle() -> bool:
+            found = looking.execute(
+                "SELECT bool_and(clock_timestamp() - state_change > interval '200 ms') FROM pg_stat_activity "
+                "WHERE datname = %s AND application_name = 'tailrace'",
+                (name,),
+            ).fetchone()
+            return found is None or found[0] is not False
+
+        wait_until(idle, 30, what="sessions that are idle, or gone")
+        assert len(list(rows)) == ROWS - 1
+        assert outbox.counts([]) == {}
+    with server.connect() as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]

@@ -42,6 +42,8 @@ class PostgresOutbox:
         self._link = Link(options.conninfo, replication=False, timeout=options.link_timeout)
         # A policy that hides rows from this role must be an error: the log would have brought them.
         self._link.query("SET row_security = off")
+        # While topics are read and files go to a far store, nothing is asked here.
+        self._link.query("SET idle_session_timeout = 0")
         self._columns, types = described(self._link, options.table)
         keys = key_columns(self._link, options.table)
         self._purge = PostgresPurge(self._link, options.table, self._columns, types, keys)
@@ -168,7 +170,7 @@ class PostgresOutbox:
         """Those whose time the table may have something of: in most runs none, and nothing need be counted."""
         ((oldest,),) = self._link.query(
             f"SELECT floor(extract(epoch FROM min({quote(self._timestamp)})) * 1000)::bigint "  # noqa: S608 - quoted
-            f"FROM {quote_table(self._options.table)}",
+            f"FROM {quote_table(self._options.table)} WHERE isfinite({quote(self._timestamp)})",
             timeout=STATEMENT_TIMEOUT,
         )
         return [entry for entry in entries if oldest is not None and entry.created.last_ms + 1 >= int(oldest)]

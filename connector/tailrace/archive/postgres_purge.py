@@ -30,11 +30,14 @@ _is_refused = re.compile(r"\[(?:23\w{3}|P0001)\]$").search
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Rows of a file: their keys, what the table must have of them, and which can be asked for at all."""
+    """Rows of a file: their keys, and what the table must have of them."""
 
     keys: list[list[str]]
     expected: list[tuple[str | None, ...]]
-    askable: list[int]
+
+    @property
+    def all(self) -> list[int]:
+        return list(range(len(self.keys)))
 
 
 class PostgresPurge:
@@ -57,7 +60,7 @@ class PostgresPurge:
 
     def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
         page = self._page(columns, rows)
-        unnested, same, arrays = self._keyed(page, page.askable)
+        unnested, same, arrays = self._keyed(page, page.all)
         ((count,),) = self._link.query(
             f"SELECT count(*) FROM {quote_table(self._table)} AS o, {unnested} WHERE {same}",  # noqa: S608 - quoted
             arrays,
@@ -68,21 +71,19 @@ class PostgresPurge:
     def look(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
         """What `purge` would do, but for what the database would refuse."""
         page = self._page(columns, rows)
-        unnested, same, arrays = self._keyed(page, page.askable)
+        unnested, same, arrays = self._keyed(page, page.all)
         found = self._link.query(
             f"SELECT {self._shown} FROM {quote_table(self._table)} AS o, {unnested} WHERE {same}",  # noqa: S608 - quoted
             arrays,
             timeout=STATEMENT_TIMEOUT,
         )
-        changed, later = self._judged(page, page.askable, found, passed)
-        refused = len(rows) - len(page.askable)
-        return Purged(len(found) - len(changed) - len(later), len(changed), len(later), refused)
+        changed, later = self._judged(page, page.all, found, passed)
+        return Purged(len(found) - len(changed) - len(later), len(changed), len(later))
 
     def purge(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
         page = self._page(columns, rows)
-        deleted = changed = later = 0
-        refused = len(rows) - len(page.askable)
-        parts = [page.askable]
+        deleted = changed = later = refused = 0
+        parts = [page.all]
         while parts:
             part = parts.pop()
             if not part:
@@ -153,7 +154,7 @@ class PostgresPurge:
         picked = [at.get(column.name) for column in self._columns]
         expected = [tuple(None if index is None else text(row.values[index]) for index in picked) for row in rows]
         keys = [[text(value) or "" for value in self.key(columns, row)] for row in rows]
-        return _Page(keys, expected, [index for index, key in enumerate(keys) if all(map(_is_utf8, key))])
+        return _Page(keys, expected)
 
     def _keyed(self, page: _Page, part: list[int]) -> tuple[str, str, list[str]]:
         """Keys as a table `k` that is numbered from 1, how it is joined with the outbox `o`, and its parameters."""
@@ -171,8 +172,3 @@ def text(value: bytes | None) -> str | None:
 def array(values: Sequence[str]) -> str:
     """An array's text form."""
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
-
-
-def _is_utf8(text: str) -> bool:
-    """Of a database in SQL_ASCII it need not be; the server takes nothing else from us."""
-    return not any("\udc80" <= sign <= "\udcff" for sign in text)

@@ -144,7 +144,7 @@ class Shelf:
         )
 
     def _list(self, entry: Entry) -> None:
-        content = json.dumps(entry.to_json(), ensure_ascii=False).encode()
+        content = json.dumps(entry.to_json()).encode()
         try:
             self.store.create(entry.name, content)
         except TakenError:

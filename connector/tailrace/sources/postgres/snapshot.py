@@ -23,6 +23,8 @@ SORT_TIMEOUT = 3600.0
 """Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
 FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
+TRANSACTION_TIMEOUT = 170000
+"""The first version of Postgres that has a setting of this name."""
 
 Keeps = Callable[[Row, int, int | None], bool]
 """Whether a row is wanted: the row, the number of its writer's transaction, when it was created (ms)."""
@@ -89,6 +91,10 @@ class TableReader:
             link.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
         # A policy that hides rows from this role must be an error: the log would have brought them.
         link.query("SET LOCAL row_security = off")
+        # Between two pages it is idle for as long as it takes to publish them, or to put a file into a far store.
+        link.query("SET LOCAL idle_in_transaction_session_timeout = 0")
+        if link.server_version >= TRANSACTION_TIMEOUT:
+            link.query("SET LOCAL transaction_timeout = 0")
         current = str(link.query("SELECT pg_current_snapshot()")[0][0])
         self._before = Snapshot.parse(current).xmax
         if exported is not None:
@@ -142,7 +148,7 @@ class TableReader:
         self._columns, types = require_order(self._link, table, order_by, timestamp)
         self._keys = len(order_by)
         keys = ", ".join(quote(column) for column in order_by)
-        when = f"(extract(epoch FROM {quote(timestamp)}) * 1000)::bigint" if timestamp else "NULL"
+        when = _milliseconds(timestamp) if timestamp else "NULL"
         columns = ", ".join(quote(column) for column in types)
         conditions = [] if after is None else [_behind(order_by, after, types)]
         if timestamp:
@@ -208,8 +214,15 @@ def _behind(order_by: list[str], after: list[str | None], types: dict[str, str])
 
 
 def _between(timestamp: str, since_ms: int | None, until_ms: int | None) -> list[str]:
-    bounds = ((">=", since_ms), ("<", until_ms))
-    return [f"{quote(timestamp)} {sign} to_timestamp({at} / 1000.0)" for sign, at in bounds if at is not None]
+    bounds = [(sign, at) for sign, at in ((">=", since_ms), ("<", until_ms)) if at is not None]
+    finite = [f"isfinite({quote(timestamp)})"] if bounds else []
+    return finite + [f"{quote(timestamp)} {sign} to_timestamp({at} / 1000.0)" for sign, at in bounds]
+
+
+def _milliseconds(timestamp: str) -> str:
+    """An infinite time is none: there is no number for it."""
+    name = quote(timestamp)
+    return f"CASE WHEN isfinite({name}) THEN (extract(epoch FROM {name}) * 1000)::bigint END"
 
 
 def _element(text: str) -> str:
