@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -13,9 +14,11 @@ import pytest
 from tailrace.archive.postgres_outbox import PostgresOutbox
 from tailrace.archive.shelf import Shelf
 from tailrace.archive.store import Store
-from tailrace.archive.writing import Archiving, Report
+from tailrace.archive.writing import Archiving, Holds, Report
 from tailrace.errors import LayoutMismatch
+from tailrace.event import Row
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.again import TableAgain
 from tailrace.sources.postgres.link import Link
@@ -72,12 +75,13 @@ class Table:
         *,
         before_ms: int = BEFORE_MS,
         keep: bool = False,
+        held: Holds | None = None,
     ) -> Archiving:
         shelf = Shelf(Store(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
         return Archiving(
             shelf,
             outbox,
-            set(),
+            held or set(),
             lambda row: ("0/1A:2", 1) if row.values[0] != b"7" else ("", 0),
             start=start or self.passed(),
             before_ms=before_ms,
@@ -213,3 +217,28 @@ def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureR
         assert outbox.counts([]) == {}
     with server.connect() as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]
+
+
+class Nobody:
+    """Holds no row, but reads each as the pipeline would."""
+
+    def __init__(self, column: str) -> None:
+        self._layout = Layout(ColumnMap(id="id", type="id", aggregate=None, key="id", payload=column))
+
+    def __contains__(self, row: Row) -> bool:
+        self._layout.read(row)
+        return False
+
+
+def test_a_column_that_is_called_otherwise_since(table: Table) -> None:
+    """Rows that were kept stay, and are told: the file has something else. That ends no run."""
+    assert table.archive(keep=True).rows == ROWS
+    table.execute("ALTER TABLE outbox RENAME COLUMN payload TO body")
+    table.put(ROWS + 1, ROWS + 1)
+    with table.outbox() as outbox:
+        told = table.archiving(outbox, held=Nobody("body")).run()
+    assert (told.rows, told.deleted, told.finished, told.changed) == (1, 1, 0, ROWS)
+    table.execute("ALTER TABLE outbox RENAME COLUMN id TO event")
+    table.options = replace(table.options, order_by=("event",))
+    with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet: .* has no column 'event'"):
+        table.archive()

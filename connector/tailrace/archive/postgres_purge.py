@@ -55,7 +55,9 @@ class PostgresPurge:
         except KeyError as error:
             raise LayoutMismatch(
                 f"a file of the archive has no column {error}, which tells the rows of {self._table} apart now",
-                remedy="Give the table the key that it had when the file was written.",
+                why="So it cannot be told which of its rows are still in the table.",
+                remedy="Give the column the name that it had when the file was written; or begin a new archive at "
+                "another archive.url: what is in that file and still in the table is then in both.",
             ) from None
 
     def present(self, columns: Columns, rows: Sequence[Kept]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
@@ -20,7 +20,8 @@ from tailrace.archive.format import Shape
 from tailrace.archive.manifest import Entry, Span
 from tailrace.archive.store import Store, TakenError
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, TailraceError
+from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, TailraceError
+from tailrace.worker.assembly import column_map
 
 AT_ONCE = 8
 """Entries asked for at a time: each is small, and a bucket is far away."""
@@ -29,10 +30,12 @@ AT_ONCE = 8
 class Shelf:
     """Looked at when it is opened, and after each file that is added."""
 
-    def __init__(self, store: Store, pipeline: str, table: str) -> None:
+    def __init__(self, store: Store, pipeline: str, table: str, parts: Sequence[tuple[str, str]] = ()) -> None:
+        """`parts` are those of an event, and the columns that the settings name for them."""
         self.store = store
         self.pipeline = pipeline
         self.table = table
+        self._parts = parts
         names = store.names()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             self.entries: list[Entry] = list(pool.map(self._entry, manifest.numbers(names)))
@@ -119,6 +122,19 @@ class Shelf:
                 "published by this run.",
             )
 
+    def require_readable(self, entries: list[Entry]) -> None:
+        """Raises LayoutMismatch unless each of these files has the columns that the settings name."""
+        for entry in entries:
+            columns = [name for name, _ in entry.columns]
+            for part, column in self._parts:
+                if column not in columns:
+                    raise LayoutMismatch(
+                        f"{entry.file} has no column {column!r}, which outbox.columns.{part} names",
+                        why=f"The outbox had other columns when it was archived: {', '.join(columns)}.",
+                        remedy="Make the plan with a copy of the settings, of the same pipeline, whose outbox.columns "
+                        "names those of the file; or choose another time with --from and --to. Nothing was changed.",
+                    )
+
     def require_whole(self, entries: list[Entry]) -> None:
         """Raises ArchiveDamaged unless each of these files is just what was listed."""
         for entry in entries:
@@ -183,4 +199,6 @@ def open_shelf(settings: Settings) -> Shelf:
     # Of MongoDB the database: collections may come and go within a pipeline's life, and a file names each document's.
     table = source.table or source.collection[0].partition(".")[0]
     store = Store(settings.archive.url, settings.archive.option_values(), settings.pipeline)
-    return Shelf(store, settings.pipeline, table)
+    # A document is archived whole, whatever its fields are called.
+    parts = [] if source.mongo is not None else column_map(settings).parts()
+    return Shelf(store, settings.pipeline, table, parts)

@@ -58,6 +58,7 @@ class ArchiveSource:
             entry for entry in shelf.meeting(*self._within) if max(1, stored.file) <= entry.number <= self._end.file
         ]
         entries = [entry for entry in entries if (entry.number, entry.rows) > (stored.file, stored.row)]
+        shelf.require_readable(entries)
         shelf.require_whole(entries)
         self._rows = self._read(shelf, entries, stored)
         return stored

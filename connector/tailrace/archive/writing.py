@@ -21,6 +21,7 @@ from tailrace.archive.manifest import Entry
 from tailrace.archive.names import Names
 from tailrace.archive.outbox import Candidate, Outbox, Purged
 from tailrace.archive.shelf import Shelf
+from tailrace.errors import LayoutMismatch
 from tailrace.event import Columns, Row
 from tailrace.position import Position
 
@@ -134,10 +135,16 @@ class Archiving:
                 continue
             with self._shelf.reader(entry) as reader:
                 for page in _pages(reader):
-                    self._known.add(self._outbox.name(reader.columns, row) for row in page)
+                    self._known.add(self._named(entry, reader.columns, row) for row in page)
                     if removal is not None:
                         old = [row for row in page if row.created_ms < self._before_ms]
                         self.report.finished += self._removed(reader.columns, old, removal)
+
+    def _named(self, entry: Entry, columns: Columns, row: Kept) -> bytes:
+        try:
+            return self._outbox.name(columns, row)
+        except LayoutMismatch as error:
+            raise LayoutMismatch(f"{entry.file}: {error.what}", why=error.why, remedy=error.remedy) from None
 
     def _wanted(self) -> Iterator[Candidate]:
         columns = self._outbox.shape.columns
@@ -171,8 +178,13 @@ class Archiving:
 
     def _removed(self, columns: Columns, rows: Sequence[Kept], removal: Removal) -> int:
         """How many of `rows` are gone, or would be."""
-        # An event may have become a dead letter since: by a replay.
-        free = [row for row in rows if self._outbox.row(columns, row, "") not in self._held]
+        try:
+            # An event may have become a dead letter since: by a replay.
+            free = [row for row in rows if self._outbox.row(columns, row, "") not in self._held]
+        except LayoutMismatch:
+            # A column that makes the event had another name then: the table has none of this any more, as it was.
+            self.report.changed += self._outbox.present(columns, rows)
+            return 0
         done = removal(columns, free, self._start)
         self.report.changed += done.changed
         self.report.later += done.later

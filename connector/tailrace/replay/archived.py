@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.archive.needs import require_installed
 from tailrace.archive_position import ArchivePosition
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.replay.log import shown
 from tailrace.replay.selection import Selection
 from tailrace.replay.way import Way
@@ -57,7 +57,10 @@ def _has_left(shelf: Shelf, entry: Entry, outbox: Outbox, of_its_time: int) -> b
     if of_its_time < entry.rows:
         return True
     with shelf.reader(entry) as reader:
-        return sum(outbox.present(reader.columns, rows) for rows in reader.groups()) < entry.rows
+        try:
+            return sum(outbox.present(reader.columns, rows) for rows in reader.groups()) < entry.rows
+        except LayoutMismatch:
+            return True  # of another key: what it has, the table has not, by that name
 
 
 def _shelf(assembly: Assembly) -> Shelf:

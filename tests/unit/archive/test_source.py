@@ -14,7 +14,7 @@ from tailrace.archive.shelf import Shelf
 from tailrace.archive.source import ArchiveSource
 from tailrace.archive.store import Store
 from tailrace.archive_position import ArchivePosition
-from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, WrongLog
+from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, WrongLog
 from tailrace.event import Column, Columns, Row
 from tailrace.position import from_stored, to_stored
 
@@ -23,9 +23,9 @@ SIZES = (3, 2, 4)
 NAMES = [f"{file}.{row}" for file, size in enumerate(SIZES, 1) for row in range(1, size + 1)]
 
 
-def shelf_in(folder: Path, table: str = "public.outbox") -> Shelf:
+def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str, str], ...] = ()) -> Shelf:
     (folder / "cold").mkdir(exist_ok=True)
-    return Shelf(Store(f"file://{folder}/cold", {}, "orders"), "orders", table)
+    return Shelf(Store(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
 
 
 def add(shelf: Shelf, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
@@ -45,13 +45,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def opened(
-    folder: Path, stored: ArchivePosition, *, last: int = 3, within: tuple[int | None, int | None] = (None, None)
+    folder: Path,
+    stored: ArchivePosition,
+    *,
+    last: int = 3,
+    within: tuple[int | None, int | None] = (None, None),
+    parts: tuple[tuple[str, str], ...] = (),
 ) -> ArchiveSource:
     def row(columns: Columns, kept: Kept, place: str) -> Row:
         return Row(columns, kept.values, place, kept.committed_ms)
 
     end = ArchivePosition("orders public.outbox", last, SIZES[last - 1])
-    source = ArchiveSource(lambda: shelf_in(folder), row, end=end, within=within)
+    source = ArchiveSource(lambda: shelf_in(folder, parts=parts), row, end=end, within=within)
     source.open(stored, lambda _: None)
     return source
 
@@ -101,6 +106,15 @@ def test_nothing_of_an_archive_that_has_lost_something(folder: Path) -> None:
     last.unlink()
     with pytest.raises(ArchiveDamaged, match="no such object"):
         opened(folder, START)
+
+
+def test_columns_that_had_another_name_then(folder: Path) -> None:
+    """It is the file that lacks one, not the table: so it is named, and nothing of it is given out."""
+    assert read(opened(folder, START, parts=(("id", "id"),)))[0] == NAMES
+    with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet has no column 'event_id'") as caught:
+        opened(folder, START, parts=(("id", "event_id"),))
+    assert "outbox.columns" in caught.value.remedy
+    assert "to the table" not in caught.value.remedy
 
 
 @pytest.mark.parametrize("number", [1, 3])
