@@ -122,8 +122,16 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
     assert table.ids == [3]
 
 
-def test_what_is_put_back_is_new(table: Table) -> None:
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_what_is_put_back_is_new(table: Table, partitioned: bool) -> None:
     """Byte for byte what a file has, and yet not published a second time: the pipeline is still to come to it."""
+    if partitioned:
+        table.execute("ALTER TABLE outbox RENAME TO plain")
+        table.execute("CREATE TABLE outbox (LIKE plain, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
+        for first, last in ((0, 5), (5, 100)):
+            bounds = f"FROM ({first}) TO ({last})"
+            table.execute(f"CREATE TABLE outbox_{first} PARTITION OF outbox FOR VALUES {bounds}")
+        table.execute("INSERT INTO outbox SELECT * FROM plain")
     start = table.passed()
     assert table.archive(start).deleted == ROWS
     table.put(4, 6)
