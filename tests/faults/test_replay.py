@@ -225,6 +225,9 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     elsewhere = {**shop.settings, "source": {**shop.settings["source"], "postgres": shop.postgres.dsn("postgres")}}
     other.write_text(json.dumps(elsewhere))
     assert "belongs to database" in refused("apply", shop.folder / beside["file"], "--settings", other, code=3)
+    copied = {**shop.settings, "source": {**shop.settings["source"], "table": "public.payments"}}
+    other.write_text(json.dumps(copied))
+    assert "belongs to table public.outbox" in refused("plan", other, "--from", "oldest", "--from-table", code=3)
     assert len(records(shop)) == 3
     # What the pipeline has not published yet is no replay's to publish.
     ahead = shop.insert(VALID)

@@ -15,12 +15,11 @@ from tailrace.archive.outbox import Outbox
 from tailrace.archive.postgres_outbox import PostgresOutbox
 from tailrace.archive.shelf import open_shelf
 from tailrace.archive.writing import Archiving, Original, Report
-from tailrace.errors import WrongLog
 from tailrace.event import Row
 from tailrace.kafka import ledger
 from tailrace.line import Layout
 from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position, other_kind
+from tailrace.position import Position
 from tailrace.replay.originals import FORGOTTEN, Originals
 from tailrace.replay.others import passed_by_all
 from tailrace.replay.resolving import topics_of
@@ -30,7 +29,6 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.token_position import TokenPosition
 from tailrace.worker.assembly import Assembly
 
 
@@ -58,7 +56,7 @@ def archive(
     """
     shelf = open_shelf(assembly.settings)
     stored = stored_position(assembly)
-    require_same_outbox(assembly.database, stored)
+    _require_same_server(assembly.database, stored)
     entries = ledger.read(assembly.kafka)
     line = assembly.line()
     notes: list[str] = []
@@ -88,27 +86,11 @@ def archive(
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 
 
-def require_same_outbox(database: PostgresOptions | MongoOptions, stored: Position) -> None:
-    """Refuses settings of another outbox than the one that was read: what was passed there says nothing of this one.
-
-    Of MongoDB, collections and server are compared when the first document is looked at.
-    """
-    if isinstance(database, MongoOptions):
-        if not isinstance(stored, TokenPosition):
-            raise other_kind(stored, "MongoDB")
-        return
-    if not isinstance(stored, LsnPosition):
-        raise other_kind(stored, "Postgres")
-    for what, read, named in (("table", stored.log.table, database.table), ("slot", stored.log.slot, database.slot)):
-        if read != named:
-            raise WrongLog(
-                f"the stored position {stored} belongs to {what} {read}, this is {what} {named}",
-                why="The settings were copied, and the name of the pipeline was left in them; or they were changed "
-                "since it ran.",
-                remedy=f"Give the pipeline a name of its own, or mend source.{what}. Nothing was changed.",
-            )
-    with Link(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
-        same_server(stored, catalogue.identify(stream))
+def _require_same_server(database: PostgresOptions | MongoOptions, stored: Position) -> None:
+    """What was passed elsewhere says nothing of this outbox. Of MongoDB that is compared at the first document."""
+    if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
+        with Link(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
+            same_server(stored, catalogue.identify(stream))
 
 
 def _original(originals: Originals, layout: Layout, fill: Callable[[], None]) -> Original:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, WrongLog
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn_position import LsnPosition, TableRead
-from tailrace.position import Position
+from tailrace.position import Position, other_kind
 from tailrace.replay.passed_rows import passed_rows
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.token_position import ClusterTime, CollectionRead, TokenPosition
 from tailrace.verify.verifying import ENDED
 from tailrace.worker.assembly import Assembly
@@ -53,7 +54,26 @@ def stored_position(assembly: Assembly) -> Position:
             why="Until the rows that were there before are all published, there is no place in the log to return to.",
             remedy="Let it come as far, then make the plan.",
         )
+    _require_own(assembly.database, stored)
     return stored
+
+
+def _require_own(database: PostgresOptions | MongoOptions, stored: Position) -> None:
+    """Refuses settings of another outbox than the one that was read: what was passed there says nothing of this one."""
+    if isinstance(database, MongoOptions):
+        if not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        return
+    if not isinstance(stored, LsnPosition):
+        raise other_kind(stored, "Postgres")
+    for what, read, named in (("table", stored.log.table, database.table), ("slot", stored.log.slot, database.slot)):
+        if read != named:
+            raise WrongLog(
+                f"the stored position {stored} belongs to {what} {read}, this is {what} {named}",
+                why="The settings were copied, and the name of the pipeline was left in them; or they were changed "
+                "since it ran.",
+                remedy=f"Give the pipeline a name of its own, or mend source.{what}. Nothing was changed.",
+            )
 
 
 def from_table(assembly: Assembly, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
