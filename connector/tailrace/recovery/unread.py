@@ -7,6 +7,7 @@ renamed are in none of them any more; as long as the log reaches back to the pos
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailrace.errors import HistoryLost, RecoveryUncertain
@@ -14,7 +15,7 @@ from tailrace.sources.mongo.changes import server_token, token_time
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document
 from tailrace.sources.mongo.server import Client, conversation
-from tailrace.sources.mongo.stream import Cursor
+from tailrace.sources.mongo.stream import Batch, Cursor
 from tailrace.sources.mongo.watched import Watched
 from tailrace.token_position import ClusterTime, TokenPosition
 
@@ -57,27 +58,39 @@ def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> None:
 
 
 def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
-    unread = Unread()
     watched = Watched(lost.log.database, tuple(lost.log.collections))
     stages = [{"$changeStream": {"startAfter": server_token(lost.token)}}, watched.filter, HEADS]
     try:
         cursor = Cursor(client, watched, stages)
     except HistoryLost:
-        return unread
+        return Unread()
+
+    def more() -> Batch:
+        with conversation("looking for what the log still holds"):
+            return cursor.more(wait_ms=LOOK_MS)
+
     try:
-        reached, came = ClusterTime(0, 0), True
-        while reached.pair < now.pair or came:
-            with conversation("looking for what the log still holds"):
-                batch = cursor.more(wait_ms=LOOK_MS)
-            for raw in batch.changes:
-                unread.feed(decoded(raw))
-            came = bool(batch.changes)
-            if batch.ended:
-                break
-            if batch.token is not None:
-                reached = token_time(batch.token) or reached
+        return counted(more, now)
     except HistoryLost:
         return Unread()  # nothing can be had from it: what the collections hold is all there is
     finally:
         cursor.close()
+
+
+def counted(more: Callable[[], Batch], now: ClusterTime) -> Unread:
+    """Up to `now`, and all of that: a transaction may come in several answers, all of the same time.
+
+    No further: while the outbox is written to, there is always more.
+    """
+    unread = Unread()
+    reached, came = ClusterTime(0, 0), True
+    while reached.pair < now.pair or (reached.pair == now.pair and came):
+        batch = more()
+        for raw in batch.changes:
+            unread.feed(decoded(raw))
+        came = bool(batch.changes)
+        if batch.ended:
+            break
+        if batch.token is not None:
+            reached = token_time(batch.token) or reached
     return unread

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import bson
 import pytest
 
-from tailrace.recovery.unread import Unread
+from tailrace.recovery.unread import Unread, counted
+from tailrace.sources.mongo.stream import Batch
+from tailrace.token_position import ClusterTime
 
 INSERT = {"operationType": "insert", "ns": {"coll": "outbox"}}
 OTHER = {"operationType": "insert", "ns": {"coll": "other"}}
@@ -34,3 +38,30 @@ def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]
     for change in changes:
         unread.feed(change)
     assert +unread.left == left
+
+
+NOW = ClusterTime(5, 1)
+
+
+def answers(*given: tuple[int, Sequence[dict[str, Any]]]) -> Callable[[], Batch]:
+    """A stream that gives out these, each up to a second, and must not be asked for more."""
+    left = [
+        Batch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
+        for second, changes in given
+    ]
+    return lambda: left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ([(4, []), (5, [])], 0),
+        # Written to all the time: an answer without changes need not come.
+        ([(4, [INSERT]), (6, [DROP])], 1),
+        # A transaction in several answers.
+        ([(4, []), (5, [INSERT]), (5, [INSERT]), (5, [DROP]), (5, [])], 2),
+        ([(5, [INSERT]), (6, [DROP])], 1),
+    ],
+)
+def test_the_log_is_read_up_to_now(given: list[tuple[int, list[dict[str, Any]]]], left: int) -> None:
+    assert counted(answers(*given), NOW).left.total() == left
