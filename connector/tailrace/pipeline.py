@@ -110,7 +110,8 @@ class Pipeline:
     ) -> None:
         """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers.
 
-        `ready` makes the line final: what it depends on may be known only after older instances are fenced.
+        `ready` makes the line final: what it depends on may be known only after older instances are fenced, and the
+        source has judged it.
         """
         self._source = source
         self._publisher = publisher
@@ -128,11 +129,11 @@ class Pipeline:
         try:
             # The order is a guarantee: fence and read the stored position first, then look at the source.
             stored = self._publisher.open()
-            self._line = self._ready(self._line)
-            self._steps = Steps(self._line)
             if self._parking is not None:
                 self._parking.open()
             position = self._source.open(stored, self._publisher.store)
+            self._line = self._ready(self._line)
+            self._steps = Steps(self._line)
             self._handed = position
             self._last_store = time.monotonic()
             started(position)

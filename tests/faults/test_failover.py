@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from fix_command import Tailrace
 from fix_shop import Shop
 from recovering import apply, goes_on, passed_all, plan, ran_before, refused, work
 from standby import Pair, open_pair
+from tailrace import killpoint
+from tailrace.config.load import load_pipeline
+from tailrace.kafka import rewinds
+from tailrace.position import to_stored
+from tailrace.proof.reader import header, read_all
 from tailrace.stack import KafkaBroker, wait_until
+from tailrace.worker.assembly import kafka_options
 
 
 @pytest.fixture
@@ -64,12 +73,9 @@ def test_the_slot_is_gone(pair: Pair) -> None:
     goes_on(shop)
 
 
-def test_a_slot_that_came_along(synchronised: Pair) -> None:
-    """It runs through it: what was stored on the old timeline is a place on the new one. Nothing is lost or doubled."""
-    pair, shop = synchronised, synchronised.shop
-    connector = shop.start()
-    shop.writer()
-    work(shop)
+def hand_on(pair: Pair) -> None:
+    """Waits until the slot is on the standby."""
+    shop = pair.shop
 
     def synced() -> bool:
         # A slot is handed on once it stands where nothing is under way, and a little further: a server's own worker
@@ -81,6 +87,16 @@ def test_a_slot_that_came_along(synchronised: Pair) -> None:
 
     with pair.standby.connect() as session:
         wait_until(synced, 60, what="the slot to be on the standby")
+
+
+def test_a_slot_that_came_along(synchronised: Pair) -> None:
+    """It runs through it: what was stored on the old timeline is a place on the new one. Nothing is lost or doubled."""
+    pair, shop = synchronised, synchronised.shop
+    connector = shop.start()
+    shop.writer()
+    work(shop)
+
+    hand_on(pair)
     work(shop)
     assert not shop.caught_up().missing
     # The address may move before the standby is promoted: that is waited for.
@@ -98,15 +114,50 @@ def test_a_slot_that_came_along(synchronised: Pair) -> None:
     assert verdict.ok, verdict
 
 
+def test_set_back_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> None:
+    """What comes again on the new timeline is marked as what it is; what is new there is not."""
+    pair, shop = synchronised, synchronised.shop
+    connector = shop.start()
+    shop.writer()
+    hand_on(pair)
+    assert connector.stop() == 0
+    # Only now: a slot that is held back is not handed on.
+    shop.configure(source={"replay_window": "1 GiB"})
+    connector = shop.start()
+    work(shop)
+    assert not shop.caught_up().missing
+    assert connector.stop() == 0
+    before = {seen.id for seen in shop.published()}
+    tailrace("position", "reset", shop.file, "--to", "oldest", "--yes")
+    pair.standby.caught_up()
+    pair.fail_over()
+    work(shop, 1)
+    # Its position is on the new timeline by then, and the rewind was noted on the old one.
+    shop.start(kill=killpoint.ROWS_READ, wait=False).ended()
+    shop.start()
+
+    def again() -> Counter[str]:
+        found = read_all(shop.kafka.bootstrap, [shop.topic])
+        return Counter(header(each, "id") for each in found if header(each, "tailrace.replay"))
+
+    wait_until(lambda: not before - again().keys(), 60, what="everything since then to come again")
+    assert not shop.caught_up().missing
+    assert again() == Counter(before)
+    assert tailrace("verify", shop.file)["clean"]
+    assert {position.log.timeline for position in shop.positions()} == {1, 2}
+
+
 def gone(shop: Shop) -> set[str]:
     """Published, and not in the table."""
     return {seen.id for seen in [*shop.published(), *shop.dead_lettered()]} - shop.in_outbox()
 
 
-def test_a_standby_that_lacks_the_last_rows(pair: Pair) -> None:
+def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> None:
     """They were published: that is told by name, and nothing of it is published again."""
     shop = pair.shop
+    shop.configure(source={"replay_window": "1 GiB"})
     ran_before(shop)
+    first = shop.published()[0].id
     pair.standby.caught_up()
     pair.standby.fall_behind()
     connector = shop.start()
@@ -115,15 +166,33 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair) -> None:
     assert connector.stop() == 0
     last = shop.writers[0].ledger[-1].id
     lost = shop.execute("SELECT to_jsonb(outbox)::text FROM outbox WHERE id = %s", last)[0][0]
+    reached = shop.positions()[-1]
+    tailrace("position", "reset", shop.file, "--to", f"event:{first}", "--yes")
     pair.fail_over()
     assert len(gone(shop)) == 9
     before = len(shop.writers[0].ledger)
     work(shop)
-    shop.start(wait=False).failed("WrongLog")
-    told = plan(shop)
-    assert told["case"]["code"] == "WrongLog", told
-    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
-    assert any("left timeline 1 at" in note and "stay published" in note for note in told["notes"]), told
+
+    def judged() -> None:
+        told = plan(shop)
+        assert told["case"]["code"] == "WrongLog", told
+        assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
+        assert any("left timeline 1 at" in note and "stay published" in note for note in told["notes"]), told
+
+    # Set back to where both logs are the same: what was published behind that counts all the same.
+    judged()
+    stopped = shop.start(wait=False)
+    stopped.failed("WrongLog")
+    assert "set back from" in stopped.log
+    kafka = kafka_options(load_pipeline(shop.file))
+    rewinds.forget(kafka)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(kafka.offsets_topic, json.dumps(to_stored(reached)), shop.name.encode())
+    assert producer.flush(10) == 0
+    stopped = shop.start(wait=False)
+    stopped.failed("WrongLog")
+    assert "set back from" not in stopped.log
+    judged()
     # The service does again what the database has forgotten: the same event is known, another one is no such event.
     again = "INSERT INTO outbox SELECT * FROM jsonb_populate_record(NULL::outbox, %s::jsonb || %s::jsonb)"
     shop.execute(again, lost, json.dumps({"payload": {"order": "another"}}))

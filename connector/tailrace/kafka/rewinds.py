@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, Producer
 from tailrace.errors import OffsetRecordCorrupt
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, admin_config
+from tailrace.kafka.offsets import read_keys
 from tailrace.position import Position, from_stored, to_stored
 
 SUFFIX = "/rewind"
@@ -72,6 +73,12 @@ def forget(options: KafkaOptions) -> None:
         producer.flush(FORGET_TIMEOUT)
     except (KafkaException, BufferError):
         pass
+
+
+def read(options: KafkaOptions) -> Rewind | None:
+    """The last one of this pipeline, whether it is passed or not."""
+    value = read_keys(options, {key(options)}).get(key(options))
+    return None if value is None else parse(options, value)
 
 
 def parse(options: KafkaOptions, value: bytes) -> Rewind:

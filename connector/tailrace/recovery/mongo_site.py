@@ -47,7 +47,7 @@ class MongoSite:
         self._client = connect(options.uri, app_name=f"{options.app_name} (recover)", timeout=options.link_timeout)
         self._facts = identify(self._client)
 
-    def trouble(self, stored: Position | None) -> TailraceError | None:
+    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None:
             return None
         if not isinstance(stored, TokenPosition):

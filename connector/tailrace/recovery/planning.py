@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, PositionForgotten, RecoveryUnfinished, SlotBusy, TailraceError
-from tailrace.kafka import ledger
+from tailrace.kafka import ledger, rewinds
+from tailrace.kafka.rewinds import Rewind
 from tailrace.kafka.traces import require_remembered
 from tailrace.position import Position, from_stored, to_stored
 from tailrace.recovery import site as sites
@@ -36,7 +37,7 @@ CODES = {kind.__name__ for kind in sites.RECOVERABLE}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a start would end with: nothing if it would go on. `lost` is the position that the pipeline last had."""
+    """What a start would end with: nothing if it would go on. `lost` is how far the pipeline ever was."""
 
     error: TailraceError | None
     stored: Position | None
@@ -99,13 +100,14 @@ class Survey:
             ).state
             == RUNNING
         )
-        error = error or self._trouble(stored)
+        rewind = None if stored is None else rewinds.read(self.assembly.kafka)
+        error = error or self._trouble(stored, rewind.until if rewind else None)
         told = news.announced.get("error") or {}
         if error is None and news.announced.get("state") == "FAILED" and told.get("code") in CODES:
             # It showed only while streaming: what the pipeline itself said last is true until it runs again.
             error = TailraceErrorTold(told)
         before = getattr(stored, "recovery", None)
-        lost = from_stored(before.lost) if before and before.lost else None if before else stored
+        lost = from_stored(before.lost) if before and before.lost else None if before else furthest(stored, rewind)
         since_ms = self._since_ms if self._since_ms is not None else before.since_ms if before else None
         mark = Recovery(
             before.id if before else uuid.uuid4().hex[:8],
@@ -150,14 +152,14 @@ class Survey:
         if self.seen is not None:
             self.seen.close()
 
-    def _trouble(self, stored: Position | None) -> TailraceError | None:
+    def _trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None and is_mongo(self.assembly):
             try:
                 require_remembered(self.assembly.kafka, self.assembly.admin())
             except PositionForgotten as forgotten:
                 return forgotten
         try:
-            return self.site.trouble(stored)
+            return self.site.trouble(stored, until)
         except SlotBusy:
             return None
 
@@ -196,6 +198,13 @@ class TailraceErrorTold(TailraceError):
     @property
     def code(self) -> str:
         return self._code
+
+
+def furthest(stored: Position | None, rewind: Rewind | None) -> Position | None:
+    """How far the pipeline ever was: one that was set back had published what lies up to `until`, too."""
+    if stored is None or rewind is None or not stored.is_alike(rewind.until):
+        return stored
+    return max(stored, rewind.until, key=lambda position: position.progress)
 
 
 def ground_of(case: Case, entries: list[ledger.Entry], settings: Settings) -> Ground:

@@ -23,7 +23,7 @@ from tailrace.recovery.evidence import Evidence, by_time, weigh
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Server, Slot, admit, same_server
+from tailrace.sources.postgres.admission import Server, Slot, admit, same_past, same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
@@ -47,7 +47,7 @@ class PostgresSite:
         catalogue.require_able(self._control)
         self._server = catalogue.identify(self._stream)
 
-    def trouble(self, stored: Position | None) -> TailraceError | None:
+    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         options = self._options
@@ -59,8 +59,10 @@ class PostgresSite:
         try:
             if stored is not None:
                 require_complete(stored.recovery)
-                stored = follow(self._stream, stored, server)
+                before, stored = stored, follow(self._stream, stored, server)
                 same_server(stored, server)
+                if isinstance(until, LsnPosition):
+                    same_past(before, until, server, follow(self._stream, until, server))
             published = catalogue.read_published(self._control, options.publication, options.table)
             found = identity(options, server, published.fingerprint)
             admit(stored, found, slot, server_lsn=server.lsn, adopt=False)

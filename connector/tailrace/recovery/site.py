@@ -58,8 +58,11 @@ Keeps = Callable[[Row, int, int | None], bool]
 class Site(Protocol):
     """A database whose outbox is to be read once more."""
 
-    def trouble(self, stored: Position | None) -> TailraceError | None:
-        """The error that a start would end with; None if it would go on. Changes nothing."""
+    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+        """The error that a start would end with; None if it would go on. Changes nothing.
+
+        `until` is from where the pipeline was set back, None if it was not.
+        """
 
     def is_elsewhere(self, stored: Position) -> bool:
         """Whether the position is of another server or database: a mistake in the settings, more often than not."""

@@ -28,6 +28,7 @@ from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline import Source
+from tailrace.position import Position
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
@@ -63,12 +64,13 @@ class Assembly:
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
 
-    def source(self, wake: Wake) -> Source:
+    def source(self, wake: Wake, until: Callable[[], Position | None] = lambda: None) -> Source:
+        """`until` tells, once the stored position is known, from where the pipeline was set back."""
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
 
             return MongoSource(self.database, wake=wake)
-        return PostgresSource(replace(self.database, past=self._past()), wake=wake, warn=self.warn)
+        return PostgresSource(replace(self.database, past=self._past()), wake=wake, warn=self.warn, until=until)
 
     def _past(self) -> tuple[LsnPosition, ...]:
         """Where a window of time begins is known from the ledger alone: this process has not seen that."""

@@ -9,8 +9,10 @@ from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row
 from tailrace.kafka.rewinds import HEADER, Rewind
 from tailrace.line import Line
+from tailrace.pipeline import Source
 from tailrace.position import Position
 from tailrace.schemas.checking import Checked
+from tailrace.sources.postgres.source import PostgresSource
 
 
 def rewound(line: Line, stored: Position | None, rewind: Rewind | None, *, parks: bool) -> Line:
@@ -25,6 +27,13 @@ def rewound(line: Line, stored: Position | None, rewind: Rewind | None, *, parks
         record=_record(line.record, rewind.until, header),
         dead_letter=_letter(line.dead_letter, rewind.until, header),
     )
+
+
+def followed(rewind: Rewind | None, source: Source) -> Rewind | None:
+    """The rewind in the log that was opened: after a failover it ends on another timeline than it was noted on."""
+    if rewind is None or not isinstance(source, PostgresSource) or source.until is None:
+        return rewind
+    return replace(rewind, until=source.until)
 
 
 def _record(

@@ -22,7 +22,7 @@ from tailrace.position import Position
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
-from tailrace.worker.rewound import rewound
+from tailrace.worker.rewound import followed, rewound
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
@@ -102,7 +102,7 @@ class Supervisor:
         else:
             self._claim.make()
         publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
-        source = self._assembly.source(self._wake)
+        source = self._assembly.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
         parking = self._assembly.parking(admin)
         pipeline = Pipeline(
             source,
@@ -111,7 +111,9 @@ class Supervisor:
             wake=self._wake,
             stopping=self._stopped.is_set,
             parking=parking,
-            ready=lambda line: rewound(line, publisher.stored, publisher.rewind, parks=parking is not None),
+            ready=lambda line: rewound(
+                line, publisher.stored, followed(publisher.rewind, source), parks=parking is not None
+            ),
         )
         books = self._assembly.bookkeeper(admin, publisher, source, self._unnoted)
 

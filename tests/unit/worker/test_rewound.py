@@ -14,8 +14,10 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.rewinds import HEADER, Rewind
 from tailrace.line import Line
 from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.worker.rewound import rewound
+from tailrace.wake import Wake
+from tailrace.worker.rewound import followed, rewound
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
 TOKEN = TokenPosition(StreamIdentity("rs", "shop", {}, "f"), {"_data": "82"}, ClusterTime(1, 1), 0)
@@ -68,6 +70,17 @@ def test_what_waits_is_marked_when_it_comes_later() -> None:
 @pytest.mark.parametrize("stored", [LsnPosition(replace(LOG, system_id="8"), 0x120, 0), TOKEN])
 def test_a_rewind_in_another_log_is_over(stored: LsnPosition | TokenPosition) -> None:
     assert rewound(LINE, stored, REWIND, parks=True) is LINE
+
+
+def test_after_a_failover_it_ends_where_the_source_says() -> None:
+    """On the server's timeline, on which the pipeline is by then."""
+    stored = LsnPosition(replace(LOG, timeline=2), 0x120, 0)
+    source = PostgresSource(PostgresOptions("", "outbox", "s", "p"), wake=Wake())
+    source.until = replace(REWIND.until, log=stored.log)
+    assert marks(rewound(LINE, stored, followed(REWIND, source), parks=False), "0/150:1") == (True, True)
+    source.until = REWIND.until
+    assert rewound(LINE, stored, followed(REWIND, source), parks=False) is LINE, "it is no place in this log"
+    assert followed(None, source) is None
 
 
 def test_a_rewind_comes_back_as_it_was() -> None:

@@ -143,6 +143,31 @@ def same_server(stored: LsnPosition, server: Server) -> None:
     _same_log(stored, replace(log, system_id=server.system_id, timeline=server.timeline, database=server.database))
 
 
+def same_past(stored: LsnPosition, until: LsnPosition, server: Server, followed: LsnPosition) -> None:
+    """Refuses a server that lacks some of what was published before the pipeline was set back: up to `until`.
+
+    `followed` is `until` as far as it is a place in the server's log. New rows would stand at places that were
+    published before, and be taken for those. A pipeline that has gone on in another log since was judged there.
+    """
+    if not stored.is_alike(until):
+        return
+    if followed.log.timeline != server.timeline:
+        raise WrongLog(
+            f"the pipeline was set back from {until}, which belongs to timeline {until.log.timeline}; this is timeline "
+            f"{server.timeline}, which does not reach back to there",
+            why="The server was restored or failed over, and lacks some of what was published before.",
+            remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
+            "what is missing. To take it as it is, start once with --adopt.",
+        )
+    if until.lsn > server.lsn:
+        raise PositionAhead(
+            f"the pipeline was set back from {until}, beyond the end of the server's log, {format_lsn(server.lsn)}",
+            why="The server was restored from a backup, or lost its last writes.",
+            remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
+            "what is missing. To go on from the slot as it is, start once with --adopt.",
+        )
+
+
 def _same_log(stored: LsnPosition, found: LogIdentity) -> None:
     for field in fields(LogIdentity):
         before, now = getattr(stored.log, field.name), getattr(found, field.name)

@@ -20,7 +20,7 @@ from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
 from tailrace.recovery_mark import require_complete
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Step, admit, same_server
+from tailrace.sources.postgres.admission import Server, Step, admit, same_past, same_server
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
@@ -72,8 +72,20 @@ class PostgresOptions:
 class PostgresSource:
     """Implements `pipeline.Source`; owned by one thread."""
 
-    def __init__(self, options: PostgresOptions, *, wake: Wake, warn: Callable[[str], None] = lambda _: None) -> None:
-        """`wake` ends a waiting `read` early; `warn` hears of a replay window that is given up."""
+    def __init__(
+        self,
+        options: PostgresOptions,
+        *,
+        wake: Wake,
+        warn: Callable[[str], None] = lambda _: None,
+        until: Callable[[], Position | None] = lambda: None,
+    ) -> None:
+        """`wake` ends a waiting `read` early; `warn` hears of a replay window that is given up. `until` tells, once the
+        stored position is known, from where the pipeline was set back.
+        """
+        self.until: Position | None = None
+        """The same, as a place in the log that was opened."""
+        self._was_at = until
         self._options = options
         self._warn = warn
         self._wake = wake
@@ -98,6 +110,7 @@ class PostgresSource:
         before, stored = stored, stored and follow(self._stream, stored, server)
         if stored is not None and not options.adopt:
             same_server(stored, server)
+        self._follow_rewind(before, server)
         if stored is None or stored.creating:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
             catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
@@ -215,6 +228,14 @@ class PostgresSource:
         link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
+
+    def _follow_rewind(self, stored: LsnPosition | None, server: Server) -> None:
+        until = self._was_at()
+        if not isinstance(until, LsnPosition):
+            return
+        self.until = followed = follow(self._stream, until, server)
+        if stored is not None and not self._options.adopt:
+            same_past(stored, until, server, followed)
 
     def _require_creatable(self, stored: LsnPosition | None, position: LsnPosition | None) -> None:
         """Refuses a first start that would not do what the settings say."""

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.errors import PositionAhead, WrongLog
 from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
 from tailrace.recovery_mark import Recovery
-from tailrace.sources.postgres.admission import Server
+from tailrace.sources.postgres.admission import Server, same_past
 from tailrace.sources.postgres.timelines import followed, forks
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
@@ -54,3 +55,40 @@ def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPos
 )
 def test_what_is_left_as_it_is(position: LsnPosition, server: Server, left: dict[int, int]) -> None:
     assert followed(position, server, left) == position
+
+
+def past(until: LsnPosition, *, stored: LsnPosition = AT, server: Server = PROMOTED) -> None:
+    """Of a pipeline that was set back from `until` to `stored`, and whose server was promoted since."""
+    same_past(stored, until, server, followed(until, server, LEFT))
+
+
+@pytest.mark.parametrize(
+    ("until", "error"),
+    [
+        (replace(AT, lsn=501), WrongLog),
+        (replace(AT, cut=Cut(500, 3)), WrongLog),
+        (replace(AT, lsn=501, log=replace(LOG, publication="4.9/5/3")), WrongLog),
+    ],
+)
+def test_set_back_from_what_the_server_lacks(until: LsnPosition, error: type[Exception]) -> None:
+    """However far back it was set: what was published behind the fork is not in the server's log."""
+    with pytest.raises(error, match=r"set back from 0/"):
+        past(until)
+
+
+def test_set_back_from_beyond_the_end_of_the_log() -> None:
+    with pytest.raises(PositionAhead, match="set back from 0/3E9"):
+        past(replace(AT, lsn=1001), server=replace(PROMOTED, timeline=1))
+
+
+@pytest.mark.parametrize(
+    ("until", "stored"),
+    [
+        (replace(AT, lsn=500), AT),
+        # Taken as it is by a person: it has gone on in the new log.
+        (replace(AT, lsn=501), replace(AT, log=replace(LOG, timeline=3))),
+        (replace(AT, log=replace(LOG, timeline=3), lsn=900), replace(AT, log=replace(LOG, timeline=3))),
+    ],
+)
+def test_set_back_from_what_the_server_has(until: LsnPosition, stored: LsnPosition) -> None:
+    past(until, stored=stored)
