@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
 from fix_command import Tailrace, Told
+from fix_parking import good
 from fix_shop import Shop
 from recovering import goes_on, plan, ran_before, recover, right, slot_dropped
+from tailrace.config.load import load_pipeline
+from tailrace.errors import Fenced, RecordsRefused
+from tailrace.kafka.claim import Claim
 from tailrace.proof.reader import header, read_all
+from tailrace.recovery.applying import Applying, Recovered, fence
+from tailrace.recovery.planning import Survey
+from tailrace.recovery.sieve import Sieve
 from tailrace.stack import wait_until
+from tailrace.wake import Wake
+from tailrace.worker.assembly import assemble
 
 MANY = 1200
 """Rows, one in a batch: enough to be caught in the middle."""
@@ -166,6 +177,76 @@ def test_two_recoveries_at_once(lost: tuple[Shop, int], begin: Begin) -> None:
     if 0 not in codes:
         assert recover(shop, "apply", "--yes").returncode == 0
     goes_on(shop)
+
+
+class Slow(Applying):
+    """A recovery that is slow to go on when a record was refused: `meanwhile` happens in between."""
+
+    def __init__(self, *arguments: Any, meanwhile: Callable[[], None], aside: bool, **more: Any) -> None:
+        """`aside`: not even the refusal is looked at yet."""
+        super().__init__(*arguments, **more)
+        self._meanwhile, self._aside = meanwhile, aside
+
+    def _attempt(self, sieve: Sieve, *, resume: bool) -> Recovered:
+        if resume and not self._aside:
+            self._meanwhile()
+        try:
+            return super()._attempt(sieve, resume=resume)
+        except RecordsRefused:
+            if self._aside:
+                self._meanwhile()
+            raise
+
+
+def overtaken(shop: Shop, meanwhile: Callable[[], None], *, aside: bool) -> None:
+    """A recovery that is slow, and must end as fenced."""
+    survey = Survey(assemble(load_pipeline(shop.file)))
+    claim = Claim(survey.assembly.kafka, "slow")
+    try:
+        fence(survey.assembly, claim)
+        plan = survey.plan(survey.case())
+        with pytest.raises(Fenced):
+            Slow(survey, plan, claim=claim, wake=Wake(), meanwhile=meanwhile, aside=aside).run()
+    finally:
+        survey.close()
+
+
+def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> None:
+    """It does not go on with what it knew before; nor does it disturb who has begun meanwhile."""
+    shop.configure(source={"start": "beginning"})
+    ran_before(shop)
+    shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
+    entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource("topic", shop.topic, incremental_configs=[entry])
+    admin = shop.kafka.admin()
+    for each in admin.incremental_alter_configs([resource]).values():
+        each.result(20)
+    slot_dropped(shop)
+
+    def another() -> None:
+        assert recover(shop, "apply", "--yes").returncode == 0
+
+    def each_once() -> None:
+        seen = Counter(each.id for each in [*shop.published(), *shop.dead_lettered()])
+        assert seen == Counter(shop.in_outbox())
+
+    overtaken(shop, another, aside=False)
+    each_once()
+    shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
+    slot_dropped(shop)
+    assembly = assemble(load_pipeline(shop.file))
+    publisher = assembly.publisher(assembly.admin(), Wake(), lambda *_: None)
+
+    def begun() -> None:
+        Claim(assembly.kafka, "another").make()
+        publisher.open()
+
+    overtaken(shop, begun, aside=True)
+    assert publisher.stored is not None
+    publisher.store(publisher.stored)
+    publisher.close()
+    another()
+    each_once()
 
 
 def test_a_recovery_that_is_told_to_leave(lost: tuple[Shop, int], begin: Begin) -> None:

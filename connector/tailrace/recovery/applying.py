@@ -106,6 +106,8 @@ class Applying:
                     raise TopicRefused(found.what, why="; ".join(found.places.values())) from None
                 # Set aside in the next attempt: a place names the same row only if that goes on behind this one.
                 refused.update(found.places)
+                # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
+                self._step_aside()
                 resume = True
             except Unavailable:
                 self._step_aside()
@@ -130,7 +132,7 @@ class Applying:
             self._plan.case.mark,
             sieve.keeps,
             self._wake,
-            (lambda _: None) if resume else self._begin,
+            self._go_on if resume else self._begin,
             resume=resume,
         )
         pipeline = Pipeline(
@@ -159,6 +161,13 @@ class Applying:
         self._require_unmoved(stored)
         if self._survey.seen is not None:
             self._survey.seen.read()
+
+    def _go_on(self, stored: Position | None) -> None:
+        """Behind what this process has stored, and nobody else: one that took over has a mark of its own, if with the
+        same id. What it published has not been seen here.
+        """
+        if getattr(stored, "recovery", None) != self._plan.case.mark:
+            raise Fenced("this recovery was taken over while a record that was refused was to be set aside")
 
     def _require_unmoved(self, stored: Position | None) -> None:
         if stored != self._plan.case.stored:
