@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -37,15 +38,21 @@ def table_taken_out(shop: Shop) -> None:
     work(shop)
 
 
+def store(shop: Shop, change: Callable[[dict[str, Any]], None]) -> None:
+    """The last position once more, with a change."""
+    topic = shop.settings["kafka"].get("offsets_topic", "tailrace-offsets")
+    stored = to_stored(stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1])
+    change(stored)
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    producer.produce(topic, json.dumps(stored), shop.name.encode())
+    assert producer.flush(10) == 0
+
+
 def position_ahead(shop: Shop) -> None:
     """As after a restore that gave no new timeline."""
     work(shop)
-    topic = shop.settings["kafka"]["offsets_topic"]
-    good = to_stored(stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1])
     far = int(shop.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0]) + 2**32
-    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
-    producer.produce(topic, json.dumps({**good, "lsn": format_lsn(far)}), shop.name.encode())
-    assert producer.flush(10) == 0
+    store(shop, lambda stored: stored.update(lsn=format_lsn(far)))
 
 
 # Row of the matrix, what happens while the pipeline is stopped, what a start ends with.
@@ -155,3 +162,10 @@ def test_by_itself(shop: Shop) -> None:
     mistaken = shop.start(wait=False)
     mistaken.failed("PublicationBroken")
     assert '"recovering"' not in mistaken.log
+    # An address that leads to the old primary again: what that has written since must not be published.
+    shop.configure(source={"table": "public.outbox"})
+    store(shop, lambda stored: stored["log"].update(timeline=2))
+    stale = shop.start(wait=False)
+    stale.failed("WrongLog")
+    assert '"recovering"' not in stale.log
+    assert plan(shop)["case"]["code"] == "WrongLog", "a person may"

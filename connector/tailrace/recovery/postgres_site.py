@@ -73,8 +73,11 @@ class PostgresSite:
     def is_elsewhere(self, stored: Position) -> bool:
         if not isinstance(stored, LsnPosition):
             return True
-        here = self._server.system_id, self._server.database, self._options.table, self._options.slot
-        return (stored.log.system_id, stored.log.database, stored.log.table, stored.log.slot) != here
+        log, server = stored.log, self._server
+        if server.timeline < log.timeline:
+            return True  # a primary of before a failover that still answers: what it has since is nobody's
+        here = server.system_id, server.database, self._options.table, self._options.slot
+        return (log.system_id, log.database, log.table, log.slot) != here
 
     def went_back(self, lost: Position | None) -> bool:
         if not isinstance(lost, LsnPosition):

@@ -65,7 +65,9 @@ class Site(Protocol):
         """
 
     def is_elsewhere(self, stored: Position) -> bool:
-        """Whether the position is of another server or database: a mistake in the settings, more often than not."""
+        """Whether the position is of another server or database, or of a time that this server knows nothing of: a
+        mistake in the settings, or an old primary, more often than not.
+        """
 
     def went_back(self, lost: Position | None) -> bool:
         """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
