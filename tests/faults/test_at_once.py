@@ -18,9 +18,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from fix_command import Tailrace, Told
 from fix_parking import good
 from fix_shop import Shop
-from recovering import goes_on, plan, ran_before, recover, right, slot_dropped
+from recovering import goes_on, plan, ran_before, recover, right, slot_dropped, work
+from tailrace import killpoint
 from tailrace.config.load import load_pipeline
-from tailrace.errors import Fenced, RecordsRefused
+from tailrace.errors import Fenced, RecordsRefused, SlotMissing, TailraceError
 from tailrace.kafka.claim import Claim
 from tailrace.proof.reader import header, read_all
 from tailrace.recovery.applying import Applying, Recovered, fence
@@ -198,15 +199,15 @@ class Slow(Applying):
             raise
 
 
-def overtaken(shop: Shop, meanwhile: Callable[[], None], *, aside: bool) -> None:
-    """A recovery that is slow, and must end as fenced."""
+def ends_with(error: type[TailraceError], shop: Shop, kind: type[Applying] = Applying, **more: Any) -> None:
+    """A recovery in this process."""
     survey = Survey(assemble(load_pipeline(shop.file)))
     claim = Claim(survey.assembly.kafka, "slow")
     try:
         fence(survey.assembly, claim)
         plan = survey.plan(survey.case())
-        with pytest.raises(Fenced):
-            Slow(survey, plan, claim=claim, wake=Wake(), meanwhile=meanwhile, aside=aside).run()
+        with pytest.raises(error):
+            kind(survey, plan, claim=claim, wake=Wake(), **more).run()
     finally:
         survey.close()
 
@@ -230,7 +231,7 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
         seen = Counter(each.id for each in [*shop.published(), *shop.dead_lettered()])
         assert seen == Counter(shop.in_outbox())
 
-    overtaken(shop, another, aside=False)
+    ends_with(Fenced, shop, Slow, meanwhile=another, aside=False)
     each_once()
     shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
     slot_dropped(shop)
@@ -241,12 +242,39 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
         Claim(assembly.kafka, "another").make()
         publisher.open()
 
-    overtaken(shop, begun, aside=True)
+    ends_with(Fenced, shop, Slow, meanwhile=begun, aside=True)
     assert publisher.stored is not None
     publisher.store(publisher.stored)
     publisher.close()
     another()
     each_once()
+
+
+def test_the_slot_of_a_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was overtaken leaves the other's slot alone; and none is complete if its own is lost meanwhile."""
+    shop.configure(source={"start": "beginning"})
+    ran_before(shop)
+    work(shop)
+    shop.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", shop.slot)
+
+    def another(point: str) -> None:
+        if point == killpoint.SLOT_INTENDED:
+            assert recover(shop, "apply", "--yes").returncode == 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(killpoint, "reached", another)
+        ends_with(Fenced, shop)
+    goes_on(shop)
+    slot_dropped(shop)
+
+    def dropped(rows: int) -> None:
+        if rows == 1:
+            shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+
+    ends_with(SlotMissing, shop, looked=dropped)
+    assert plan(shop)["unfinished"]
+    assert recover(shop, "apply", "--yes").returncode == 0
+    goes_on(shop)
 
 
 def test_a_recovery_that_is_told_to_leave(lost: tuple[Shop, int], begin: Begin) -> None:

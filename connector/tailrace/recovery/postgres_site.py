@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tailrace import killpoint
-from tailrace.errors import ConfigError, PublicationBroken, SlotBusy, TailraceError, WrongLog
+from tailrace.errors import ConfigError, Fenced, PublicationBroken, SlotBusy, TailraceError, WrongLog
 from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn import format_lsn
@@ -200,6 +200,7 @@ class PostgresRecovery:
         )
         read = start.table_read or TableRead("")
         self._start = replace(start, table_read=replace(read, snapshot=self._table.snapshot))
+        self._end = replace(start, table_read=None, recovery=None)
         store(self._start)
         return self._start
 
@@ -215,15 +216,20 @@ class PostgresRecovery:
             self._links.pop().close()
         elif wait:
             self._poll.poll(min(wait, REST_SECONDS) * 1000)
-        return Chunk([], replace(self._start, table_read=None, recovery=None), more=False, urgent=True)
+        return Chunk([], self._end, more=False, urgent=True)
 
     def settle(self) -> None:
-        if self._table is None and self._fingerprint() != self._found.publication:
+        """The table took its time: what was committed meanwhile must be in the new slot's stream."""
+        if self._table is not None:
+            return
+        if self._fingerprint() != self._found.publication:
             raise PublicationBroken(
                 "the publication was changed while the table was read",
                 why="Rows committed meanwhile may not be in the new slot's stream.",
                 remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
             )
+        slot = catalogue.read_slot(self._control, self._options.slot)
+        admit(self._end, self._found, slot, server_lsn=self._end.lsn, adopt=False)
 
     def confirm(self, position: Position) -> None:
         """The new slot begins where this ends: there is nothing behind it to let go of."""
@@ -252,7 +258,9 @@ class PostgresRecovery:
         store(LsnPosition(self._found, 0, now, creating=True, recovery=self._mark))
         killpoint.reached(killpoint.SLOT_INTENDED)
         if slot is not None:
-            catalogue.drop_slot(self._control, options.slot)
+            catalogue.drop_seen(self._control, slot)
+        if catalogue.read_slot(self._control, options.slot) is not None:
+            raise Fenced(f"the slot {options.slot} was created anew since this recovery began")
         lsn, exported = catalogue.create_slot(
             stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
-from tailrace.lsn import parse_lsn
+from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.sources.postgres.admission import Server, Slot
 from tailrace.sources.postgres.link import Link
 from tailrace.sqlname import quote, quote_table, split_table
@@ -107,6 +107,15 @@ def copy_slot(replication: Link, original: str, name: str) -> None:
 
 def drop_slot(control: Link, name: str) -> None:
     control.query("SELECT pg_drop_replication_slot($1)", [name])
+
+
+def drop_seen(control: Link, slot: Slot) -> None:
+    """Drops the slot as it was seen: one that was made anew since begins further on, and is left alone."""
+    control.query(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",
+        [slot.name, format_lsn(slot.confirmed_lsn)],
+    )
 
 
 def create_publication(publication: str, table: str) -> str:
