@@ -43,5 +43,6 @@ def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Call
         first_ms=done.tally.first_ms,
         last_ms=done.tally.last_ms,
         position=str(done.position),
+        notes="; ".join(plan.notes),
     )
     return True

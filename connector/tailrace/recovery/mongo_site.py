@@ -46,6 +46,7 @@ class MongoSite:
         # Under a name of its own: it must not be taken for the connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (recover)", timeout=options.link_timeout)
         self._facts = identify(self._client)
+        self._unread = ""
 
     def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None:
@@ -75,11 +76,11 @@ class MongoSite:
             return False
         return is_ahead(lost, self._facts.now) or self._made_anew(lost)
 
-    def forgotten(self, lost: Position | None) -> str:
-        known = isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now)
-        if known:
-            return f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"
-        return f"a collection is not the one that was read: {STAYS}" if self.went_back(lost) else ""
+    def forgotten(self, lost: Position | None) -> list[str]:
+        told = [self._unread] if self._unread else []
+        if isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now):
+            return [*told, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
+        return [*told, f"a collection is not the one that was read: {STAYS}"] if self.went_back(lost) else told
 
     def is_zoned(self) -> bool:
         return True
@@ -87,7 +88,7 @@ class MongoSite:
     def steps(self, lost: Position | None) -> list[str]:
         options = self._options
         if isinstance(lost, TokenPosition) and lost.collection_read is None and not self.is_elsewhere(lost):
-            require_read(self._client, lost, self._facts.now)
+            self._unread = require_read(self._client, lost, self._facts.now)
         try:
             collection_ids(self._client, options.database, options.collections, create=False)
         except CollectionGone:

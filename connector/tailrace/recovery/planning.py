@@ -183,9 +183,7 @@ class Survey:
         if self.seen is not None and self.seen.compacted:
             kept = ", ".join(sorted(self.seen.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
-        if forgotten := self.site.forgotten(case.lost):
-            notes.append(forgotten)
-        return notes
+        return [*notes, *self.site.forgotten(case.lost)]
 
 
 class TailraceErrorTold(TailraceError):

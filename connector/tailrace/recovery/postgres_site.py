@@ -86,18 +86,18 @@ class PostgresSite:
         log = follow(self._stream, lost, server).log
         return (log.system_id, log.timeline) != (server.system_id, server.timeline) or lost.lsn > server.lsn
 
-    def forgotten(self, lost: Position | None) -> str:
+    def forgotten(self, lost: Position | None) -> list[str]:
         if not isinstance(lost, LsnPosition) or not self.went_back(lost):
-            return ""
+            return []
         log, server = lost.log, self._server
         if log.system_id != server.system_id:
-            return f"this is another cluster: {STAYS}"
+            return [f"this is another cluster: {STAYS}"]
         left = read_forks(self._stream, server).get(log.timeline)
         if left is None:
-            return f"the server's log is not the one that was read: {STAYS}"
-        return (
+            return [f"the server's log is not the one that was read: {STAYS}"]
+        return [
             f"the server left timeline {log.timeline} at {format_lsn(left)}, before the last position {lost}: {STAYS}"
-        )
+        ]
 
     def is_zoned(self) -> bool:
         schema, table = split_table(self._options.table)

@@ -72,8 +72,8 @@ class Site(Protocol):
     def went_back(self, lost: Position | None) -> bool:
         """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
 
-    def forgotten(self, lost: Position | None) -> str:
-        """What it no longer has of what was published, for people; "" if its log goes on from there."""
+    def forgotten(self, lost: Position | None) -> list[str]:
+        """What it no longer has of what was published, or was to be, for people; to be asked after `steps`."""
 
     def is_zoned(self) -> bool:
         """Whether the time of a row is a moment, and not one that depends on somebody's time zone."""

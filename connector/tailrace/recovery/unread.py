@@ -26,10 +26,14 @@ HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}
 
 @dataclass(slots=True)
 class Unread:
-    """Counts inserts until their collection ends; pure. `left` are those that no collection has any more."""
+    """Counts inserts until their collection ends; pure. `left` are those that no collection has any more.
+
+    `gone`: the log itself has lost the rest, and these with it.
+    """
 
     pending: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    gone: bool = False
 
     def feed(self, change: Document) -> None:
         name, kind = str(change.get("ns", {}).get("coll", "")), change["operationType"]
@@ -44,17 +48,28 @@ class Unread:
             self.pending.clear()
 
 
-def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> None:
-    """Refuses a recovery while the log has documents that were never published and that no collection has."""
-    found = +_unread(client, lost, now).left
-    if found:
-        names = ", ".join(f"{lost.log.database}.{name}" for name in sorted(found))
-        raise RecoveryUncertain(
-            f"{found.total():,} documents were inserted into {names} behind the last position, before it was dropped "
-            "or renamed",
-            why="They were not published, and a recovery reads collections, which no longer have them. The log has.",
-            remedy="Start once with --adopt: it publishes them from the log, and what was inserted since.",
-        )
+def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> str:
+    """Refuses a recovery while the log has documents that were never published and that no collection has.
+
+    What is known of those that the log does not have any more either, for people; "" if nothing is.
+    """
+    return judged(_unread(client, lost, now), lost.log.database)
+
+
+def judged(unread: Unread, database: str) -> str:
+    """See `require_read`."""
+    found = +unread.left
+    if not found:
+        return ""
+    names = ", ".join(f"{database}.{name}" for name in sorted(found))
+    what = f"{found.total():,} documents were inserted into {names} behind the last position, before it was dropped"
+    if unread.gone:
+        return f"{what} or renamed; the log has rolled over since: they were not published, and cannot be"
+    raise RecoveryUncertain(
+        f"{what} or renamed",
+        why="They were not published, and a recovery reads collections, which no longer have them. The log has.",
+        remedy="Start once with --adopt: it publishes them from the log, and what was inserted since.",
+    )
 
 
 def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
@@ -71,8 +86,6 @@ def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
 
     try:
         return counted(more, now)
-    except HistoryLost:
-        return Unread()  # nothing can be had from it: what the collections hold is all there is
     finally:
         cursor.close()
 
@@ -85,7 +98,12 @@ def counted(more: Callable[[], Batch], now: ClusterTime) -> Unread:
     unread = Unread()
     reached, came = ClusterTime(0, 0), True
     while reached.pair < now.pair or (reached.pair == now.pair and came):
-        batch = more()
+        try:
+            batch = more()
+        except HistoryLost:
+            # Nothing can be had from it: what the collections hold is all there is.
+            unread.gone = True
+            break
         for raw in batch.changes:
             unread.feed(decoded(raw))
         came = bool(batch.changes)

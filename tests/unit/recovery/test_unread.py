@@ -8,7 +8,8 @@ from typing import Any
 import bson
 import pytest
 
-from tailrace.recovery.unread import Unread, counted
+from tailrace.errors import HistoryLost, RecoveryUncertain
+from tailrace.recovery.unread import Unread, counted, judged
 from tailrace.sources.mongo.stream import Batch
 from tailrace.token_position import ClusterTime
 
@@ -43,13 +44,19 @@ def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]
 NOW = ClusterTime(5, 1)
 
 
-def answers(*given: tuple[int, Sequence[dict[str, Any]]]) -> Callable[[], Batch]:
-    """A stream that gives out these, each up to a second, and must not be asked for more."""
+def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -> Callable[[], Batch]:
+    """A stream that gives out these, each up to a second, and must not be asked for more; or the log is lost then."""
     left = [
         Batch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
         for second, changes in given
     ]
-    return lambda: left.pop(0)
+
+    def more() -> Batch:
+        if rolls and not left:
+            raise HistoryLost("the log has rolled over")
+        return left.pop(0)
+
+    return more
 
 
 @pytest.mark.parametrize(
@@ -65,3 +72,17 @@ def answers(*given: tuple[int, Sequence[dict[str, Any]]]) -> Callable[[], Batch]
 )
 def test_the_log_is_read_up_to_now(given: list[tuple[int, list[dict[str, Any]]]], left: int) -> None:
     assert counted(answers(*given), NOW).left.total() == left
+
+
+def test_what_the_log_has_is_not_passed_over() -> None:
+    with pytest.raises(RecoveryUncertain, match=r"2 documents were inserted into shop\.outbox"):
+        judged(counted(answers((4, [INSERT, INSERT]), (6, [DROP])), NOW), "shop")
+    assert not judged(counted(answers((4, [INSERT]), (6, [])), NOW), "shop")
+
+
+def test_a_log_that_is_lost_while_it_is_read() -> None:
+    """What was found by then cannot be had any more: it is told, and keeps nobody from the rest."""
+    told = judged(counted(answers((2, [INSERT, DROP]), (3, [INSERT]), rolls=True), NOW), "shop")
+    assert told.startswith("1 documents were inserted into shop.outbox")
+    assert "cannot be" in told
+    assert not judged(counted(answers(rolls=True), NOW), "shop")
