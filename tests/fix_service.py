@@ -195,10 +195,9 @@ class Service(ABC):
             wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
         except StackError:
             pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
-        verdict = self.verdict()
-        if verdict.missing:
-            pytest.fail(f"the connector ended, and not all events arrived:\n{connector.log}")
-        return verdict
+        if not connector.running:
+            print(connector.log)  # noqa: T201 - shown beside a verdict that nobody expected
+        return self.verdict()
 
     def positions(self) -> Sequence[Position]:
         return stored_positions(self.kafka.bootstrap, self.name)
