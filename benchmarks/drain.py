@@ -34,8 +34,8 @@ from tailrace.stack import Stack
 WARM_UP = Shape("warm-up", 2000, 100)
 """Drained first and not counted: a JVM that has just started compiles itself on the cores that are measured."""
 SHAPES = (Shape("100 rows a transaction", 3000, 100), Shape("1 row a transaction", 100_000, 1))
-ROUNDS = 3
-"""One drain may meet whatever else the machine does; the median of three rarely does."""
+ROUNDS = 5
+"""One drain may meet whatever else the machine does; the median of five rarely does."""
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
