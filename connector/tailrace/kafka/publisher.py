@@ -316,7 +316,7 @@ class Publisher:
         if isinstance(why, TopicMissing):
             return KafkaUnavailable(
                 f"publishing a batch: {error.str()}",
-                why="Brokers that come up, or take partitions over, may not know a topic for a while: it is not gone.",
+                why="Brokers that come up, or take partitions over, may not know a topic for a while.",
                 remedy="Tailrace tries again by itself, and creates a topic that is missing, or says so.",
             )
         return self._out_of_time(why) if isinstance(why, Fenced) else why
