@@ -21,12 +21,12 @@ def early(self):
     return found
 MongoSource._next_batch = early
 from tailrace.sources.mongo.changes import Changes
-feed = Changes._feed_insert
-def careless(self, insert, document):
+feed = Changes.feed_all
+def careless(self, raw):
     token, self._token = self._token, {"_data": ""}
-    feed(self, insert, document)
+    feed(self, raw)
     self._token = max(token, self._token, key=lambda each: each["_data"])
-Changes._feed_insert = careless
+Changes.feed_all = careless
 """
 # Only the time is remembered: a transaction that was cut begins anew.
 TIME_ONLY = """
@@ -41,11 +41,11 @@ def by_time(self, start):
     return begin(self, start)
 source.MongoSource._follow = by_time
 from tailrace.sources.mongo.changes import Changes
-feed = Changes._feed_insert
-def forgetful(self, insert, document):
+feed = Changes.feed_all
+def forgetful(self, raw):
     self._token = {"_data": ""}
-    feed(self, insert, document)
-Changes._feed_insert = forgetful
+    feed(self, raw)
+Changes.feed_all = forgetful
 """
 # What was inserted after the stream's beginning is read from the collection as well.
 NOTHING_LATER = """

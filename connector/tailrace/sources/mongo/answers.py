@@ -7,9 +7,10 @@ they lie. A change of any other form is left to the decoder; nothing depends on 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import Any
 
 from tailrace.errors import ProtocolError
 
@@ -25,24 +26,19 @@ _ID, _DATA, _TIME, _WALL, _DOCUMENT = (
     b"\x09wallTime\0",
     b"\x03fullDocument\0",
 )
+_USUAL = (_ID, _DATA, _TIME, _WALL, _DOCUMENT)
 _TOKEN_AT = 4 + len(_ID) + 4 + len(_DATA) + 4
+_HEAD_SIZE = _TOKEN_AT + len(_TIME) + 8 + len(_WALL) + 8 + len(_DOCUMENT)
+"""Up to the document, whose first four bytes are its size, without the token."""
+LENGTHS = 64
+"""How many lengths of tokens are remembered: ids of one kind have one, or a few."""
 
 _length = Struct("<i").unpack_from
-_token_head = Struct(f"<4x{len(_ID)}s4x{len(_DATA)}si").unpack_from
-_insert_head = Struct(f"<{len(_TIME)}sII{len(_WALL)}sq{len(_DOCUMENT)}si").unpack_from
-_HEAD_SIZE = len(_TIME) + 8 + len(_WALL) + 8 + len(_DOCUMENT)
-"""Up to the document, whose first four bytes are its size."""
-_USUAL = (_ID, _DATA, _TIME, _WALL, _DOCUMENT)
-_new_insert = tuple.__new__
+_heads: dict[int, Callable[[bytes], tuple[Any, ...]]] = {}
 
-
-class Insert(NamedTuple):
-    """An insert: its token (nothing but the text), cluster time, the server's clock, and the document, raw."""
-
-    token: str
-    time: tuple[int, int]
-    wall_ms: int
-    document: bytes
+Insert = tuple[bytes, int, int, int, bytes]
+"""An insert: its token (nothing but the text), cluster time in seconds and increment, the server's clock in
+milliseconds, and the document, raw. Not a class: one is made, and forgotten, for every event."""
 
 
 def documents_of(array: bytes) -> list[bytes]:
@@ -71,16 +67,26 @@ def parted(cursor: bytes) -> tuple[list[bytes], bytes]:
 def insert_of(change: bytes) -> Insert | None:
     """The insert that a change is, if it has the usual form; None leaves it to the decoder."""
     try:
-        name, data, length = _token_head(change)
-        token_end = _TOKEN_AT + length - 1
-        time, increment, seconds, wall, wall_ms, document, size = _insert_head(change, token_end)
+        length = _length(change, _TOKEN_AT - 4)[0] - 1
+        read = _heads.get(length) or _head(length)
+        name, data, token, time, increment, seconds, wall, wall_ms, document, size = read(change)
     except struct_error:
         return None  # too short for an insert
     if (name, data, time, wall, document) != _USUAL:
         return None
-    token = change[_TOKEN_AT:token_end]
-    begin = token_end + _HEAD_SIZE
+    begin = _HEAD_SIZE + length
     end = begin + size
     if not token.isalnum() or end > len(change) or change.find(_SPLIT, end) >= 0:
         return None
-    return _new_insert(Insert, (token.decode(), (seconds, increment), wall_ms, change[begin:end]))
+    return token, seconds, increment, wall_ms, change[begin:end]
+
+
+def _head(length: int) -> Callable[[bytes], tuple[Any, ...]]:
+    """Reads all that stands before the document, where the token has this length."""
+    if not 0 < length < 1 << 16:
+        raise struct_error
+    if len(_heads) >= LENGTHS:
+        _heads.clear()
+    sizes = f"{len(_ID)}s4x{len(_DATA)}s4x{length}s{len(_TIME)}sII{len(_WALL)}sq{len(_DOCUMENT)}si"
+    read = _heads[length] = Struct(f"<4x{sizes}").unpack_from
+    return read

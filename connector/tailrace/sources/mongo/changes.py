@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import Row
-from tailrace.sources.mongo.answers import Insert, insert_of
+from tailrace.sources.mongo.answers import insert_of
 from tailrace.sources.mongo.decoding import all_decoded, decoded
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
 from tailrace.token_position import ClusterTime, TokenPosition
@@ -55,27 +55,30 @@ class Changes:
 
     def feed(self, raw: bytes) -> None:
         """Takes one change as the server sent it; its row, if it has one, is appended to `rows`."""
-        insert = insert_of(raw)
-        if insert is None or self._fragments:
-            self._feed_other(raw)
-        else:
-            self._feed_insert(insert, decoded(insert.document))
+        self.feed_all([raw])
 
     def feed_all(self, raw: list[bytes]) -> None:
-        """`feed` for several, as long as all of them are plain inserts decoded in one go: a quarter less work."""
+        """The same for several, at once as long as all of them are plain inserts: half the work."""
         inserts = [insert for insert in map(insert_of, raw) if insert is not None]
         if len(inserts) < len(raw) or self._fragments:
             for each in raw:
-                self.feed(each)
-        else:
-            for insert, document in zip(inserts, all_decoded([insert.document for insert in inserts]), strict=True):
-                self._feed_insert(insert, document)
-
-    def _feed_insert(self, insert: Insert, document: Document) -> None:
-        token, time, wall_ms, _ = insert
-        # Asked for by time, the server begins with changes of that very time, those before the position included.
-        if token > self._token["_data"]:
-            self._add(document, {"_data": token}, time, wall_ms)
+                self._feed_other(each)
+            return
+        documents = all_decoded([insert[4] for insert in inserts])
+        row, add, last = self._documents.row, self.rows.append, self._token["_data"].encode()
+        time, ordinal, at_ms, place, before = self._time, self._ordinal, self._at_ms, "", len(self.rows)
+        for (token, seconds, increment, wall_ms, _), document in zip(inserts, documents, strict=True):
+            # Asked for by time, the server begins with changes of that very time, those before the position included.
+            if token <= last:
+                continue
+            if (seconds, increment) != time:
+                time, ordinal, place = (seconds, increment), 0, ""
+            ordinal += 1
+            place = place or f"{seconds}.{increment}:"
+            add(row(document, f"{place}{ordinal}", wall_ms))
+            last, at_ms = token, wall_ms
+        if len(self.rows) > before:
+            self._token, self._time, self._ordinal, self._at_ms = {"_data": last.decode()}, time, ordinal, at_ms
 
     def _feed_other(self, raw: bytes) -> None:
         """A change of another form: a fragment, an end, or an insert whose token is more than a text."""

@@ -97,28 +97,22 @@ class Documents:
     def row(self, document: Document, place: str, committed_ms: int) -> Row:
         """The row of `document`; never fails."""
         try:
-            return _new_row(Row, (*self._columns_of(document), place, committed_ms))
+            names = tuple(document)
+            columns, written, pick = self._shapes.get(names) or self._remember(names)
+            values = tuple([value.encode() if type(value) is str else _text(value) for value in pick(document)])
+            payload = document.get(self._payload)
+            kind = type(payload)
+            if kind is dict or kind is list:
+                return _new_row(Row, (written, values, place, committed_ms, payload))
+            if kind not in PAYLOADS and not isinstance(payload, bytes):
+                raise UnmappableError(
+                    f"the payload is a bare {kind.__name__}: expected a document, an array, a text or binary data"
+                )
+            return _new_row(Row, (columns, values, place, committed_ms, None))
         except UnmappableError as error:
             return unreadable(document, str(error), place, committed_ms)
         except UnicodeEncodeError:
             return unreadable(document, NOT_TEXT, place, committed_ms)
-
-    def _columns_of(self, document: Document) -> tuple[Columns, tuple[bytes | None, ...]]:
-        names = tuple(document)
-        shape = self._shapes.get(names)
-        if shape is None:
-            shape = self._remember(names)
-        columns, written, pick = shape
-        values = [value.encode() if type(value) is str else _text(value) for value in pick(document)]
-        payload = document.get(self._payload)
-        kind = type(payload)
-        if kind is dict or kind is list:
-            return written, tuple(values)
-        if kind not in PAYLOADS and not isinstance(payload, bytes):
-            raise UnmappableError(
-                f"the payload is a bare {kind.__name__}: expected a document, an array, a text or binary data"
-            )
-        return columns, tuple(values)
 
     def _remember(self, names: tuple[str, ...]) -> _Shape:
         """The plan for documents of these fields; UnmappableError if one is missing."""

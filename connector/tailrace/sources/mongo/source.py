@@ -15,8 +15,8 @@ from dataclasses import replace
 from bson import Timestamp
 
 from tailrace import killpoint
-from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError
-from tailrace.event import Chunk
+from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError, TailraceError
+from tailrace.event import Chunk, Row
 from tailrace.position import Position, other_kind
 from tailrace.recovery_mark import require_complete
 from tailrace.sources.mongo.admission import is_ahead, require_continuable
@@ -49,6 +49,7 @@ class MongoSource:
         self._changes: deque[bytes] = deque()
         self._token: dict[str, object] | None = None
         self._ended = False
+        self._failed: TailraceError | None = None
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
 
@@ -81,17 +82,29 @@ class MongoSource:
             return self._read_collection(limit, limit_bytes)
         following = self._following
         rows = following.rows = []
-        taken = self._take(limit, limit_bytes)
+        taken = self._take_good(limit, limit_bytes)
         if not rows and not self._more and wait:
             self._poll.poll(wait * 1000)
-            taken = self._take(limit, limit_bytes)
+            taken = self._take_good(limit, limit_bytes)
         if rows:
             killpoint.reached(killpoint.ROWS_READ)
         return Chunk(rows, following.position, self._more, taken if rows else 0)
 
     @property
     def _more(self) -> bool:
-        return bool(self._changes) or (self._stream is not None and self._stream.waiting)
+        return self._failed is not None or bool(self._changes) or (self._stream is not None and self._stream.waiting)
+
+    def _take_good(self, limit: int, limit_bytes: int) -> int:
+        """`_take`, but whatever ends the stream: the rows before it are good, and go first."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return self._take(limit, limit_bytes)
+        except TailraceError as error:
+            if not self._following.rows:
+                raise
+            self._failed = error
+            return _weight(self._following.rows)
 
     def _take(self, limit: int, limit_bytes: int) -> int:
         """Feeds what has arrived to the changes: how many bytes that was."""
@@ -262,11 +275,14 @@ class MongoSource:
         if rows:
             killpoint.reached(killpoint.TABLE_ROWS_READ)
         if position is not None:
-            size = sum(len(value) for row in rows for value in row.values if value)
-            return Chunk(rows, position, more=True, size=size)
+            return Chunk(rows, position, more=True, size=_weight(rows))
         self._collection.close()
         self._collection = None
         self._follow({"startAfter": server_token(self._following.position.token)})
         killpoint.reached(killpoint.STREAM_STARTED)
         # Soon stored, so that a restart need not look at the collection again.
         return Chunk([], self._following.position, more=False, urgent=True)
+
+
+def _weight(rows: list[Row]) -> int:
+    return sum(len(value) for row in rows for value in row.values if value)

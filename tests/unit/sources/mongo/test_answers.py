@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError
-from tailrace.sources.mongo.answers import Insert, insert_of, parted
+from tailrace.sources.mongo.answers import insert_of, parted
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NAMES | st.binary(max_size=9)
@@ -45,7 +45,7 @@ def test_an_insert_is_found_by_place(token: str, seconds: int, increment: int, a
         change(_id={"_data": token}, clusterTime=Timestamp(seconds, increment), wallTime=at, fullDocument=document)
     )
     wall_ms = round((at - datetime(1970, 1, 1)).total_seconds() * 1000)  # noqa: DTZ001
-    assert insert_of(raw) == Insert(token, (seconds, increment), wall_ms, bson.encode(document))
+    assert insert_of(raw) == (token.encode(), seconds, increment, wall_ms, bson.encode(document))
 
 
 @pytest.mark.parametrize(
