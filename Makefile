@@ -40,7 +40,7 @@ $(FETCHED): $(STACK) tests/fetched.py
 	@touch $@
 
 test: $(FETCHED) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
 	@$(BIN)/ruff check .

@@ -13,7 +13,16 @@ hypothesis.settings.load_profile("tailrace")
 
 pytest.register_assert_rewrite("store_contract", "store_contract_records", "store_scenes")
 
-pytest_plugins = ["fix_stack", "fix_command", "fix_service", "fix_shop", "fix_users", "fix_parking", "fix_projection"]
+pytest_plugins = [
+    "fix_places",
+    "fix_stack",
+    "fix_command",
+    "fix_service",
+    "fix_shop",
+    "fix_users",
+    "fix_parking",
+    "fix_projection",
+]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # Tests start hundreds of processes, and each would compile everything anew: a fifth of its start.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,20 +131,27 @@ class Process:
 
 def run(
     *arguments: str,
+    program: Sequence[str] = TAILRACE,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float = 120,
     modules: tuple[str, ...] = CONNECTOR,
 ) -> subprocess.CompletedProcess[str]:
-    """`tailrace`, to its end."""
+    """`tailrace`, or another program, to its end."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        process = Process([*TAILRACE, *arguments], output=out, errors=err, env=env, cwd=cwd, modules=modules)
+        process = Process([*program, *arguments], output=out, errors=err, env=env, cwd=cwd, modules=modules)
         try:
             code = process.wait(timeout)
         finally:
             process.kill()
         return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
+def killed(*arguments: object, at: str) -> None:
+    """`tailrace`, which must end by itself, and suddenly, at that kill point."""
+    ran = run(*map(str, arguments), env={**os.environ, "TAILRACE_KILL": at})
+    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
@@ -207,9 +216,36 @@ def _become(request: dict[str, Any]) -> None:
         runpy.run_path(program, run_name="__main__")
 
 
+def _code(run: Callable[[], None]) -> int:
+    """Runs a program: the code that an interpreter would end with."""
+    try:
+        run()
+    except SystemExit as ended:
+        if isinstance(ended.code, int | None):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)  # noqa: T201 - as an interpreter does
+        return 1
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends, but for taking down all that it inherited, object by object: that would copy it first."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    # What is here now stays: those that are forked need neither look at it for garbage nor copy it for that.
+    gc.collect()
+    gc.freeze()
     asked_for = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked_for is not None:
-        _become(asked_for)
+        _end(_code(lambda: _become(asked_for)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +13,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
+import warm
 from fix_command import Tailrace, Told
 from fix_parking import ask, in_front
 from fix_service import Connector, Service
@@ -72,15 +71,6 @@ def same(copy: Message, original: Message) -> bool:
     return (copy.value(), copy.key(), headers) == (original.value(), original.key(), original.headers())
 
 
-def ended(*arguments: object, at: str) -> None:
-    """A command as a process of its own, which is killed there."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tailrace", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
-
-
 def archived(listed: Told, folder: Path) -> list[str]:
     """The ids in all files of the archive, as any reader of Parquet finds them."""
     files = [folder / entry["file"] for entry in listed["files"]]
@@ -112,7 +102,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
         (killpoint.ARCHIVE_LISTED, 1, 2, 1203),
         (killpoint.ARCHIVE_DELETED, 1, 2, 203),
     ):
-        ended(*write, at=kill)
+        warm.killed(*write, at=kill)
         listed = tailrace("archive", "list", shop.file)
         assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
         assert len(shop.in_outbox()) == left, kill
@@ -134,7 +124,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"], planned["figures"]["passes"]) == ("archive", 1200, 1200)
     assert any("--from-table" in note for note in planned["notes"])
-    ended("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    warm.killed("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
     told = tailrace("replay", "apply", planned["file"])
     assert told["continued"]
     assert 0 < told["published"] < 1200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
+import warm
 from fix_command import Tailrace
 from fix_users import Users
 from tailrace import killpoint
@@ -61,14 +60,6 @@ def arrived(users: Users, events: list[str]) -> None:
     wait_until(lambda: {header(each, "id") for each in records(users)} >= set(events), 120, what="the records")
 
 
-def ended(*arguments: object, at: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tailrace", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
-
-
 @pytest.fixture
 def busy(users: Users) -> Iterator[None]:
     """Others write to the server all the time: its log moves on, and nobody waits for the next sign of life in it."""
@@ -108,7 +99,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
             if kill == killpoint.ARCHIVE_DELETED:
                 # Between listing and deleting: one is changed, in a field that is no part of the event.
                 collection.update_one({"event_id": old[1050]}, {"$set": {"status": "published"}})
-            ended(*write, at=kill)
+            warm.killed(*write, at=kill)
             listed = tailrace("archive", "list", users.file)
             assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
             assert collection.count_documents({}) == left, kill
@@ -124,7 +115,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
     # Given back, each is what it was: value, key and headers.
     planned = tailrace("replay", "plan", users.file, "--from-archive", "--from", "oldest", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"]) == ("archive", 1100)
-    ended("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    warm.killed("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
     assert tailrace("replay", "apply", planned["file"])["continued"]
     originals = {header(each, "id"): each for each in records(users)}
     copies = records(users, ".shadow")

@@ -207,14 +207,14 @@ def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureR
     table = Table(server.create_database(name), tmp_path)
     limits = ["idle_in_transaction_session_timeout", "idle_session_timeout"]
     for limit in [*limits, "transaction_timeout"] if version == "18" else limits:
-        table.execute(f"ALTER DATABASE {name} SET {limit} = '50ms'")
+        table.execute(f"ALTER DATABASE {name} SET {limit} = '1s'")
     with table.outbox() as outbox, server.connect() as looking:
         rows = outbox.candidates(table.passed(), BEFORE_MS)
         next(rows)
 
         def idle() -> bool:
             found = looking.execute(
-                "SELECT bool_and(clock_timestamp() - state_change > interval '200 ms') FROM pg_stat_activity "
+                "SELECT bool_and(clock_timestamp() - state_change > interval '1500 ms') FROM pg_stat_activity "
                 "WHERE datname = %s AND application_name = 'tailrace'",
                 (name,),
             ).fetchone()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import warm
 from faults.test_kafka_faults import read_only
 from fix_shop import SCHEMA, Shop
 from tailrace import killpoint
@@ -46,15 +45,8 @@ def dlq(shop: Shop, *arguments: str, kill: str = "") -> tuple[int, list[dict[str
     script = shop.folder / "small_batches.py"
     script.write_text(SMALL_BATCHES)
     command, *more = arguments
-    done = subprocess.run(
-        [sys.executable, str(script), "dlq", command, str(shop.file), *more, "--json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "TAILRACE_KILL": kill},
-    )
+    environ = {**os.environ, "TAILRACE_KILL": kill}
+    done = warm.run("dlq", command, str(shop.file), *more, "--json", program=[str(script)], env=environ)
     return done.returncode, [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
 
 

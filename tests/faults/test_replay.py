@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 from confluent_kafka import Message
 
+import warm
 from fix_command import Tailrace, Told
 from fix_service import Service
 from fix_shop import Shop
@@ -27,15 +24,6 @@ KILLS = (
     f"{killpoint.AFTER_PRODUCE}:2",
     killpoint.AFTER_COMMIT,
 )
-
-
-def killed(planned: Told, at: str) -> None:
-    """An apply as a process of its own, which ends there."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tailrace", "replay", "apply", planned["file"]],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "TAILRACE_KILL": at}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
 
 
 def records(service: Service, suffix: str = "") -> list[Message]:
@@ -78,7 +66,7 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     assert not again(shop, planned)
     later = shop.insert(VALID)
     for kill in KILLS:
-        killed(planned, kill)
+        warm.killed("replay", "apply", planned["file"], at=kill)
     # Other events may be chosen from the same log meanwhile, and one by one.
     single = tailrace("replay", "plan", shop.file, "--from", f"event:{placed[4]}", "--id", placed[6])
     assert tailrace("replay", "apply", single["file"])["published"] == 1
@@ -108,8 +96,8 @@ def test_from_the_table_and_into_a_shadow(shop: Shop, tailrace: Tailrace, capsys
     planned = tailrace("replay", "plan", shop.file, "--from", "4d", "--to", "2d")
     assert planned["source"] == "table"
     assert planned["figures"]["by_type"] == {"OrderPlaced": 3}
-    killed(planned, killpoint.TABLE_ROWS_READ)
-    killed(planned, killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", planned["file"], at=killpoint.TABLE_ROWS_READ)
+    warm.killed("replay", "apply", planned["file"], at=killpoint.AFTER_COMMIT)
     tailrace("replay", "apply", planned["file"])
     assert again(shop, planned) == sorted(old)
     assert all(len(each) == 1 for each in places(shop).values())
@@ -162,7 +150,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert planned["source"] == "log"
     assert planned["figures"]["events"] == 3
     later = users.insert("u1", 8)
-    killed(planned, killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", planned["file"], at=killpoint.AFTER_COMMIT)
     tailrace("replay", "apply", planned["file"])
     assert again(users, planned) == sorted(events[1::2])
     arrived(users, later)
@@ -171,7 +159,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert (from_table["source"], from_table["figures"]["events"]) == ("table", 8)
     last = users.insert("u0", 9)
     arrived(users, last)
-    killed(from_table, killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", from_table["file"], at=killpoint.AFTER_COMMIT)
     tailrace("replay", "apply", from_table["file"])
     assert again(users, from_table) == sorted([*events, later])
     assert all(len(each) == 1 for each in places(users).values())

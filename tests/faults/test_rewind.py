@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 
+import warm
 from fix_command import Tailrace
 from fix_parking import ask, board, good, in_front
 from fix_service import Service
@@ -106,20 +103,8 @@ def test_a_reset_that_is_killed_is_done_or_not(shop: Shop, tailrace: Tailrace) -
     events = write(shop, 3)
     shop.connectors[-1].stop()
     before = shop.positions()[-1]
-    command = [
-        sys.executable,
-        "-m",
-        "tailrace",
-        "position",
-        "reset",
-        str(shop.file),
-        "--to",
-        f"event:{events[0]}",
-        "--yes",
-    ]
     for point, changes in (("after-produce", False), ("after-commit", True)):
-        killed = subprocess.run(command, env={"TAILRACE_KILL": point, "PATH": ""}, capture_output=True, check=False)
-        assert killed.returncode == -signal.SIGKILL, killed
+        warm.killed("position", "reset", shop.file, "--to", f"event:{events[0]}", "--yes", at=point)
         assert (shop.positions()[-1] != before) == changes
     shop.start()
     wait_until(lambda: not set(events) - again(shop)[1].keys(), 60, what="everything since then to come again")
@@ -204,10 +189,7 @@ def test_in_place_by_plan_once_and_whole_without_transactions_too(shop: Shop, ta
     assert shop.connectors[-1].stop() == 0
     planned = tailrace("replay", "plan", shop.file, "--from", f"event:{events[0]}", "--in-place")
     before = shop.positions()[-1]
-    command = [sys.executable, "-m", "tailrace", "replay", "apply", planned["file"]]
-    environ = {**os.environ, "TAILRACE_KILL": "after-produce"}
-    killed = subprocess.run(command, env=environ, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed
+    warm.killed("replay", "apply", planned["file"], at="after-produce")
     assert shop.positions()[-1] == before
     assert tailrace("replay", "apply", planned["file"])["from"]
     moved = shop.positions()[-1]
