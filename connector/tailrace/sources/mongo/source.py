@@ -8,7 +8,6 @@ server's own token when there is nothing to publish.
 from __future__ import annotations
 
 import select
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -46,7 +45,7 @@ class MongoSource:
         self._client: Client | None = None
         self._collection: CollectionReader | None = None
         self._stream: Stream | None = None
-        self._changes: deque[bytes] = deque()
+        self._changes: list[bytes] = []
         self._token: dict[str, object] | None = None
         self._ended = False
         self._failed: TailraceError | None = None
@@ -114,12 +113,11 @@ class MongoSource:
                 if not self._next_batch():
                     break
                 continue
-            together: list[bytes] = []
-            room = min(limit - len(following.rows), TOGETHER)
-            while changes and len(together) < room and taken < limit_bytes:
-                raw = changes.popleft()
-                taken += len(raw)
-                together.append(raw)
+            together = changes[: min(limit - len(following.rows), TOGETHER)]
+            while len(together) > 1 and taken + sum(map(len, together)) > limit_bytes:
+                del together[len(together) // 2 :]
+            del changes[: len(together)]
+            taken += sum(map(len, together))
             following.feed_all(together)
             if not changes and self._token is not None:
                 following.idle(self._token)
