@@ -28,6 +28,7 @@ from tailrace.demo.fold import Histories
 from tailrace.demo.summary import TABLE, Summary
 from tailrace.proof.reader import read_all
 from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+from tailrace.stack.kafka_local import JAVA_OPTIONS
 from tailrace.stack.process import descendants
 
 TIMEOUT = 90.0
@@ -41,7 +42,8 @@ class Run:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self, *arguments: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        environment = {**kept, JAVA_OPTIONS: os.environ.get(JAVA_OPTIONS, "")}
         (self.folder / "tmp").mkdir()
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self.process = subprocess.Popen(

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tailrace.projections import Rehearsal
+from tailrace.stack import KafkaBroker, PostgresServer
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 170.0
@@ -59,9 +60,10 @@ def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None
     assert int(verdict[1]) > int(verdict[2]) > 0
 
 
-def test_a_projection_that_lost_something_is_noticed() -> None:
+def test_a_projection_that_lost_something_is_noticed(postgres: PostgresServer, kafka: KafkaBroker) -> None:
     """A row that is overlooked stands for one that is not there."""
-    ended = python("-c", OVERLOOKING)
+    theirs = {PostgresServer.VARIABLE: postgres.dsn(), KafkaBroker.VARIABLE: kafka.bootstrap}
+    ended = python("-c", OVERLOOKING, **theirs)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert re.search(r"order-\d+-\d+: missing; by the outbox: .* EUR", ended.stdout), ended.stdout
     assert "1 differ" in ended.stdout

@@ -41,6 +41,8 @@ DEFAULTS: Mapping[str, str] = {
     # out: 9 s by default. Two seconds still outlast any pause of the collector in a heap this small.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "250",
+    # An idle controller would write twice a second that it is idle, and everybody read it.
+    "metadata.max.idle.interval.ms": "5000",
     # Everything is allowed until somebody adds an ACL: tests of refused topics add a DENY.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",

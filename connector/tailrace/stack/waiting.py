@@ -1,7 +1,8 @@
 """Waiting for a condition with a deadline: the only way anything here waits.
 
-A condition is asked again and again at a short, growing interval until it holds. Nothing sleeps for a guessed
-time, and nothing waits for ever: past the deadline a `StackError` says what was awaited and for how long.
+A condition is asked again and again at a short, growing interval until it holds; one that takes its time to answer is
+asked less often, so that looking never takes most of the processor. Nothing sleeps for a guessed time, and nothing
+waits for ever: past the deadline a `StackError` says what was awaited and for how long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tailrace.stack.errors import StackError
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.005
-LONGEST_PAUSE = 0.2
+LONGEST_PAUSE = 0.3
 
 
 def wait_until(
@@ -32,11 +33,14 @@ def wait_until(
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while True:
+        asked = time.monotonic()
         answer = condition()
         if answer:
             return answer
-        left = deadline - time.monotonic()
+        now = time.monotonic()
+        left = deadline - now
         if left <= 0:
             raise StackError(f"{what} did not happen within {timeout:g} s", remedy=remedy)
+        pause = min(max(pause, 2 * (now - asked)), LONGEST_PAUSE)
         time.sleep(min(pause, left))
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+        pause *= 1.5

@@ -102,7 +102,8 @@ class Documents:
         try:
             names = tuple(document)
             columns, written, pick = self._shapes.get(names) or self._remember(names)
-            values = tuple([v.encode() if type(v) is str else _TEXT.get(type(v), field_text)(v) for v in pick(document)])
+            text = _TEXT.get
+            values = tuple([v.encode() if type(v) is str else text(type(v), field_text)(v) for v in pick(document)])
             payload = document.get(self._payload)
             kind = type(payload)
             if kind is dict or kind is list:
