@@ -23,8 +23,9 @@ def _plenty() -> bool:
 
 
 if "TMPDIR" not in os.environ and _plenty():
-    # The first process of the run, whose children inherit it: those that are killed leave things behind.
-    _place = Path(tempfile.mkdtemp(prefix="tailrace-tests-", dir=MEMORY))
+    # The first process of the run, whose children inherit it: those that are killed leave things behind. Its name is
+    # short: sockets lie below it, and their addresses may have no more than 107 characters.
+    _place = Path(tempfile.mkdtemp(prefix="tr-", dir=MEMORY))
     _place.chmod(0o711)  # servers may run as somebody else
     os.environ["TMPDIR"], tempfile.tempdir = str(_place), None
     _owner = os.getpid()
