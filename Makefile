@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 STACK  := $(VENV)/.stack
 FETCHED := $(VENV)/.fetched
-JOBS   ?= 6
+JOBS   ?= 8
 
 .DEFAULT_GOAL := help
 .PHONY: help demo examples test check format bench clean

@@ -15,6 +15,7 @@ pytest.register_assert_rewrite("store_contract", "store_contract_records", "stor
 
 pytest_plugins = [
     "fix_places",
+    "fix_order",
     "fix_stack",
     "fix_command",
     "fix_service",

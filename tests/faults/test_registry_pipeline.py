@@ -33,7 +33,7 @@ def register(shop: Shop) -> None:
 
 def pipeline(shop: Shop, url: str, subjects: str, *, folder: bool) -> None:
     shop.settings.pop("schemas", None)
-    settings = {"registry": {"url": url, "subject": subjects, "timeout": 2}}
+    settings = {"registry": {"url": url, "subject": subjects, "timeout": 10}}
     shop.configure(schemas={**settings, **({"folder": "schemas"} if folder else {})})
 
 
