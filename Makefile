@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 STACK  := $(VENV)/.stack
 FETCHED := $(VENV)/.fetched
+COMPILED := $(VENV)/.compiled
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest
 JOBS   ?= 8
 
 .DEFAULT_GOAL := help
@@ -39,8 +41,13 @@ $(FETCHED): $(STACK) tests/fetched.py
 	@$(BIN)/python tests/fetched.py
 	@touch $@
 
-test: $(FETCHED) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
-	@PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+# Once for all workers: each of them would compile all tests anew.
+$(COMPILED): $(FETCHED)
+	@$(PYTEST) --collect-only -q > $(VENV)/collected
+	@touch $@
+
+test: $(COMPILED) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
 	@$(BIN)/ruff check .

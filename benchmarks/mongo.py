@@ -53,7 +53,8 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         result["versions"] = {"mongodb": mongo.version, "pymongo": version("pymongo"), "tailrace": version("tailrace")}
-        _drain(mongo, kafka, Path(folder), WARM_UP, "warm_up", 1)
+        # Java compiles a broker's code for minutes, which would be measured.
+        _drain(mongo, kafka, Path(folder), WARM_UP, "warm_up", 3)
         for shape in SHAPES:
             scaled = Shape(shape.name, max(1, int(shape.transactions * arguments.scale)), shape.events)
             result["drain"].append(_drain(mongo, kafka, Path(folder), scaled, f"bench_{shape.events}", ROUNDS))

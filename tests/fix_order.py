@@ -1,8 +1,8 @@
 """The order of the files: such that the processor is busy all the time, and none of them waits for the last one.
 
 Tests of faults mostly wait, tests of single parts compute, and the others do both. One kind after the other, the
-processor would idle first and be short later. So each kind is spread over the run; those that take long begin, and small
-ones end it.
+processor would idle first and be short later. So each kind is spread over the run; those that take long begin it, and
+small ones end it.
 """
 
 from __future__ import annotations

@@ -115,7 +115,10 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
     )
     before = wait_until(lambda: shop.execute(received, shop.slot))
     wait_until(lambda: shop.execute(received, shop.slot) != before, 60, what="the transaction to be sent")
+    end = int(shop.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
     shop.kafka.resume()
+    # To look at the topic is to read all of it: only when it is all there.
+    wait_until(lambda: (shop.confirmed_lsn() or 0) >= end, 90, what=f"the end of it; log:\n{connector.log}")
     wait_until(lambda: arrived(shop) == 1500, 90, what=f"all events; log:\n{connector.log}")
     assert memory_mb(connector) < 170
 

@@ -41,6 +41,6 @@ def wait_until(
         left = deadline - now
         if left <= 0:
             raise StackError(f"{what} did not happen within {timeout:g} s", remedy=remedy)
-        pause = min(max(pause, 2 * (now - asked)), LONGEST_PAUSE)
+        pause = min(max(pause, 4 * (now - asked)), LONGEST_PAUSE)
         time.sleep(min(pause, left))
         pause *= 1.5
