@@ -36,7 +36,7 @@ class Drain:
 
 
 class Connector:
-    """One `tailrace run`, watched through /proc together with the process that helps it to check, if it has one."""
+    """One `tailrace run`, watched through /proc."""
 
     def __init__(self, file: Path) -> None:
         self.log = file.with_suffix(".log")
@@ -49,32 +49,18 @@ class Connector:
             raise RuntimeError(self.log.read_text())
 
     def cpu_seconds(self) -> float:
-        return sum(map(_cpu_seconds, self._pids()))
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
 
     def peak_mb(self) -> float:
-        """The peaks of both, added up."""
-        return sum(map(_peak_mb, self._pids()))
-
-    def _pids(self) -> list[int]:
-        pid = self.process.pid
-        tasks = Path(f"/proc/{pid}/task").glob("*/children")  # of whichever thread started it
-        return [pid, *(int(child) for task in tasks for child in task.read_text().split())]
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("no VmHWM")
 
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(20)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
-
-
-def _peak_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("no VmHWM")
 
 
 def watch(done: Callable[[], bool], timeout: float) -> None:

@@ -8,18 +8,11 @@ from typing import Protocol
 
 from tailrace.errors import Halted, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row, redriven_place
-from tailrace.schemas.checking import Checked, Verdict
+from tailrace.schemas.checking import Checked
 
 
 class Layout(Protocol):
     def read(self, row: Row) -> OutboxEvent: ...
-
-
-class Helped(Protocol):
-    def ready(self) -> bool:
-        """Whether there is help; if there is none yet, it is sent for."""
-
-    def check_all(self, events: list[tuple[OutboxEvent, str]]) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +30,6 @@ class Line:
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic is known to refuse for good: why, by their place in the log."""
     park_on: frozenset[Reason] = frozenset()
-    helped: Helped | None = None
-    """`check` for many events at once, with the help of another process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tailrace import killpoint
 from tailrace.batch import Batch
 from tailrace.errors import LayoutMismatch, Rejected, SourceError, Unavailable
 from tailrace.event import Chunk, OutboxEvent, Record, Row
-from tailrace.foreseen import foresee
 from tailrace.line import Line, Steps
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -244,13 +243,7 @@ class Pipeline:
 
     def _prepare(self, rows: list[Row], batch: Batch) -> None:
         line = self._line
-        foreseen = foresee(line, rows)
-        read, route, check = (
-            (line.layout.read, line.route, line.check)
-            if foreseen is None
-            else (foreseen.read, foreseen.route, foreseen.check)
-        )
-        record, add = line.record, batch.add
+        read, route, check, record, add = line.layout.read, line.route, line.check, line.record, batch.add
         refused = line.refused
         parking = self._parking
         parked = parking.keys if parking is not None else {}

@@ -44,11 +44,6 @@ class Schemas(Section):
     unknown: Literal["dead_letter", "pass"] = Field(
         default="dead_letter", description="dead_letter or pass", examples=["dead_letter"]
     )
-    helper: bool = Field(
-        default=True,
-        description="true or false: whether a second process helps to check a backlog of large payloads",
-        examples=["true"],
-    )
 
     @model_validator(mode="after")
     def _somewhere(self, info: ValidationInfo) -> Self:

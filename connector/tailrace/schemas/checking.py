@@ -24,9 +24,7 @@ _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 Checked = tuple[Json, Contract | None]
 """A payload's value and the contract it obeys; (None, None) for what was let through unread."""
-UNREAD: Checked = (None, None)
-Verdict = Checked | Rejected
-"""What a check gives or raises."""
+_UNREAD: Checked = (None, None)
 
 
 class Checker:
@@ -54,14 +52,9 @@ class Checker:
 
     def check(self, event: OutboxEvent, topic: str) -> Checked:
         """The event's value and its contract; raises Rejected unless the event may be published."""
-        contract = self.contract_of(event, topic)
-        return UNREAD if contract is None else self.judge(event, contract)
-
-    def contract_of(self, event: OutboxEvent, topic: str) -> Contract | None:
-        """What the event's payload is held to, None if to nothing; raises Rejected if there is nothing for it."""
         payload = event.payload
         if payload is None:
-            return None
+            return _UNREAD
         if len(payload) > self._max_bytes:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
@@ -69,11 +62,9 @@ class Checker:
                 remedy="Publish a reference to the data instead, or raise the limit here and in Kafka.",
             )
         subject = event.type if self._subject is None else self._subject(event.type, topic)
-        return self._known.get((subject, event.version)) or self._look_for(subject, event.version)
-
-    def judge(self, event: OutboxEvent, contract: Contract) -> Checked:
-        """`check` for an event with a payload whose contract is known."""
-        payload = event.payload or b""
+        contract = self._known.get((subject, event.version)) or self._look_for(subject, event.version)
+        if contract is None:
+            return _UNREAD
         nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
         value = event.parsed
         if value is not None and not nul and contract.kind == "json" and _obeys_already(contract, value):
@@ -119,14 +110,6 @@ class Checker:
             f"there is no schema for version {version or 1} of {shown!r} ({known})",
             remedy=f"Add {self._where}/{shown}/{version or 1}.json, or let events without a schema pass.",
         )
-
-
-def parsed(payload: bytes, *, keys_unique: bool) -> Json:
-    """The value of a payload that may be published; NotJsonError for any other."""
-    value = parse(payload, keys_unique=keys_unique)
-    if 92 in payload and has_nul(payload):
-        raise NotJsonError("a string of it contains U+0000")
-    return value
 
 
 def _obeys_already(contract: Contract, value: Json) -> bool:

@@ -31,12 +31,6 @@ class Registered(NamedTuple):
     guid: str | None = None
 
 
-class Written(NamedTuple):
-    """A value that was found valid elsewhere, in the form that its contract gives it; JSON has none but the payload."""
-
-    data: bytes
-
-
 class Contract(Protocol):
     """A schema that can be checked. `file` is where it came from, for messages."""
 
@@ -57,9 +51,6 @@ class Contract(Protocol):
     @property
     def is_valid(self) -> Callable[[Any], bool]:
         """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
-
-    def definition(self) -> dict[str, Json]:
-        """All that another process needs to make the same of it."""
 
     def explain(self, value: Json, size: int) -> str:
         """Why `value`, of `size` bytes as JSON, does not obey: which field, what was expected, what came."""

@@ -49,7 +49,6 @@ class JsonContract:
     validator: jsonschema_rs.Validator
     is_valid: Callable[[Any], bool]
     explainer: Explainer
-    surroundings: Surroundings
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "json"
@@ -84,13 +83,7 @@ class JsonContract:
                 raise
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy="Simplify its references.") from None
         explainer = Explainer(document, file, validator, surroundings)
-        made = (validator, validator.is_valid, explainer, surroundings)
-        return cls(subject, version, file, document, *made, references, registered)
-
-    def definition(self) -> dict[str, Json]:
-        around = self.surroundings
-        documents = dict(around.documents) if any(outside_references(self.document)) else {}
-        return {"kind": self.kind, "document": self.document, "address": around.address, "documents": documents}
+        return cls(subject, version, file, document, validator, validator.is_valid, explainer, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         return self.explainer.explain(value, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urljoin
 
@@ -19,14 +19,13 @@ BASE = "https://schemas.invalid/"
 class Surroundings:
     """What a schema may refer to: other documents by address, and the address that its own references start from.
 
-    `known` are the addresses of those `documents`, `missing` those that some document refers to in vain.
+    `known` are the addresses of those documents, `missing` those that some document refers to in vain.
     """
 
     address: str = BASE
     known: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     registry: jsonschema_rs.Registry | None = None
-    documents: Mapping[str, Json] = field(default_factory=dict)
 
     @classmethod
     def of(cls, documents: Mapping[str, Json], ids: Iterable[str] = ()) -> Self:
@@ -38,7 +37,7 @@ class Surroundings:
             return False
 
         registry = jsonschema_rs.Registry(list(documents.items()), retriever=asked_for) if documents else None
-        return cls(BASE, frozenset((*documents, *ids)), frozenset(missing), registry, documents)
+        return cls(BASE, frozenset((*documents, *ids)), frozenset(missing), registry)
 
     def at(self, address: str) -> Surroundings:
         """The same, seen from another document."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,6 @@ from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
-from tailrace.schemas.helper import HelpedChecker, Helper
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
@@ -104,22 +102,14 @@ class Assembly:
         """The same without --adopt, which holds for one start."""
         return replace(self, database=replace(self.database, adopt=False))
 
-    def helper(self) -> Helper | None:
-        """One for the life of the process, which it need not start before there is something to do for it."""
-        schemas = self.settings.schemas
-        cores = len(os.sched_getaffinity(0))
-        return Helper(self.warn) if schemas is not None and schemas.helper and cores > 1 else None
-
-    def line(self, helper: Helper | None = None) -> Line:
+    def line(self) -> Line:
         """What happens to each event; the schema registry, if there is one, is asked the first time."""
         self.contracts.ready()
         limits = self.settings.limits
-        checker = self.contracts.checker()
         return Line(
             layout=Layout(column_map(self.settings)),
             route=self.route,
-            check=checker.check,
-            helped=HelpedChecker(checker, helper) if helper else None,
+            check=self.contracts.checker().check,
             record=self.contracts.records(),
             dead_letter=partial(
                 dead_letter,

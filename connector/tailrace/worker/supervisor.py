@@ -57,12 +57,9 @@ class Supervisor:
     def run(self) -> None:
         """Returns after a clean stop; raises the error that needs a person."""
         self._notices = self._assembly.notices(self._log)
-        self._helper = self._assembly.helper()
         try:
             self._run()
         finally:
-            if self._helper is not None:
-                self._helper.close()
             self._notices.close(NOTICE_SECONDS)
 
     def _run(self) -> None:
@@ -95,7 +92,7 @@ class Supervisor:
         self._log.info("stopped")
 
     def _attempt(self) -> None:
-        line = self._assembly.line(self._helper)
+        line = self._assembly.line()
         admin = self._assembly.admin()
         if self._ran or not self._claim.made:
             self._assembly.require_remembered(admin, ran=self._ran)

@@ -18,7 +18,7 @@ from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
 from tailrace.schemas.avro.values import Convert, Misfit
-from tailrace.schemas.contracts import Kind, Reference, Registered, Written
+from tailrace.schemas.contracts import Kind, Reference, Registered
 from tailrace.schemas.explaining import cut, path_text
 from tailrace.schemas.json_text import Json
 
@@ -42,7 +42,6 @@ class AvroContract:
     write: Write
     is_valid: Callable[[Any], bool]
     last: list[tuple[Json, bytes]]
-    named: Mapping[str, Json]
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "avro"
@@ -79,10 +78,7 @@ class AvroContract:
         if fast is not None:
             write = _either(fast, write)
         last = [_NOTHING]
-        return cls(subject, version, file, document, write, _check(write, last), last, named, references, registered)
-
-    def definition(self) -> dict[str, Json]:
-        return {"kind": self.kind, "document": self.document, "named": dict(self.named)}
+        return cls(subject, version, file, document, write, _check(write, last), last, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         try:
@@ -92,8 +88,6 @@ class AvroContract:
         return f"nothing is wrong with its {size} bytes"
 
     def encode(self, value: Json) -> bytes:
-        if type(value) is Written:
-            return value.data
         checked, data = self.last[0]
         self.last[0] = _NOTHING
         if checked is value:
