@@ -1,7 +1,7 @@
 """Waiting for a condition with a deadline: the only way anything here waits.
 
 A condition is asked again and again at a short, growing interval until it holds; one that takes its time to answer is
-asked less often, so that looking never takes most of the processor. Nothing sleeps for a guessed time, and nothing
+asked less often, as looking takes the processor from what is awaited. Nothing sleeps for a guessed time, and nothing
 waits for ever: past the deadline a `StackError` says what was awaited and for how long.
 """
 

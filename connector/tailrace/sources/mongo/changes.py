@@ -58,7 +58,7 @@ class Changes:
         self.feed_all([raw])
 
     def feed_all(self, raw: list[bytes]) -> None:
-        """The same for several, at once as long as all of them are plain inserts: half the work."""
+        """The same for several, at once as long as all of them are plain inserts, which is less work."""
         inserts = [insert for insert in map(insert_of, raw) if insert is not None]
         if len(inserts) < len(raw) or self._fragments:
             for each in raw:
