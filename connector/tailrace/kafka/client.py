@@ -91,8 +91,7 @@ def consumer_config(options: KafkaOptions, group: str) -> Config:
 def producer_config(options: KafkaOptions) -> Config:
     config: Config = {
         # Defaults a user may change:
-        # A batch is sent when it is committed, at the latest, and nobody waits for it before: few large requests, then.
-        "linger.ms": 500,
+        "linger.ms": 5,
         "socket.nagle.disable": True,  # small transactions would wait 40 ms for a delayed acknowledgement
         "partitioner": "murmur2_random",  # as the Java clients: a key keeps its partition when producers change
         "message.max.bytes": MAX_MESSAGE_BYTES,
