@@ -1,8 +1,9 @@
 """The check of a payload against its contract: silence, or a Rejected that says why.
 
-Nothing a payload contains can do anything else: it may be any bytes at all. The usual path is one parse, one
-scan and one validation, all in C; words are only looked for once a payload is known to be bad. The payload
-itself is never changed: what is published is what was checked, byte for byte.
+Nothing a payload contains can do anything else: it may be any bytes at all. The usual path is one look at its text
+(`glance`); what that does not know takes one parse, one scan and one validation, all in C; words are only looked for
+once a payload is known to be bad. The payload itself is never changed: what is published is what was checked, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
 Checked = tuple[Json, Contract | None]
-"""A payload's value and the contract it obeys; (None, None) for what was let through unread."""
+"""A payload's content (its value, or what a glance made of it) and the contract it obeys; (None, None) for what was let
+through unread."""
 _UNREAD: Checked = (None, None)
 
 
@@ -51,7 +53,7 @@ class Checker:
         self._where = where
 
     def check(self, event: OutboxEvent, topic: str) -> Checked:
-        """The event's value and its contract; raises Rejected unless the event may be published."""
+        """The event's content and its contract; raises Rejected unless the event may be published."""
         payload = event.payload
         if payload is None:
             return _UNREAD
@@ -65,9 +67,14 @@ class Checker:
         contract = self._known.get((subject, event.version)) or self._look_for(subject, event.version)
         if contract is None:
             return _UNREAD
+        glance = contract.glance
+        content = glance.look(payload, event.keys_unique)
+        if content is not None:
+            return content, contract
         nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
         value = event.parsed
         if value is not None and not nul and contract.kind == "json" and _obeys_already(contract, value):
+            glance.learn(payload, value, rewritten=event.keys_unique)
             return value, contract
         try:
             value = parse(payload, keys_unique=event.keys_unique)
@@ -86,6 +93,7 @@ class Checker:
                 + contract.explain(value, len(payload)),
                 remedy=f"Correct the service, or register a new version beside {contract.file}.",
             )
+        glance.learn(payload, value, rewritten=event.keys_unique)
         return value, contract
 
     def _look_for(self, subject: str, version: str | None) -> Contract | None:

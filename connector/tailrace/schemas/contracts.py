@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from tailrace.errors import SchemaError
+from tailrace.schemas.glance.looking import Glance
 from tailrace.schemas.json_text import Json
 
 Kind = Literal["json", "avro"]
@@ -52,11 +53,15 @@ class Contract(Protocol):
     def is_valid(self) -> Callable[[Any], bool]:
         """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
 
+    @property
+    def glance(self) -> Glance:
+        """What knows payloads that obey by a look at their text. Their content is what `encode` takes, too."""
+
     def explain(self, value: Json, size: int) -> str:
         """Why `value`, of `size` bytes as JSON, does not obey: which field, what was expected, what came."""
 
-    def encode(self, value: Json) -> bytes:
-        """A valid value in the schema's own binary form; only Avro has one."""
+    def encode(self, content: Json) -> bytes:
+        """What was checked in the schema's own binary form; only Avro has one."""
 
 
 class Contracts(Protocol):

@@ -17,6 +17,9 @@ import jsonschema_rs
 from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.schemas.contracts import Kind, Reference, Registered
 from tailrace.schemas.explaining import Explainer
+from tailrace.schemas.glance.json_schema import parts_of
+from tailrace.schemas.glance.looking import Glance, LearningGlance
+from tailrace.schemas.glance.spelling import Unknown
 from tailrace.schemas.json_text import Json
 from tailrace.schemas.validators import Surroundings, pointer
 
@@ -49,6 +52,7 @@ class JsonContract:
     validator: jsonschema_rs.Validator
     is_valid: Callable[[Any], bool]
     explainer: Explainer
+    glance: Glance
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "json"
@@ -83,17 +87,25 @@ class JsonContract:
                 raise
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy="Simplify its references.") from None
         explainer = Explainer(document, file, validator, surroundings)
-        return cls(subject, version, file, document, validator, validator.is_valid, explainer, references, registered)
+        check, glance = validator.is_valid, _glance(document)
+        return cls(subject, version, file, document, validator, check, explainer, glance, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         return self.explainer.explain(value, size)
 
-    def encode(self, value: Json) -> bytes:
+    def encode(self, content: Json) -> bytes:
         raise Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
             f"version {self.version} of {self.subject} is a JSON Schema, and the value's format is Avro",
             remedy=f"Register an Avro schema for {self.subject}, or set format.value: json.",
         )
+
+
+def _glance(document: Json) -> Glance:
+    try:
+        return LearningGlance(parts_of(document))
+    except Unknown:
+        return Glance()
 
 
 def outside_references(document: Json) -> Iterator[tuple[Path, str]]:

@@ -1,8 +1,9 @@
 """AvroContract: an Avro schema, compiled into one writer; what obeys it can be written as Avro.
 
-Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are written
-by the function `generated` for the schema. What that leaves alone is converted by the rules in `values` and `shapes`,
-which say what is wrong; fastavro writes what comes out, and decides nothing.
+Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are read
+and written by what is made for the schema's types (`typed`), at a glance; many others by the function `generated` for
+any value. What that leaves alone is converted by the rules in `values` and `shapes`, which say what is wrong; fastavro
+writes what comes out, and decides nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from fastavro import parse_schema, schemaless_writer
 from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
+from tailrace.schemas.avro.typed import typed
 from tailrace.schemas.avro.values import Convert, Misfit
 from tailrace.schemas.contracts import Kind, Reference, Registered
 from tailrace.schemas.explaining import cut, path_text
+from tailrace.schemas.glance.looking import Glance, blind
 from tailrace.schemas.json_text import Json
 
 _WHOLE = "Whole"
@@ -42,6 +45,7 @@ class AvroContract:
     write: Write
     is_valid: Callable[[Any], bool]
     last: list[tuple[Json, bytes]]
+    glance: Glance
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "avro"
@@ -78,7 +82,8 @@ class AvroContract:
         if fast is not None:
             write = _either(fast, write)
         last = [_NOTHING]
-        return cls(subject, version, file, document, write, _check(write, last), last, references, registered)
+        glance = Glance(typed(compiled.top) or blind)
+        return cls(subject, version, file, document, write, _check(write, last), last, glance, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         try:
@@ -87,17 +92,19 @@ class AvroContract:
             return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
         return f"nothing is wrong with its {size} bytes"
 
-    def encode(self, value: Json) -> bytes:
+    def encode(self, content: Json) -> bytes:
+        if type(content) is bytes:
+            return content  # a glance has written it
         checked, data = self.last[0]
         self.last[0] = _NOTHING
-        if checked is value:
+        if checked is content:
             return data
         try:
-            return self.write(value)
+            return self.write(content)
         except Misfit:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(value, 0)}",
+                f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(content, 0)}",
                 remedy=f"Correct the service, or register a new version beside {self.file}.",
             ) from None
 

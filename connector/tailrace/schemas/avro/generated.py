@@ -13,12 +13,12 @@ and refers to names and symbols as constants. A schema too large for that gets n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from tailrace.schemas.avro.code import SMALL, Body, varint
 from tailrace.schemas.avro.schema import Type
 from tailrace.schemas.avro.values import LOGICAL, PLAIN, Convert, day
 from tailrace.schemas.json_text import Json
@@ -29,26 +29,9 @@ MAX_TYPES = 1000
 """Fields, items and branches, altogether: 0.1 s of generating. Real schemas have a tenth of them."""
 _DEEPEST = 10
 """Blocks within blocks of one function; Python allows 20 loops. What is deeper gets a function of its own."""
-_REMEMBERED = 1000
+REMEMBERED = 1000
 """Days, and minutes, whose number is known: events of a time share them."""
 _JSON_TYPES = (str, int, float, bool, dict, list)
-
-_ONE = [bytes((only,)) for only in range(128)]
-_LAST = (*_ONE, *(bytes((low, high)) for high in range(1, 128) for low in range(128, 256)))
-_MORE = tuple(bytes((low, high)) for high in range(128, 256) for low in range(128, 256))
-"""Fourteen bits of a number, as its last bytes and as two that others follow."""
-_SMALL = _LAST[::2]
-"""The numbers from 0 that take one or two bytes: most lengths, and many amounts."""
-
-
-def varint(number: int) -> bytes:
-    """An integer of 64 bits as Avro writes it: zigzag, seven bits a byte, the lowest first."""
-    number = number << 1 if number >= 0 else ~(number << 1)
-    written = b""
-    while number >= 1 << 14:
-        written += _MORE[number & (1 << 14) - 1]
-        number >>= 14
-    return written + _LAST[number]
 
 
 class Unsure(Exception):
@@ -58,60 +41,26 @@ class Unsure(Exception):
 def generate(top: Type) -> Write | None:
     """The function for a schema's type; None if the schema is too large. It raises what it likes for a value."""
     try:
-        source = _Source(top)
+        source = Source(top)
         source.whole(top)
-    except (RecursionError, _TooLarge):
+    except (RecursionError, TooLarge):
         return None
     exec("\n".join(source.lines), source.constants)  # noqa: S102 - see above: nothing in it is from outside
     fast: Write = source.constants["write"]
     return fast
 
 
-class _TooLarge(Exception):
+class TooLarge(Exception):
     pass
 
 
-class _Body:
-    """The lines of one function. `pieces` are expressions of bytes, to be written by one statement."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.pieces: list[str] = []
-        self.depth = 1
-        self._variables = 0
-
-    def add(self, line: str) -> None:
-        self.lines.append(" " * self.depth + line)
-
-    def variable(self) -> str:
-        self._variables += 1
-        return f"v{self._variables}"
-
-    def flush(self) -> None:
-        if self.pieces:
-            self.add(f"out += ({', '.join(self.pieces)},)")
-            self.pieces.clear()
-
-    @contextmanager
-    def block(self, header: str) -> Iterator[None]:
-        self.flush()
-        self.add(header)
-        self.depth += 1
-        yield
-        self.flush()
-        self.depth -= 1
-
-    def length(self, variable: str) -> None:
-        self.pieces.append(f"SMALL[n] if (n := len({variable})) < {len(_SMALL)} else varint(n)")
-
-
-class _Source:
+class Source:
     """The functions of a schema: one for the whole, one for each record that is referred to, and for what lies deep."""
 
     def __init__(self, top: Type) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {
-            "SMALL": _SMALL,
+            "SMALL": SMALL,
             "Unsure": Unsure,
             "varint": varint,
             "join": b"".join,
@@ -119,7 +68,7 @@ class _Source:
             "pack_float": Struct("<f").pack,
         }
         self._functions: dict[int, str] = {}
-        self._defined: dict[str, Type] = {}
+        self.defined: dict[str, Type] = {}
         self._referred: set[str] = set()
         self._types = 0
         self._survey(top)
@@ -127,10 +76,10 @@ class _Source:
     def _survey(self, of: Type) -> None:
         self._types += 1
         if self._types > MAX_TYPES:
-            raise _TooLarge
+            raise TooLarge
         if isinstance(of.writer, dict) and "name" in of.writer:
-            self._defined[of.tag] = of
-        elif of.tag in self._defined:
+            self.defined[of.tag] = of
+        elif of.tag in self.defined:
             self._referred.add(of.tag)
         for part in of.parts:
             self._survey(part)
@@ -142,8 +91,8 @@ class _Source:
 
     def whole(self, of: Type) -> None:
         """Adds `write`, a function from a value to its bytes."""
-        body = _Body()
-        self._write(body, of, "v0")
+        body = Body()
+        self.write(body, of, "v0")
         body.flush()
         self.lines += ["def write(v0):", " out = []", *body.lines, " return join(out)"]
 
@@ -152,29 +101,29 @@ class _Source:
         name = self._functions.get(id(of))
         if name is None:
             name = self._functions[id(of)] = f"write{len(self._functions)}"
-            body = _Body()
-            self._write(body, of, "v0", inline=True)
+            body = Body()
+            self.write(body, of, "v0", inline=True)
             body.flush()
             self.lines += [f"def {name}(v0, out):", *body.lines]
         return name
 
-    def _write(self, body: _Body, of: Type, v: str, *, inline: bool = False) -> None:
+    def write(self, body: Body, of: Type, v: str, *, inline: bool = False) -> None:
         """Adds what writes the variable `v` as a value of a type."""
-        of = self._defined.get(of.tag, of)
-        kind = _kind(of)
+        of = self.defined.get(of.tag, of)
+        kind = kind_of(of)
         if kind not in ("record", "array", "map", "union"):
-            self._scalar(body, of, kind, v)
+            self.scalar(body, of, kind, v)
         elif not inline and (of.tag in self._referred or body.depth > _DEEPEST):
             body.flush()
             body.add(f"{self._function(of)}({v}, out)")
         elif kind == "record":
-            self._record(body, of, v)
+            self.record(body, of, v)
         elif kind == "union":
-            self._union(body, of, v)
+            self.union(body, of, v)
         else:
-            self._items(body, of, v, keyed=kind == "map")
+            self.items(body, of, v, keyed=kind == "map")
 
-    def _record(self, body: _Body, of: Type, v: str) -> None:
+    def record(self, body: Body, of: Type, v: str) -> None:
         names = [field["name"] for field in of.writer["fields"]]
         fields = [(body.variable(), self.constant(name), name in of.optional) for name in names]
         wrong = f"type({v}) is not dict" + ("" if of.optional else f" or len({v}) != {len(fields)}")
@@ -193,20 +142,23 @@ class _Source:
         for (variable, key, optional), part in zip(fields, of.parts, strict=True):
             if not optional:
                 body.add(f"{variable} = {v}[{key}]")
-            self._write(body, part, variable)
+            self.write(body, part, variable)
 
-    def _items(self, body: _Body, of: Type, v: str, *, keyed: bool) -> None:
-        """One block of all items, if there are any, and the end; the length of none is the end already."""
+    def items(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
         body.add(f"if type({v}) is not {'dict' if keyed else 'list'}: raise Unsure")
+        self.blocks(body, of, v, keyed=keyed)
+
+    def blocks(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
+        """One block of all items, if there are any, and the end; the length of none is the end already."""
         key, item = body.variable(), body.variable()
         body.length(v)
         with body.block(f"for {key}, {item} in {v}.items():" if keyed else f"for {item} in {v}:"):
             if keyed:
-                self._text(body, key)
-            self._write(body, of.parts[0], item)
+                self.text(body, key)
+            self.write(body, of.parts[0], item)
         body.pieces.append(f"(b'\\0' if {v} else b'')")
 
-    def _union(self, body: _Body, of: Type, v: str) -> None:
+    def union(self, body: Body, of: Type, v: str) -> None:
         """The first branch that may take the value, or none: what tries a second one is the careful way."""
         header = "if"
         for index, branch in enumerate(of.parts):
@@ -222,17 +174,17 @@ class _Source:
                 index, branch = fitting[0]
                 with body.block(f"{header} type({v}) is {kind.__name__}:"):
                     body.pieces.append(repr(varint(index)))
-                    self._write(body, branch, v)
+                    self.write(body, branch, v)
                 header = "elif"
         body.add("else: raise Unsure")
 
-    def _text(self, body: _Body, v: str) -> None:
+    def text(self, body: Body, v: str) -> None:
         body.add(f"if type({v}) is not str: raise Unsure")
         body.add(f"{v} = {v}.encode()")
         body.length(v)
         body.pieces.append(v)
 
-    def _scalar(self, body: _Body, of: Type, kind: str, v: str) -> None:
+    def scalar(self, body: Body, of: Type, kind: str, v: str) -> None:
         convert = of.convert
         plain = kind in PLAIN and convert is PLAIN[kind][0]
         if kind == "null":
@@ -241,10 +193,10 @@ class _Source:
             body.add(f"if type({v}) is not bool: raise Unsure")
             body.pieces.append(f"b'\\1' if {v} else b'\\0'")
         elif kind == "string" and plain:
-            self._text(body, v)
+            self.text(body, v)
         elif kind in ("int", "long"):
-            small = f"SMALL[{v}] if type({v}) is int and 0 <= {v} < {len(_SMALL)} else " if plain else ""
-            body.pieces.append(f"{small}{self.constant(_integer(convert))}({v})")
+            small = f"SMALL[{v}] if type({v}) is int and 0 <= {v} < {len(SMALL)} else " if plain else ""
+            body.pieces.append(f"{small}{self.constant(integer(convert))}({v})")
         elif kind in ("float", "double"):
             body.pieces.append(f"pack_{kind}({v} if type({v}) is float else {self.constant(convert)}({v}))")
         elif kind == "enum":
@@ -258,7 +210,7 @@ class _Source:
             body.pieces.append(v)
 
 
-def _kind(of: Type) -> str:
+def kind_of(of: Type) -> str:
     if isinstance(of.writer, list):
         return "union"
     return str(of.writer["type"] if isinstance(of.writer, dict) else of.writer)
@@ -266,26 +218,37 @@ def _kind(of: Type) -> str:
 
 def _moments(convert: Convert, digits: int) -> Write:
     """The converter is asked for the minute's last second: if there is one, there are those before, and fractions."""
-    last = lru_cache(_REMEMBERED)(convert)
+
+    @lru_cache(REMEMBERED)
+    def last(minute: str, zone: str) -> int:
+        return int(convert(f"{minute}59{zone}"))
+
     seconds = {f"{number:02}": (number - 59) * 10**digits for number in range(60)}
 
     def write(value: Json) -> bytes:
         if type(value) is str:
             zone = "Z" if value[-1:] == "Z" else value[-6:]
-            second, fraction = value[17:19], value[19 : -len(zone)]
-            if second in seconds and len(value) >= 19 + len(zone) and (not fraction or fits(fraction)):
-                number = int(fraction[1:].ljust(digits, "0")) if fraction else 0
-                return varint(last(f"{value[:17]}59{zone}") + seconds[second] + number)
+            second = seconds.get(value[17:19])
+            if second is not None:
+                size = len(value) - 19 - len(zone)
+                if not size:
+                    return varint(last(value[:17], zone) + second)
+                fraction = value[19 : 19 + size]
+                if size > 0 and fits(fraction):
+                    return varint(last(value[:17], zone) + second + int(fraction[1:].ljust(digits, "0")))
         return varint(convert(value))
 
     def fits(fraction: str) -> bool:
-        return fraction[0] == "." and len(fraction) <= digits + 1 and fraction[1:].isdecimal() and fraction.isascii()
+        digits_there = fraction[1:]
+        return (
+            fraction[0] == "." and 0 < len(digits_there) <= digits and digits_there.isdecimal() and fraction.isascii()
+        )
 
     return write
 
 
-_QUICK: Mapping[Convert, Write] = {
-    day: lru_cache(_REMEMBERED, typed=True)(lambda value: varint(day(value))),
+QUICK: Mapping[Convert, Write] = {
+    day: lru_cache(REMEMBERED, typed=True)(lambda value: varint(day(value))),
     **{
         convert: _moments(convert, digits)
         for unit, digits in (("millis", 3), ("micros", 6))
@@ -295,5 +258,5 @@ _QUICK: Mapping[Convert, Write] = {
 """What takes long to convert, and is alike in many events. Of nanoseconds the last minute would be beyond 64 bits."""
 
 
-def _integer(convert: Convert) -> Write:
-    return _QUICK.get(convert) or (lambda value: varint(convert(value)))
+def integer(convert: Convert) -> Write:
+    return QUICK.get(convert) or (lambda value: varint(convert(value)))

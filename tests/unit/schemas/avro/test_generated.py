@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import types
 from collections.abc import Iterator
 from copy import deepcopy
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate, varint
 from tailrace.schemas.avro.schema import Type, compile_document
+from tailrace.schemas.avro.typed import typed
+from tailrace.schemas.json_text import parse
 from unit.schemas.avro.test_contract import (
     FILE,
     FIXED,
@@ -57,8 +60,28 @@ def written(fast: Write, value: Any) -> bytes | None:
         return None
 
 
+def typed_agrees(document: Any, value: Any) -> bytes | None:
+    """The same for what is read into types first: what it wrote of the value as a field, as the careful one does."""
+    around = record(field("whole", document), name="Around")
+    look = typed(top(around))
+    try:
+        text = json.dumps({"whole": value}, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return None
+    data = look(text, True) if look else None
+    if look is None or data is None:
+        return None
+    slow, parsed = careful(around), parse(text)
+    assert slow.is_valid(parsed), slow.explain(parsed, 0)
+    assert slow.encode(parsed) == data
+    for one in (text, json.dumps(parsed).encode(), json.dumps(parsed, indent=1).encode()):
+        assert look(one, False) in (data, None)
+    return data
+
+
 def agree(document: Any, value: Any) -> bytes | None:
     """What the generated writer wrote, which is what the careful one writes; None if it did not."""
+    typed_agrees(document, value)
     data = written(generated(document), value)
     if data is not None:
         slow = careful(document)
@@ -401,7 +424,7 @@ def codes(fast: Write) -> list[types.CodeType]:
     return [
         one.__code__
         for one in fast.__globals__.values()  # type: ignore[attr-defined]
-        if isinstance(one, types.FunctionType) and one.__module__ != "tailrace.schemas.avro.generated"
+        if isinstance(one, types.FunctionType) and not str(one.__module__).startswith("tailrace.")
     ]
 
 

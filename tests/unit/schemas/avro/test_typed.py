@@ -1,0 +1,117 @@
+"""The glance of an Avro contract: what it takes and what it leaves to others. `test_generated` compares the bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent
+from tailrace.schemas.avro.contract import AvroContract
+from tailrace.schemas.checking import Checker
+from tailrace.schemas.contracts import SchemaSet
+from unit.schemas.avro.test_contract import FILE, TREE, enum, field, logical, record
+
+ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
+ORDER = record(
+    field("id", logical("string", "uuid")),
+    field("placed", logical("long", "timestamp-millis")),
+    field("due", logical("int", "date")),
+    field("total", "long"),
+    field("count", "int"),
+    field("rate", "double"),
+    field("weight", "float"),
+    field("paid", "boolean"),
+    field("status", enum("open", "closed")),
+    field("billing", ADDRESS),
+    field("shipping", ["null", "Address"], default=None),
+    field("lines", {"type": "array", "items": record(field("sku", "string"), field("n", "int"), name="Line")}),
+    field("labels", {"type": "map", "values": "string"}),
+    name="Order",
+)
+VALUE: dict[str, Any] = {
+    "id": "2f1c1f5e-9d0f-4a5b-8f43-6f1d5a1f2b3c",
+    "placed": "2026-01-02T03:04:05.678Z",
+    "due": "2026-02-28",
+    "total": 2**40,
+    "count": -3,
+    "rate": 0.19,
+    "weight": 2,
+    "paid": True,
+    "status": "closed",
+    "billing": {"city": "Köln", "zip": None},
+    "shipping": {"city": "Berlin", "zip": "10115"},
+    "lines": [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}],
+    "labels": {"x": "y"},
+}
+
+
+def contract(document: Any = ORDER) -> AvroContract:
+    return AvroContract.compile("Order", 1, document, FILE)
+
+
+@pytest.mark.parametrize("rewritten", [True, False])
+@pytest.mark.parametrize("change", [{}, {"shipping": None}, {"lines": [], "labels": {}}, {"rate": 5}])
+def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, Any], rewritten: bool) -> None:
+    value = {**VALUE, **change}
+    order = contract()
+    expected = order.write(value)
+    for items in (value, dict(reversed(value.items()))):
+        assert order.glance.look(json.dumps(items, ensure_ascii=False).encode(), rewritten) == expected
+    escaped = order.glance.look(json.dumps(value).encode(), rewritten)
+    assert escaped == (expected if rewritten else None)
+
+
+def test_a_field_that_may_be_absent() -> None:
+    value = {name: one for name, one in VALUE.items() if name != "shipping"}
+    assert contract().glance.look(json.dumps(value).encode(), True) == contract().write(value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"total": 2**63}, {"total": 1.0}, {"total": True}, {"total": "1"}, {"count": 2**31}, {"rate": 2**53 + 1},
+        {"rate": "0.1"}, {"weight": 2**24 + 1}, {"paid": 1}, {"status": "lost"}, {"status": 1}, {"due": "2026-02-30"},
+        {"placed": "2026-01-02"}, {"id": "x"}, {"billing": None}, {"billing": []}, {"lines": {}}, {"labels": []},
+        {"lines": [{"sku": "a"}]}, {"lines": [None]}, {"labels": {"x": 1}}, {"more": 1}, {"billing": {"zip": "1"}},
+    ],
+)  # fmt: skip
+def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
+    order = contract()
+    text = json.dumps({**VALUE, **change}).encode()
+    assert not order.is_valid(json.loads(text))
+    assert order.glance.look(text, True) is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff", b'{"id": 1', json.dumps(VALUE).encode() + b" x"])
+def test_what_is_no_such_text_is_not_taken(text: bytes) -> None:
+    assert contract().glance.look(text, False) is None
+
+
+def test_a_key_that_is_there_twice_is_seen() -> None:
+    document = record(field("a", "string"), field("b", ["null", "string"], default=None), name="R")
+    look = contract(document).glance.look
+    assert look(b'{"a": "1", "b": "2"}', False) is not None
+    assert look(b'{"a": "1", "a": "2"}', False) is None
+    assert look(b'{"a": "1", "b": null, "b": "2"}', False) is None
+    # A colon that a dropped value had does not make up for the key's own, nor does an escaped one.
+    assert look(b'{"a": ":", "a": "::"}', False) is None
+    assert look(rb'{"a": "1", "a": "\u003a"}', False) is None
+
+
+def test_a_nul_is_still_a_poison_message() -> None:
+    document = record(field("a", "string"), name="R")
+    checker = Checker(SchemaSet.of([contract(document)]), max_bytes=1000)
+    event = OutboxEvent("1", "Order", "o", None, rb'{"a": "\u0000"}', None, "0/1:0", 0, [], keys_unique=True)
+    with pytest.raises(Rejected) as rejected:
+        checker.check(event, "t")
+    assert rejected.value.reason is Reason.POISON_MESSAGE
+
+
+@pytest.mark.parametrize(
+    "document", ["string", TREE, record(name="Nothing"), record(field("a", ["string", "int"]), name="R")]
+)
+def test_what_has_no_types_has_no_glance(document: Any) -> None:
+    assert contract(document).glance.look(b'{"a": "x"}', True) is None
