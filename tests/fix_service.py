@@ -23,7 +23,7 @@ from confluent_kafka.admin import OffsetSpec
 import warm
 from tailrace.position import Position
 from tailrace.proof.oracle import Sighting, Verdict, backward, judge
-from tailrace.proof.reader import read_all, sightings, stored_positions
+from tailrace.proof.reader import Reader, read_all, sightings, stored_positions
 from tailrace.proof.writer import Writer
 from tailrace.stack import KafkaBroker, StackError, wait_until
 
@@ -191,10 +191,21 @@ class Service(ABC):
     def caught_up(self, timeout: float = 60) -> Verdict:
         """Waits until nothing committed is missing, then returns the verdict."""
         connector = self.connectors[-1]
-        try:
-            wait_until(lambda: not self.verdict().missing or not connector.running, timeout)
-        except StackError:
-            pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
+        # One reader of each topic for as long as it is waited: to read all of it again takes longer each time.
+        with (
+            Reader(self.kafka.bootstrap, [self.topic]) as events,
+            Reader(self.kafka.bootstrap, [self.letters]) as letters,
+        ):
+
+            def missing() -> bool:
+                ledger = [entry for writer in self.writers for entry in writer.ledger]
+                found = sightings(events.more()), sightings(letters.more())
+                return bool(judge(ledger, *found, in_table=self.in_outbox()).missing)
+
+            try:
+                wait_until(lambda: not missing() or not connector.running, timeout)
+            except StackError:
+                pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
         if not connector.running:
             print(connector.log)  # noqa: T201 - shown beside a verdict that nobody expected
         return self.verdict()

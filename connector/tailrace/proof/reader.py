@@ -15,38 +15,41 @@ from tailrace.proof.oracle import Sighting
 READ_TIMEOUT = 60.0
 
 
-def read_all(
-    bootstrap: str,
-    topics: Iterable[str],
-    *,
-    isolation: str = "read_committed",
-) -> list[Message]:
-    """Every record of `topics` up to the ends they have now; missing topics count as empty.
+class Reader:
+    """Reads `topics` from their beginning; each `more` goes on where the last one ended. Missing topics count as empty.
 
     To a reader of committed records a partition ends where the first open transaction begins.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "tailrace-proof",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "log_level": 0,
-        }
-    )
-    messages: list[Message] = []
-    try:
-        waiting: dict[tuple[str, int], int] = {}
-        cluster = consumer.list_topics(timeout=10).topics
-        for topic in topics:
-            for partition in cluster[topic].partitions if topic in cluster else ():
-                end = _end(consumer, TopicPartition(topic, partition))
-                if end > 0:
-                    waiting[topic, partition] = end
-        consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in waiting])
+
+    def __init__(self, bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed") -> None:
+        self._topics = [*topics]
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "tailrace-proof",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "log_level": 0,
+            }
+        )
+        self._at: dict[tuple[str, int], int] = {}
+        self.messages: list[Message] = []
+        """All that was read so far."""
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def more(self) -> list[Message]:
+        """All messages, up to the ends that the topics have now."""
+        waiting = self._ends()
+        consumer = self._consumer
+        consumer.assign([TopicPartition(*place, self._at.get(place, 0)) for place in waiting])
         deadline = time.monotonic() + READ_TIMEOUT
         while waiting:
             if time.monotonic() > deadline:
@@ -55,16 +58,34 @@ def read_all(
                 error: Any = message.error()
                 place = (str(message.topic()), int(message.partition() or 0))
                 if error is None:
-                    messages.append(message)
+                    self.messages.append(message)
+                    self._at[place] = int(message.offset() or 0) + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
                     # Its offset counts control records too: a topic may end in one.
-                    if (message.offset() or 0) >= waiting.get(place, 0):
+                    self._at[place] = int(message.offset() or 0)
+                    if self._at[place] >= waiting.get(place, 0):
                         waiting.pop(place, None)
                 else:
                     raise KafkaException(error)
-    finally:
-        consumer.close()
-    return messages
+        return self.messages
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        """Of the partitions in which there is something to read."""
+        ends: dict[tuple[str, int], int] = {}
+        for topic in self._topics:
+            # By name: a cluster may have thousands of others.
+            found = self._consumer.list_topics(topic, timeout=10).topics[topic]
+            for partition in found.partitions:
+                end = _end(self._consumer, TopicPartition(topic, partition))
+                if end > self._at.get((topic, partition), 0):
+                    ends[topic, partition] = end
+        return ends
+
+
+def read_all(bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed") -> list[Message]:
+    """Every record of `topics` up to the ends they have now."""
+    with Reader(bootstrap, topics, isolation=isolation) as reader:
+        return reader.more()
 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:
