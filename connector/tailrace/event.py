@@ -6,7 +6,7 @@ Payload bytes are carried through untouched from the column to the Kafka value.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tailrace.position import Position
 
@@ -33,15 +33,13 @@ class Row(NamedTuple):
     """One committed outbox row: its values in text form, and its place in the log.
 
     `place` names the row for people and headers (`<commit LSN>:<ordinal in its transaction>`); it is unique
-    in its log and grows in commit order. `committed_ms` is the commit time, in Unix milliseconds. `parsed` is the
-    payload as the source has it already, if it has: whoever wants JSON of it must be ready for values of other kinds.
+    in its log and grows in commit order. `committed_ms` is the commit time, in Unix milliseconds.
     """
 
     columns: Columns
     values: tuple[bytes | None, ...]
     place: str
     committed_ms: int
-    parsed: Any = None
 
 
 class OutboxEvent(NamedTuple):
@@ -58,8 +56,6 @@ class OutboxEvent(NamedTuple):
     extra: Headers
     keys_unique: bool = False
     """The database has parsed the payload and written it anew (jsonb, BSON): no object in it has a key twice."""
-    parsed: Any = None
-    """As in the row."""
 
 
 class Route(NamedTuple):

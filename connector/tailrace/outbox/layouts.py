@@ -116,7 +116,7 @@ class Layout:
 
     def read(self, row: Row) -> OutboxEvent:
         """The event that `row` means. Raises Rejected for this row, LayoutMismatch for its table."""
-        columns, values, place, committed_ms, parsed = row
+        columns, values, place, committed_ms = row
         if columns is not self._columns:
             self._turn_to(row)
         pick, aggregate_at, version_at, version_of, further, binary, keys_unique = self._plan
@@ -143,7 +143,7 @@ class Layout:
                 extra.append((name, value))
         if binary:
             key, payload, extra = self._decode_binary(key, payload, extra, binary)
-        parts = (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra, keys_unique, parsed)
+        parts = (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra, keys_unique)
         return _new_event(OutboxEvent, parts)
 
     def _turn_to(self, row: Row) -> None:

@@ -54,7 +54,7 @@ class Checker:
 
     def check(self, event: OutboxEvent, topic: str) -> Checked:
         """The event's content and its contract; raises Rejected unless the event may be published."""
-        payload = event.payload
+        _, type_name, _, _, payload, version, _, _, _, keys_unique = event
         if payload is None:
             return _UNREAD
         if len(payload) > self._max_bytes:
@@ -63,21 +63,17 @@ class Checker:
                 f"the payload has {len(payload):,} bytes, more than the limit of {self._max_bytes:,}",
                 remedy="Publish a reference to the data instead, or raise the limit here and in Kafka.",
             )
-        subject = event.type if self._subject is None else self._subject(event.type, topic)
-        contract = self._known.get((subject, event.version)) or self._look_for(subject, event.version)
+        subject = type_name if self._subject is None else self._subject(type_name, topic)
+        contract = self._known.get((subject, version)) or self._look_for(subject, version)
         if contract is None:
             return _UNREAD
         glance = contract.glance
-        content = glance.look(payload, event.keys_unique)
+        content = glance.look(payload, keys_unique)
         if content is not None:
             return content, contract
         nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
-        value = event.parsed
-        if value is not None and not nul and contract.kind == "json" and _obeys_already(contract, value):
-            glance.learn(payload, value, rewritten=event.keys_unique)
-            return value, contract
         try:
-            value = parse(payload, keys_unique=event.keys_unique)
+            value = parse(payload, keys_unique=keys_unique)
         except NotJsonError as error:
             raise Rejected(Reason.POISON_MESSAGE, f"the payload is not usable JSON: {error}") from None
         if nul:
@@ -93,7 +89,7 @@ class Checker:
                 + contract.explain(value, len(payload)),
                 remedy=f"Correct the service, or register a new version beside {contract.file}.",
             )
-        glance.learn(payload, value, rewritten=event.keys_unique)
+        glance.learn(payload, value, rewritten=keys_unique)
         return value, contract
 
     def _look_for(self, subject: str, version: str | None) -> Contract | None:
@@ -118,13 +114,3 @@ class Checker:
             f"there is no schema for version {version or 1} of {shown!r} ({known})",
             remedy=f"Add {self._where}/{shown}/{version or 1}.json, or let events without a schema pass.",
         )
-
-
-def _obeys_already(contract: Contract, value: Json) -> bool:
-    """Whether a value that the source has parsed obeys: the validator looks at nothing but JSON's own kinds of values,
-    and says so if it would have to. Then, and if the value does not obey, the payload's own text decides.
-    """
-    try:
-        return contract.is_valid(value)
-    except ValueError:
-        return False

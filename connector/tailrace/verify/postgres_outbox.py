@@ -68,7 +68,7 @@ class PostgresOutbox:
 
     def row(self, found: Fields) -> OutboxRow:
         created_ms = int(found[1] or UNKNOWN)
-        row = _new(Row, (self._columns, found[BEFORE:], "", created_ms if created_ms > 0 else 0, None))
+        row = _new(Row, (self._columns, found[BEFORE:], "", created_ms if created_ms > 0 else 0))
         return _new(OutboxRow, (row, int(found[0] or 0), created_ms))
 
     def is_passed(self, stored: Position) -> bool:

@@ -19,7 +19,7 @@ _new_record = tuple.__new__
 
 def plain_record(event: OutboxEvent, route: Route, checked: object = None) -> Record:
     """The record of one event as plain JSON, which was checked but is sent as it came."""
-    event_id, type_name, _, key, payload, _, place, committed_ms, extra, _, _ = event
+    event_id, type_name, _, key, payload, _, place, committed_ms, extra, _ = event
     headers: Headers = [("id", event_id), ("type", type_name), ("position", place), _timestamp(committed_ms)]
     for header in extra:
         if header[0] not in OUR_HEADERS:

@@ -7,9 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from bson import Decimal128, Int64, ObjectId
-from bson.code import Code
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
@@ -18,7 +16,6 @@ from tailrace.schemas.checking import Checker, Unknown
 from tailrace.schemas.contracts import SchemaSet
 from tailrace.schemas.json_contract import JsonContract
 from tailrace.schemas.json_text import MAX_DEPTH
-from tailrace.sources.mongo.documents import json_text
 from tailrace.wire.records import plain_record
 
 ORDER = {
@@ -57,41 +54,6 @@ def verdict(check: Checker, subject: OutboxEvent) -> Rejected | None:
     except Rejected as rejected:
         return rejected
     return None
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
-OF_BSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXTS | st.integers(-(2**63), 2**63 - 1).map(Int64) | TEXTS.map(Code) | st.binary(max_size=3)
-    | st.datetimes() | st.just(ObjectId(b"0" * 12)) | st.just(Decimal128("1.50")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-)  # fmt: skip
-LOOKING: list[dict[str, Any]] = [
-    {"properties": {"a": {"type": kind}}}
-    for kind in ("integer", "string", "number", "object", "array", "boolean", "null")
-] + [
-    {"properties": {"a": {"enum": [1, "1.50", [2], {"a": 1}, "303030303030303030303030"]}}},
-    {"properties": {"a": {"const": {"a": [1]}}}},
-    {"properties": {"a": {"uniqueItems": True, "maxItems": 2}}},
-    {"properties": {"a": {"maxLength": 2, "minimum": 0, "pattern": "^.?$", "format": "date-time"}}},
-    {"properties": {"a": {"multipleOf": 2}, "b": {"not": {"required": ["a"]}}}, "maxProperties": 2},
-    {"additionalProperties": {"anyOf": [{"type": "integer"}, {"contains": {"type": "string"}}, {"$ref": "#"}]}},
-    {
-        "unevaluatedProperties": False,
-        "patternProperties": {"^a": {"minProperties": 1}},
-        "propertyNames": {"maxLength": 1},
-    },
-]
-
-
-@given(st.dictionaries(st.sampled_from("abc"), OF_BSON, max_size=3), st.sampled_from(LOOKING))
-@example({"a": Int64(-1)}, LOOKING[0])
-@example({"a": ["\0"]}, LOOKING[4])
-def test_what_a_source_has_parsed_is_judged_like_its_text(value: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Whatever BSON has beside JSON's own kinds of values: only its text counts."""
-    check, by_text = checker(schema), event(json_text(value))._replace(keys_unique=True)
-    alone, beside = verdict(check, by_text), verdict(check, by_text._replace(parsed=value))
-    assert str(alone) == str(beside)
 
 
 @given(st.binary())

@@ -107,12 +107,12 @@ class Documents:
             payload = document.get(self._payload)
             kind = type(payload)
             if kind is dict or kind is list:
-                return _new_row(Row, (written, values, place, committed_ms, payload))
+                return _new_row(Row, (written, values, place, committed_ms))
             if kind not in PAYLOADS and not isinstance(payload, bytes):
                 raise UnmappableError(
                     f"the payload is a bare {kind.__name__}: expected a document, an array, a text or binary data"
                 )
-            return _new_row(Row, (columns, values, place, committed_ms, None))
+            return _new_row(Row, (columns, values, place, committed_ms))
         except UnmappableError as error:
             return unreadable(document, str(error), place, committed_ms)
         except UnicodeEncodeError:

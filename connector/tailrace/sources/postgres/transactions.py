@@ -81,7 +81,7 @@ class Transactions:
                 self._seen = seen = self._seen + 1
                 if seen > self._to_skip:
                     # Inserts carry no UNCHANGED_TOAST: there is no older version of the row.
-                    self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms, None)))
+                    self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms)))
             return
         message = decode(frame, at)
         if type(message) is Begin:
