@@ -29,9 +29,6 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # Tests start hundreds of processes, and each would compile everything anew: a fifth of its start.
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode"))
 
-# A broker of a test lives for minutes: the second compiler takes more of the processor than its code gives back.
-os.environ.setdefault("TAILRACE_STACK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts a job in the background, and all its children inherit it: none would end by Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)

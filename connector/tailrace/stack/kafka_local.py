@@ -132,6 +132,8 @@ def command(library: Path, heap: str, main: str, *arguments: str | Path, flags: 
         # On the few cores of a laptop or a build machine, with a heap this small, the simplest collector
         # wins.
         "-XX:+UseSerialGC",
+        # The second compiler of Java needs minutes to pay for itself, and would work on the cores that are measured.
+        "-XX:TieredStopAtLevel=1",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
         "-Djava.awt.headless=true",

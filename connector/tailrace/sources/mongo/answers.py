@@ -52,8 +52,8 @@ def documents_of(array: bytes) -> list[bytes]:
     return found
 
 
-def parted(cursor: bytes) -> tuple[list[bytes], bytes]:
-    """The changes of a `cursor` document, and a document of its other fields: its id, and the token behind them all."""
+def parted(cursor: bytes) -> tuple[bytes, bytes]:
+    """The array of changes in a `cursor` document, and a document of its other fields: its id, and the token behind."""
     if not cursor.startswith(_BATCH, 4):
         raise ProtocolError(
             "the answer to getMore does not begin with its batch", remedy="Report the server's version."
@@ -61,7 +61,7 @@ def parted(cursor: bytes) -> tuple[list[bytes], bytes]:
     begin = 4 + len(_BATCH)
     end = begin + _length(cursor, begin)[0]
     rest = cursor[end:]
-    return documents_of(cursor[begin:end]), (4 + len(rest)).to_bytes(4, "little") + rest
+    return cursor[begin:end], (4 + len(rest)).to_bytes(4, "little") + rest
 
 
 def insert_of(change: bytes) -> Insert | None:
