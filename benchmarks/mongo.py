@@ -34,7 +34,8 @@ from tailrace.stack import KafkaBroker, MongoServer
 from tailrace.token_position import TokenPosition
 
 WARM_UP = Shape("warm-up", 2000, 100)
-SHAPES = (Shape("100 in a transaction", 2000, 100), Shape("1 in a transaction", 60_000, 1))
+SHAPES = (Shape("100 in a transaction", 3000, 100), Shape("1 in a transaction", 100_000, 1))
+"""As many events as the drains of Postgres have."""
 REACH = 0.6
 ROUNDS = 5
 """One drain may meet whatever else the machine does; the median of five rarely does."""

@@ -31,7 +31,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 AWAIT_MS = 1000
 """How long the server waits for a change before it answers that there is none; its answer brings a new token."""
 BATCH = 2000
-"""Changes in one answer, at most; the server also keeps to 16 MB. With half of it, asking took longer than all the rest."""
+"""Changes in one answer, at most; the server also keeps to 16 MB. With half of it, a drain waited for answers."""
 AHEAD = 2
 """Answers that wait to be taken, at most."""
 FIRST_SECONDS = 3.0
