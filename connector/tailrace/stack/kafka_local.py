@@ -40,7 +40,7 @@ DEFAULTS: Mapping[str, str] = {
     # After kill -9 the controller takes the restarted broker for a duplicate until the old session has run
     # out: 9 s by default. Two seconds still outlast any pause of the collector in a heap this small.
     "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "250",
+    "broker.heartbeat.interval.ms": "500",
     # An idle controller would write twice a second that it is idle, and everybody read it.
     "metadata.max.idle.interval.ms": "5000",
     # Everything is allowed until somebody adds an ACL: tests of refused topics add a DENY.

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tailrace.schemas.glance.json_schema import parts_of
@@ -210,6 +210,7 @@ def test_every_text_of_the_expression_obeys(data: st.DataObject, document: Any, 
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
+@settings(max_examples=40)
 @given(st.data())
 def test_formats_are_those_of_the_validator(name: str, data: st.DataObject) -> None:
     validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
