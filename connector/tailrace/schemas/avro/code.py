@@ -58,6 +58,3 @@ class Body:
         yield
         self.flush()
         self.depth -= 1
-
-    def length(self, variable: str) -> None:
-        self.pieces.append(f"SMALL[n] if (n := len({variable})) < {len(SMALL)} else varint(n)")

@@ -151,7 +151,7 @@ class Source:
     def blocks(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
         """One block of all items, if there are any, and the end; the length of none is the end already."""
         key, item = body.variable(), body.variable()
-        body.length(v)
+        self.length(body, v)
         with body.block(f"for {key}, {item} in {v}.items():" if keyed else f"for {item} in {v}:"):
             if keyed:
                 self.text(body, key)
@@ -178,10 +178,13 @@ class Source:
                 header = "elif"
         body.add("else: raise Unsure")
 
+    def length(self, body: Body, v: str) -> None:
+        body.pieces.append(f"SMALL[n] if (n := len({v})) < {len(SMALL)} else varint(n)")
+
     def text(self, body: Body, v: str) -> None:
         body.add(f"if type({v}) is not str: raise Unsure")
         body.add(f"{v} = {v}.encode()")
-        body.length(v)
+        self.length(body, v)
         body.pieces.append(v)
 
     def scalar(self, body: Body, of: Type, kind: str, v: str) -> None:
@@ -206,7 +209,7 @@ class Source:
         else:  # text of a form, bytes, and fixed, whose length is not written
             body.add(f"{v} = {self.constant(convert)}({v}){'.encode()' if kind == 'string' else ''}")
             if kind != "fixed":
-                body.length(v)
+                self.length(body, v)
             body.pieces.append(v)
 
 
@@ -224,24 +227,29 @@ def _moments(convert: Convert, digits: int) -> Write:
         return int(convert(f"{minute}59{zone}"))
 
     seconds = {f"{number:02}": (number - 59) * 10**digits for number in range(60)}
+    minutes: dict[str, int] = {}
 
     def write(value: Json) -> bytes:
         if type(value) is str:
-            zone = "Z" if value[-1:] == "Z" else value[-6:]
             second = seconds.get(value[17:19])
             if second is not None:
-                size = len(value) - 19 - len(zone)
-                if not size:
-                    return varint(last(value[:17], zone) + second)
-                fraction = value[19 : 19 + size]
-                if size > 0 and fits(fraction):
+                if len(value) == 20 and value[19] == "Z":  # as most write it
+                    minute = value[:17]
+                    at = minutes.get(minute)
+                    if at is None:
+                        if len(minutes) >= REMEMBERED:
+                            minutes.clear()
+                        at = minutes[minute] = last(minute, "Z")
+                    return varint(at + second)
+                zone = "Z" if value[-1:] == "Z" else value[-6:]
+                fraction = value[19 : -len(zone)]
+                if not fraction or fits(fraction):
                     return varint(last(value[:17], zone) + second + int(fraction[1:].ljust(digits, "0")))
         return varint(convert(value))
 
     def fits(fraction: str) -> bool:
-        digits_there = fraction[1:]
         return (
-            fraction[0] == "." and 0 < len(digits_there) <= digits and digits_there.isdecimal() and fraction.isascii()
+            fraction[0] == "." and 1 < len(fraction) <= digits + 1 and fraction[1:].isdecimal() and fraction.isascii()
         )
 
     return write

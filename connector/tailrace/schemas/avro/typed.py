@@ -118,6 +118,10 @@ class _TypedSource(Source):
                 body.add(f"if {variable} is UNSET: {variable} = None")
             self.write(body, part, variable)
 
+    def length(self, body: Body, v: str) -> None:
+        """What is longer than most raises, and is for others to look at."""
+        body.pieces.append(f"SMALL[len({v})]")
+
     def items(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
         self.blocks(body, of, v, keyed=keyed)
 
@@ -131,7 +135,7 @@ class _TypedSource(Source):
 
     def text(self, body: Body, v: str) -> None:
         body.add(f"{v} = {v}.encode()")
-        body.length(v)
+        self.length(body, v)
         body.pieces.append(v)
 
     def scalar(self, body: Body, of: Type, kind: str, v: str) -> None:
