@@ -48,6 +48,8 @@ class Reader:
     def more(self) -> list[Message]:
         """All messages, up to the ends that the topics have now."""
         waiting = self._ends()
+        if not waiting:
+            return self.messages
         consumer = self._consumer
         consumer.assign([TopicPartition(*place, self._at.get(place, 0)) for place in waiting])
         deadline = time.monotonic() + READ_TIMEOUT
@@ -67,6 +69,7 @@ class Reader:
                         waiting.pop(place, None)
                 else:
                     raise KafkaException(error)
+        consumer.unassign()  # or it would go on asking for more in the background
         return self.messages
 
     def _ends(self) -> dict[tuple[str, int], int]:
