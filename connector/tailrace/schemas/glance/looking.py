@@ -51,6 +51,8 @@ class LearningGlance(Glance):
         self._part: Part | None = part
         self._style = STYLES[0]
         self._expressions = 0
+        self._stale = True
+        """Something was learned that `look` does not know yet."""
         self._patience = PATIENCE
         self._known = count()
         self._known_before = 0
@@ -59,14 +61,25 @@ class LearningGlance(Glance):
         part = self._part
         if part is None:
             return
-        if (part.learn(value) or not self._expressions) and self._expressions < MOST_EXPRESSIONS:
-            for style in STYLES if self.look is blind else (self._style,):
-                self._expressions += 1
-                look = matching(part, style, self._known.__next__)
-                if look(payload, rewritten) is not None:
-                    self._style, self.look = style, look
+        self._stale = part.learn(value) or self._stale
+        # With a backslash (92) it would not be looked at: the next one without will do.
+        if self._stale and self._expressions < MOST_EXPRESSIONS and 92 not in payload:
+            try:
+                if self._make(part, payload, rewritten=rewritten):
                     return
+            except (re.error, RecursionError, OverflowError):
+                self._part, self.look = None, blind  # what is only there for speed must not stop a pipeline
         self._wonder()
+
+    def _make(self, part: Part, payload: bytes, *, rewritten: bool) -> bool:
+        """Looks for the style in which `payload` is known; whether there is one."""
+        for style in STYLES if self.look is blind else (self._style,):
+            self._expressions += 1
+            look = matching(part, style, self._known.__next__)
+            if look(payload, rewritten) is not None:
+                self._style, self.look, self._stale = style, look, False
+                return True
+        return False
 
     def _wonder(self) -> None:
         """Nothing could be learned: if that happens again and again, looking is given up."""

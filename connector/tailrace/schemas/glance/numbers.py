@@ -12,7 +12,7 @@ MOST = 10**18 - 1
 _WHOLE_PART = 10**9
 """Beside a fraction the whole part is less."""
 _FRACTION = r"\.[0-9]{1,6}+"
-_ABOVE_ZERO = r"\.0{0,5}+[1-9][0-9]{0,6}+"
+_ABOVE_ZERO = rf"(?=\.0*+[1-9]){_FRACTION}"
 ANY_WHOLE = "-?+(?>0|[1-9][0-9]{0,17}+)"
 ANY_NUMBER = rf"{ANY_WHOLE}(?:\.[0-9]{{1,17}}+)?+"
 

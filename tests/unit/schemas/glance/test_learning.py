@@ -16,7 +16,7 @@ from tailrace.schemas.contracts import SchemaSet
 from tailrace.schemas.glance import numbers
 from tailrace.schemas.glance.json_schema import parts_of
 from tailrace.schemas.glance.looking import MOST_EXPRESSIONS, PATIENCE, PAYS, LearningGlance, blind
-from tailrace.schemas.glance.spelling import Unknown
+from tailrace.schemas.glance.spelling import Scalar, Unknown
 from tailrace.schemas.json_contract import JsonContract
 
 ORDER = {
@@ -121,6 +121,24 @@ def test_whole_numbers_within_bounds_are_just_those(low: int, high: int | None) 
     glance = learned(document, max(low, 0) if high is None or high > 0 else low)
     for number in (*range(-1300, 1300), 10**18 - 1, 10**9):
         assert known(glance, number) == (low <= number <= (high or numbers.MOST))
+
+
+def test_what_an_escape_hides_is_made_up_for_by_the_next() -> None:
+    glance = learned({"properties": {"a": {}, "b": {}}}, {"a": "new\nline"})
+    assert glance.look is blind
+    glance.learn(text({"a": "x"}), {"a": "x"}, rewritten=False)
+    assert known(glance, {"a": "y"})
+    glance.learn(text({"a": "x", "b": "\t"}), {"a": "x", "b": "\t"}, rewritten=False)
+    assert not known(glance, {"a": "y", "b": 1})
+    glance.learn(text({"a": "x", "b": 1}), {"a": "x", "b": 1}, rewritten=False)
+    assert known(glance, {"a": "y", "b": 2})
+
+
+def test_an_expression_that_cannot_be_compiled_is_done_without() -> None:
+    glance = LearningGlance(Scalar("(", frozenset({str})))
+    glance.learn(b'"x"', "x", rewritten=False)
+    assert glance.look is blind
+    glance.learn(b'"x"', "x", rewritten=False)
 
 
 def test_a_service_without_an_order_is_not_looked_at_for_long() -> None:
