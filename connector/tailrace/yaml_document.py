@@ -1,8 +1,8 @@
 """A YAML file as plain data, and the line on which each setting stands: a pipeline's file, or a topic's.
 
 Stricter than YAML itself: a key given twice is an error (YAML would silently keep the last one), and so are
-aliases that lead back to themselves. Messages name line and column but never quote the text, which may hold
-a password.
+aliases that lead back to themselves. Size and number of values are bounded, because eight lines of nested aliases
+stand for gigabytes. Messages name line and column but never quote the text, which may hold a password.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from tailrace.errors import ConfigError
 
 Place = tuple[str, ...]
 """The way to a setting: `("kafka", "bootstrap")`."""
+
+MAX_BYTES = 1 << 20
+"""The largest file that is read: a pipeline's file is a few kilobytes."""
+MAX_VALUES = 50_000
+"""The most keys, values and list items in one document, counting an alias as all that it stands for."""
 
 
 class Wanted(NamedTuple):
@@ -48,6 +53,7 @@ def read_document(path: Path, wanted: Wanted) -> Document:
         node = loader.get_single_node()
         if node is None:
             raise ConfigError(f"{path} is empty", remedy=wanted.if_empty)
+        require_bounded(node, str(path))
         lines: dict[Place, int] = {}
         _walk(node, (), lines, path, ())
         data = loader.construct_document(node)
@@ -71,9 +77,52 @@ def read_document(path: Path, wanted: Wanted) -> Document:
     return Document(data, lines)
 
 
+def read_value(text: str, name: str) -> object:
+    """Parses one YAML value that is not a file of its own; YAMLError, ValueError or ConfigError if that fails."""
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    require_bounded(node, name)
+    return loader.construct_document(node)
+
+
+def require_bounded(node: yaml.Node, name: str) -> None:
+    """Raises ConfigError if the document is too large once its aliases are expanded; takes time linear in its text."""
+    sizes: dict[int, int] = {}
+
+    def size(of: yaml.Node) -> int:
+        if id(of) not in sizes:
+            sizes[id(of)] = 1  # a circle counts once here: `_walk` reports it
+            children = (
+                [part for pair in of.value for part in pair]
+                if isinstance(of, yaml.MappingNode)
+                else of.value
+                if isinstance(of, yaml.SequenceNode)
+                else []
+            )
+            sizes[id(of)] = 1 + sum(map(size, children))
+        return sizes[id(of)]
+
+    if size(node) > MAX_VALUES:
+        raise ConfigError(
+            f"{name} holds more than {MAX_VALUES:,} values",
+            why="Aliases (*name) count as all that they stand for.",
+            remedy="Remove the aliases that contain other aliases, or divide the file.",
+        )
+
+
 def _text(path: Path, wanted: Wanted) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(
+                f"{path} is larger than {MAX_BYTES:,} bytes",
+                why="Settings take a few kilobytes, so this is probably another file.",
+                remedy=wanted.if_other,
+            )
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist", remedy=wanted.if_absent) from None
     except UnicodeDecodeError:

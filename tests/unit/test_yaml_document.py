@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.yaml_document import Wanted, read_document
+from tailrace.yaml_document import Wanted, read_document, read_value
 
 BOOK = Wanted("a book", "title: Emma", "Buy one.", "Write one.", "Begin with its title.")
 
@@ -29,3 +29,33 @@ def test_errors_speak_of_what_is_wanted(tmp_path: Path, text: str | None, told: 
     with pytest.raises(ConfigError, match=told) as caught:
         read_document(file, BOOK)
     assert remedy in caught.value.remedy
+
+
+def nested_aliases(levels: int, width: int) -> str:
+    """A few lines that stand for width ** levels values."""
+    lines = ["l0: &l0 [" + ", ".join("a" * width) + "]"]
+    lines += [f"l{n}: &l{n} [" + ", ".join([f"*l{n - 1}"] * width) + "]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+def test_aliases_count_as_what_they_stand_for(tmp_path: Path) -> None:
+    file = tmp_path / "book.yaml"
+    file.write_text(nested_aliases(8, 9))
+    with pytest.raises(ConfigError, match="holds more than 50,000 values") as caught:
+        read_document(file, BOOK)
+    assert "aliases" in caught.value.remedy
+    with pytest.raises(ConfigError, match="VARIABLE holds more than"):
+        read_value(nested_aliases(8, 9), "VARIABLE")
+
+
+def test_ordinary_aliases_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "book.yaml"
+    file.write_text("a: &x {title: Emma}\nb: *x\n")
+    assert read_document(file, BOOK).data == {"a": {"title": "Emma"}, "b": {"title": "Emma"}}
+
+
+def test_a_file_of_another_size_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "book.yaml"
+    file.write_text("title: " + "x" * (1 << 20))
+    with pytest.raises(ConfigError, match="larger than 1,048,576 bytes"):
+        read_document(file, BOOK)

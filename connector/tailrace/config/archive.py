@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from tailrace.config.kafka_settings import Setting, revealed, setting_value, wrong
-from tailrace.config.secrets import Secret, hide_passwords, setting_secret
+from tailrace.config.secrets import Secret, setting_secret
 from tailrace.config.section import Section
+from tailrace.config.values import revealed_text
 
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -24,11 +25,9 @@ def archive_url(text: str) -> str:
 
 
 def hidden_options(options: dict[str, Setting]) -> dict[str, Setting]:
-    """A store's secrets are keys, signatures and tokens, under names that differ from store to store; an address (of a
-    proxy, an endpoint) may have a password in it.
-    """
+    """A store's secrets are keys, signatures and tokens, under names that differ from store to store."""
     return {
-        name: setting_secret("secret" if _is_secret(name) or _has_password(value) else name, value)
+        name: setting_secret("secret" if _is_secret(name) else name, value)
         if isinstance(value, str | Secret)
         else value
         for name, value in options.items()
@@ -38,12 +37,7 @@ def hidden_options(options: dict[str, Setting]) -> dict[str, Setting]:
 _is_secret = re.compile(r"key|secret|token|sas|password|credential", re.IGNORECASE).search
 
 
-def _has_password(value: str | Secret) -> bool:
-    text = value if isinstance(value, str) else value.reveal()
-    return hide_passwords(text) != text
-
-
-ArchiveUrl = Annotated[str, AfterValidator(archive_url)]
+ArchiveUrl = Annotated[str, BeforeValidator(revealed_text), AfterValidator(archive_url)]
 Options = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_options)]
 
 

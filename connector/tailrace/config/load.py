@@ -24,6 +24,7 @@ from tailrace.config.problems import Problem, config_error, field_at, found_prob
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret, fit_connection
 from tailrace.config.section import Section
+from tailrace.yaml_document import read_value
 
 PREFIX = "TAILRACE_"
 ADDRESSES = (("source", "postgres"), ("source", "mongo"))
@@ -73,8 +74,8 @@ def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Plac
         value: object = environ[variable]
         if place in _LISTS:
             try:
-                value = yaml.safe_load(environ[variable])
-            except yaml.YAMLError:
+                value = read_value(environ[variable], variable)
+            except (yaml.YAMLError, ValueError, RecursionError):
                 problems.append(
                     Problem(place, "is not valid YAML", f"write {variable} as one line of YAML, such as [a, b]")
                 )

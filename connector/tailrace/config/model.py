@@ -36,7 +36,9 @@ SECRET_PLACES = (
     ("source", "mongo"),
     ("kafka", "settings"),
     ("schemas", "registry", "settings"),
+    ("dead_letters", "webhook", "url"),
     ("dead_letters", "webhook", "headers"),
+    ("archive", "url"),
     ("archive", "options"),
 )
 """Settings that may hold secrets: the loader hands references below them on as `Secret`."""

@@ -31,7 +31,10 @@ REFERENCE = re.compile(r"\$\{[^}]*\}")
 # The password is taken up to the last `@`: one that should have been percent-encoded is hidden as well.
 _PIECE = r"(?:\$\{[^}]*\}|[^:/?#@\s])*"
 _URL_PASSWORD = re.compile(rf"(?P<before>://{_PIECE}:)(?P<value>\S*)(?=@)")
-_KEY = r"(?:(?:ssl|tlsCertificateKeyFile)?password|authMechanismProperties)"
+_KEY = (
+    r"(?:(?:ssl|tlsCertificateKeyFile|proxy)?password|authMechanismProperties"
+    r"|oauth_client_secret|scram_(?:client|server)_key)"
+)
 _QUERY_PASSWORD = re.compile(rf"(?P<before>[?&]{_KEY}=)(?P<value>[^&\s]*)", re.IGNORECASE)
 _KEYWORD_PASSWORD = re.compile(
     rf"(?P<before>(?:^|(?<=\s)){_KEY}\s*=\s*)"
@@ -104,11 +107,14 @@ def setting_secret(name: str, given: str | Secret) -> str | Secret:
     named_secret = _SECRET_SETTING.search(name) is not None
     if isinstance(given, str):
         if not named_secret:
-            return given
+            # An address of a proxy or an endpoint may have a password in it.
+            return given if hide_passwords(given) == given else connection_secret(given)
         remember(given)
         return Secret(MASK, given)
     if named_secret or not _OPEN_SETTING.match(name):
         remember(given.reveal())
+    if _passwords(given.reveal()):
+        connection_secret(given)  # remembers the password of an address
     only_references = not REFERENCE.sub("", given.text).strip()
     return Secret(given.text if only_references or not named_secret else MASK, given.reveal())
 
@@ -159,9 +165,9 @@ def _passwords(value: str) -> list[re.Match[str]]:
 
 
 def _decoded(raw: str) -> list[str]:
-    """What the server is sent for a password as written, and what libpq makes of one with a stray `@`."""
+    """The password as the server gets it, and the parts into which a parser divides one that is not encoded."""
     unquoted = re.sub(r"\\(.)", r"\1", raw[1:-1] if raw[:1] == raw[-1:] == "'" else raw)
-    return [unquote(raw), unquoted, raw.partition("@")[0]]
+    return [unquote(raw), unquoted, *re.split(r"[@/?#:]", raw)]
 
 
 def _strike(found: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
 from tailrace.config.kafka_settings import Setting, hidden_settings, setting_name, setting_value, wrong
-from tailrace.config.secrets import Secret, connection_secret, setting_secret
+from tailrace.config.secrets import MASK, Secret, connection_secret, remember, setting_secret
 from tailrace.errors import ConfigError
 from tailrace.routing.names import topic_flaw
 from tailrace.sources.postgres.holding import ReplayWindow
@@ -79,13 +79,24 @@ def registry_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def webhook_url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#@]+(?:[/?][^\s#]*)?", text):
+def webhook_url(given: object) -> object:
+    """A secret as a whole but for its host: services put a token into the path."""
+    if not isinstance(given, str | Secret):
+        return given
+    text, value = (given, given) if isinstance(given, str) else (given.text, given.reveal())
+    found = re.fullmatch(r"(https?://[^\s/?#@]+)([/?][^\s#]*)?", value)
+    if not found:
         raise wrong(
             "an http:// or https:// address without user and password",
             "write it like `url: https://hooks.example.org/tailrace`, credentials under `headers`",
         )
-    return text
+    remember(value if found[2] else "")
+    return Secret(text if isinstance(given, Secret) else found[1] + (f"/{MASK}" if found[2] else ""), value)
+
+
+def revealed_text(given: object) -> object:
+    """The value of a setting that is shown only if it is valid: `ArchiveUrl` allows no credentials in it."""
+    return given.reveal() if isinstance(given, Secret) else given
 
 
 def hidden_headers(headers: dict[str, Setting]) -> dict[str, Setting]:
@@ -155,7 +166,7 @@ Column = Annotated[str, Field(min_length=1, max_length=63)]
 Topic = Annotated[str, AfterValidator(topic)]
 Replication = Annotated[Whole, AfterValidator(replication)]
 RegistryUrl = Annotated[str, AfterValidator(registry_url)]
-WebhookUrl = Annotated[str, AfterValidator(webhook_url)]
+WebhookUrl = Annotated[Secret, BeforeValidator(webhook_url)]
 Subject = Annotated[str, AfterValidator(subject)]
 RegistrySettings = Annotated[
     dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_settings)

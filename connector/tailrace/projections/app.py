@@ -8,6 +8,7 @@ again when the app starts (`app_checks.py`): environment variables win over what
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,7 @@ import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
+from faust.types.settings import Settings
 from faust.types.transports import TransportT
 
 from tailrace import retry
@@ -52,6 +54,9 @@ DEFAULTS: dict[str, Any] = {
     "Worker": "tailrace.projections.worker:ProjectionWorker",
 }
 
+_APP_ARGUMENTS = ("monitor", "config_source", "loop", "beacon")
+"""What `faust.App` takes beside settings."""
+
 log = logging.getLogger("tailrace.projections")
 
 
@@ -74,6 +79,7 @@ class ProjectionApp(faust.App):
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
         self._caretaker: Caretaker | None = None
+        _require_known(id, settings)
         super().__init__(id, **{**DEFAULTS, **settings})
 
     @property
@@ -153,6 +159,18 @@ class ProjectionApp(faust.App):
     async def on_started_init_web_server(self) -> None:
         """None, not even one that was given to Faust in place of its own."""
 
+    def _load_settings(self, *, silent: bool = False) -> Settings:
+        """Faust's settings; refused before anything prints them if a broker's address holds a password."""
+        settings = super()._load_settings(silent=silent)
+        for url in (*settings.broker, *settings.broker_consumer, *settings.broker_producer):
+            if url.user or url.password:
+                raise ConfigError(
+                    f"{settings.id}: the broker's address holds a user or a password",
+                    why="Faust does not log in with them, and prints the address.",
+                    remedy="Give them as broker_credentials=faust.SASLCredentials(username=…, password=…).",
+                )
+        return settings
+
     def _new_transport(self) -> TransportT:
         return Transport(self.conf.broker_consumer, self)
 
@@ -160,6 +178,18 @@ class ProjectionApp(faust.App):
         # Faust leaves a folder `<id>-data` wherever it is started, but only tables kept on disk need one.
         if self.conf.store.scheme != "memory":
             super()._create_directories()
+
+
+def _require_known(name: str, settings: dict[str, Any]) -> None:
+    """Faust takes any argument and ignores what it does not know."""
+    known = {*Settings.SETTINGS, *_APP_ARGUMENTS}
+    for given in settings.keys() - known:
+        close = difflib.get_close_matches(given, known, n=1)
+        raise ConfigError(
+            f"{name}: {given} is not a setting of a projection app",
+            why="Faust would ignore it silently.",
+            remedy=f"Did you mean `{close[0]}`?" if close else "Remove it, or correct its name.",
+        )
 
 
 def projection_app(name: str, broker: str = "kafka://localhost:9092", **settings: Any) -> ProjectionApp:  # noqa: ANN401

@@ -73,8 +73,9 @@ def _codecs(app: ProjectionApp) -> Iterator[tuple[str, Any]]:
     for topic in _topics(app):
         schema = topic.schema
         if schema is not None:
-            yield f"the key serializer of {topic.get_topic_name()}", schema.key_serializer
-            yield f"the value serializer of {topic.get_topic_name()}", schema.value_serializer
+            name = ", ".join(topic.topics)
+            yield f"the key serializer of {name}", schema.key_serializer
+            yield f"the value serializer of {name}", schema.value_serializer
     for table in app.tables.values():
         yield f"the key serializer of table {table.name}", table.key_serializer
         yield f"the value serializer of table {table.name}", table.value_serializer
@@ -96,6 +97,12 @@ def _is_pickle(codec: Any) -> bool:  # noqa: ANN401 - a name, a codec or None
 
 def _agents(app: ProjectionApp) -> Iterator[ConfigError]:
     for agent in app.agents.values():
+        if isinstance(agent.channel, TopicT) and agent.channel.pattern:
+            yield ConfigError(
+                f"{app.conf.id}: the agent {agent.name} reads topics by a pattern",
+                why="Faust does not subscribe to patterns: the agent would never receive an event.",
+                remedy="Name the topics: app.topic('orders', 'returns').",
+            )
         taken = [topic for topic in agent.get_topic_names() if topic in app.takers]
         if taken:
             yield ConfigError(

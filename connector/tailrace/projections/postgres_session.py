@@ -15,6 +15,7 @@ from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, Unavailable
+from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
 from tailrace.sqlname import quote
 
 Session = AsyncConnection[tuple[Any, ...]]
@@ -40,18 +41,17 @@ _SEARCH_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('
 
 async def connect(dsn: str, name: str, schema: str) -> Session:
     """A session in autocommit mode for the projection `name`; our own errors, none of which shows the dsn."""
+    fixed = {"application_name": f"tailrace {name}", "client_encoding": "utf8"}
     try:
-        settings: dict[str, Any] = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq quotes the part that it does not understand, which may be the password.
-        raise ConfigError(
-            "the connection string of the projection's database is not one that libpq understands",
-            remedy="Correct it: postgresql://user@host:5432/database, or host=… dbname=…",
-        ) from None
-    settings = {**_DEFAULTS, **settings, "application_name": f"tailrace {name}", "client_encoding": "utf8"}
-    try:
+        settings: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(dsn), **fixed}
         session = await AsyncConnection.connect(make_conninfo("", **settings), autocommit=True)
     except psycopg.Error as error:
+        if is_malformed(error):
+            raise ConfigError(
+                "the connection string of the projection's database is not one that libpq understands",
+                why=MALFORMED_WHY,
+                remedy=MALFORMED_REMEDY,
+            ) from None
         raise refusal(error) from None
     try:
         await session.set_isolation_level(IsolationLevel.READ_COMMITTED)

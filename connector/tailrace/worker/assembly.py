@@ -153,7 +153,7 @@ class Assembly:
     def notices(self, log: Log) -> Notices:
         """One for the life of the process: it has a thread of its own."""
         hook = self.settings.dead_letters.webhook
-        options = WebhookOptions(hook.url, hook.header_values(), hook.timeout, hook.interval) if hook else None
+        options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None
         return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
 
     def keeper(self, admin: Admin) -> TopicKeeper:

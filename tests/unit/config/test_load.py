@@ -297,3 +297,26 @@ def test_a_reference_that_fails_is_told_once_and_is_no_secret(folder: Path) -> N
 def test_loading_the_cheap_part_loads_no_model() -> None:
     code = "import sys, tailrace.config.secrets; sys.exit('pydantic' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_addresses_with_tokens_are_not_shown(folder: Path) -> None:
+    hook = "https://hooks.example.org/T0/planted-hook-s3cret"
+    pipeline = load(folder, GOOD + f"dead_letters: {{webhook: {{url: '{hook}'}}}}\n")
+    assert pipeline.dead_letters.webhook is not None
+    assert pipeline.dead_letters.webhook.url.reveal() == hook
+    for shown in (repr(pipeline), pipeline.model_dump_json()):
+        assert "https://hooks.example.org/***" in shown
+        assert "s3cret" not in shown
+    assert "s3cret" not in mask(f"POST {hook} failed")
+
+    referenced = load(folder, GOOD + "dead_letters: {webhook: {url: '${env:HOOK}'}}\n", {**PW, "HOOK": hook})
+    assert "${env:HOOK}" in repr(referenced)
+    assert "s3cret" not in repr(referenced) + referenced.model_dump_json()
+
+    failure(folder, GOOD + "dead_letters: {webhook: {url: 'https://user:s3cret@hooks.example.org/s3cret'}}\n")
+    failure(folder, GOOD + "archive: {url: 's3://cold/outbox?X-Amz-Signature=s3cret'}\n")
+    failure(folder, GOOD + "archive: {url: '${env:AT}'}\n", {**PW, "AT": "s3://u:s3cret@cold/outbox"})
+    archive = load(folder, GOOD + "archive: {url: '${env:AT}'}\n", {**PW, "AT": "s3://cold/outbox"}).archive
+    assert archive is not None
+    assert archive.url == "s3://cold/outbox"
+    assert "${env:AT}" in repr(archive)

@@ -154,3 +154,24 @@ def test_mask_leaves_short_values_alone() -> None:
 )
 def test_referenced_values_fit_their_place(value: str, before: str, after: str, fitted: str) -> None:
     assert fit_connection(value, before, after) == fitted
+
+
+@pytest.mark.parametrize("name", ["oauth_client_secret", "scram_client_key", "scram_server_key"])
+def test_every_secret_of_libpq_is_hidden(name: str) -> None:
+    secret = connection_secret(f"host=h {name}=planted-{name}")
+    assert str(secret) == f"host=h {name}=***"
+    assert f"planted-{name}" not in mask(f"cannot log in with planted-{name}")
+
+
+def test_the_password_of_a_proxy_is_hidden() -> None:
+    secret = setting_secret("proxy", "http://user:proxy-s3cret@proxy:3128")
+    assert isinstance(secret, Secret)
+    assert (str(secret), secret.reveal()) == ("http://user:***@proxy:3128", "http://user:proxy-s3cret@proxy:3128")
+    assert mask("proxy-s3cret") == MASK
+    setting_secret("proxy", Secret("${env:PROXY}", "http://user:other-s3cret@proxy:3128"))
+    assert mask("refused other-s3cret") == f"refused {MASK}"
+
+
+def test_mask_knows_the_parts_of_a_password_that_is_not_encoded() -> None:
+    connection_secret("postgresql://u:first@second/third@h/d")
+    assert mask("host 'second', database third") == f"host '{MASK}', database {MASK}"

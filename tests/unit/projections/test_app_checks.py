@@ -141,3 +141,29 @@ def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
         "play: the agent beside reads payments, as a projection does"
     ]
     assert app.takers.keys() == {"orders", "payments"}
+
+
+@pytest.mark.parametrize(("given", "remedy"), [("broker_sesion_timeout", "broker_session_timeout"), ("zz", "Remove")])
+def test_an_argument_that_faust_would_ignore_is_refused(given: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"{given} is not a setting") as caught:
+        made(**{given: 1})
+    assert remedy in caught.value.remedy
+
+
+def test_a_password_in_the_address_of_a_broker_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "kafka://service:planted-s3cret@localhost:9092"
+    for app in (made(broker=address), made(broker_consumer=address)):
+        with pytest.raises(ConfigError, match="holds a user or a password") as caught:
+            _ = app.conf  # what `faust worker` prints, it takes from here
+        assert "s3cret" not in str(caught.value)
+        assert "broker_credentials" in caught.value.remedy
+    monkeypatch.setenv("BROKER_URL", address)
+    with pytest.raises(ConfigError, match="holds a user or a password"):
+        _ = made().conf
+
+
+def test_an_agent_that_reads_by_a_pattern_is_refused() -> None:
+    app = made()
+    app.agent(app.topic(pattern="orders.*"), name="all")(nothing)
+    app.agent(app.topic("one", "two"), name="several")(nothing)
+    assert [problem.what for problem in problems(app)] == ["play: the agent all reads topics by a pattern"]

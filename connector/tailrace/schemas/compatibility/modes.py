@@ -16,6 +16,7 @@ from tailrace.errors import SchemaError
 from tailrace.schemas.compatibility.conflicts import Mode
 from tailrace.schemas.folder import COMPATIBILITY
 from tailrace.schemas.lines import line_of
+from tailrace.yaml_document import read_value
 
 _FIELDS = ("default", "subjects", "strict")
 
@@ -39,8 +40,8 @@ def read_modes(folder: Path) -> Modes:
         return Modes()
     text = file.read_bytes()
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        data = read_value(text.decode(), str(file))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
         raise SchemaError(f"{where} is not YAML", remedy=f"Correct {where}.") from None

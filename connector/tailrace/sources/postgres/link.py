@@ -26,6 +26,7 @@ from tailrace.errors import (
     SourceUnavailable,
     TailraceError,
 )
+from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
 
 CONNECT_TIMEOUT = 10
 """Seconds for a login; a server that needs longer is treated as away and tried again."""
@@ -52,12 +53,13 @@ class Link:
         try:
             # The connection object stays here for its life time only: all talk goes through `pgconn`.
             self._connection = psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True)
-        except psycopg.ProgrammingError as error:
-            raise ConfigError(
-                f"source.postgres is not a connection that libpq understands: {' '.join(str(error).split())}",
-                remedy="Correct it: postgresql://user@host:5432/database, or host=… dbname=…",
-            ) from None
         except psycopg.Error as error:
+            if is_malformed(error):
+                raise ConfigError(
+                    "source.postgres is not a connection string that libpq understands",
+                    why=MALFORMED_WHY,
+                    remedy=MALFORMED_REMEDY,
+                ) from None
             raise _refusal(error.sqlstate, str(error)) from None
         self.pgconn: pq.abc.PGconn = self._connection.pgconn
         self._poll = select.poll()
