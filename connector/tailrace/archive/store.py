@@ -1,8 +1,9 @@
 """Where an archive is: a folder, a bucket. Objects are only ever created; nothing is overwritten.
 
 obstore talks to all of them. A name is taken once: `create` on one that is there is an error of its own, whoever comes
-first. In a folder of this machine what is created is also made durable, for the rows are deleted right after. That
-folder is never created: where a disk is not mounted, an empty archive would be begun in its place.
+first. In a folder of this machine what is created is also made durable, for the rows are deleted right after, and
+readable by its owner only. Symbolic links in it are not part of the archive. That folder is never created: where a disk
+is not mounted, an empty archive would be begun in its place.
 """
 
 from __future__ import annotations
@@ -71,14 +72,16 @@ class Store:
         """All objects and their sizes."""
         with self._words("listing the archive"):
             found = [each for page in obstore.list(self._store, prefix=self._prefix or None) for each in page]
-            return {str(each["path"]).removeprefix(self._prefix): int(each["size"]) for each in found}
+            sizes = {str(each["path"]): int(each["size"]) for each in found}
+            return {path.removeprefix(self._prefix): sizes[path] for path in sizes if not self._is_linked(path)}
 
     def create(self, name: str, content: bytes | Path) -> None:
         """TakenError if there is such an object."""
         with self._words(f"writing {name}"):
             if self._folder is not None:
                 _require_there(self._folder)
-            obstore.put(self._store, self._prefix + name, content, mode="create")
+            with _for_owner_only():
+                obstore.put(self._store, self._prefix + name, content, mode="create")
             if self._folder is not None:
                 _settle(self._folder, self._folder / self._prefix / name)
 
@@ -95,6 +98,13 @@ class Store:
         """Only what this process has created itself, and not listed."""
         with self._words(f"removing {name}"):
             obstore.delete(self._store, self._prefix + name)
+
+    def _is_linked(self, path: str) -> bool:
+        """Whether the way to a file of the folder leads over a symbolic link."""
+        parts = Path(path).parts
+        return self._folder is not None and any(
+            self._folder.joinpath(*parts[:depth]).is_symlink() for depth in range(1, len(parts) + 1)
+        )
 
     @contextmanager
     def _words(self, doing: str) -> Iterator[None]:
@@ -150,6 +160,16 @@ def _require_there(folder: Path) -> None:
             "stand for the one that is away.",
             remedy=f"Mount the disk; or, for a new archive, mkdir -p {folder}",
         )
+
+
+@contextmanager
+def _for_owner_only() -> Iterator[None]:
+    """Files and folders made meanwhile are readable by their owner only: outbox rows are nobody else's business."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _settle(folder: Path, file: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,9 +76,9 @@ class Plan:
         return {**told, "digest": _digest(told)}
 
     def write(self, file: Path) -> None:
-        """A new file: one that is there is somebody's plan."""
+        """Creates the file, for its owner only: keys and ids of events are in it. An existing file is somebody's plan."""
         try:
-            with file.open("x") as out:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
                 out.write(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
         except FileExistsError:
             raise ConfigError(f"{file} exists already", remedy="Name another file with --output.") from None

@@ -115,3 +115,26 @@ def test_every_folder_that_was_made_is_on_the_disk(tmp_path: Path, monkeypatch: 
     Store(f"file://{tmp_path}", {}, "orders").create("rows/1.parquet", b"")
     below = tmp_path / "orders" / "rows" / "1.parquet"
     assert settled == {str(below), str(below.parent), str(below.parent.parent), str(tmp_path)}
+
+
+def test_a_folder_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}", {}, "orders")
+    before = os.umask(0o022)
+    try:
+        store.create("rows/1.parquet", b"rows")
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert (tmp_path / "orders/rows/1.parquet").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "orders/rows").stat().st_mode & 0o777 == 0o700
+
+
+def test_symbolic_links_are_not_part_of_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "cold").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/private").write_text("not the archive's")
+    store = Store(f"file://{tmp_path}/cold", {}, "orders")
+    store.create("rows/1.parquet", b"rows")
+    (tmp_path / "cold/orders/rows/linked").symlink_to(tmp_path / "elsewhere/private")
+    (tmp_path / "cold/orders/more").symlink_to(tmp_path / "elsewhere")
+    assert store.names() == {"rows/1.parquet": 4}

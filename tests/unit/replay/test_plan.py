@@ -47,6 +47,7 @@ def plan(**changes: Any) -> Plan:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     plan().write(file)
+    assert file.stat().st_mode & 0o777 == 0o600
     assert read_plan(file) == plan()
     assert json.loads(file.read_text())["figures"]["passes"] == 2
 
