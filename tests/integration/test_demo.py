@@ -230,7 +230,7 @@ def test_without_faust_there_is_no_projection(
     assert caught.value.code == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["projections"] == {}
-    assert told.err.count("tailrace[faust]") == 1
+    assert told.err.count(".[faust]") == 1
 
 
 def traces(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from tailrace.errors import ConfigError
+from tailrace.extras import install
 
 LIBRARIES = ("obstore", "pyarrow")
 
@@ -14,5 +15,5 @@ def require_installed() -> None:
     if missing:
         raise ConfigError(
             f"an archive needs {' and '.join(missing)}, which is not installed",
-            remedy="pip install 'tailrace[archive]'",
+            remedy=install("archive"),
         )

@@ -14,6 +14,7 @@ from tailrace.demo.keep import linger
 from tailrace.demo.play import Play
 from tailrace.demo.scene import Scene
 from tailrace.demo.show import on
+from tailrace.extras import install
 
 
 def demo(
@@ -43,7 +44,7 @@ def demo(
         scene.open(show.busy)
         show.note(f"{scene.description()}; seed {chosen}")
         if not scene.projections:
-            show.note("no projection: it needs what comes with pip install 'tailrace[faust]'")
+            show.note(f"no projection: Faust is not installed. {install('faust')}")
         with closing(Play(scene, show, writing_seconds=seconds, seed=chosen)) as play:
             report = play.run()
         if as_json:

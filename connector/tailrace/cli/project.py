@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.extras import install
 from tailrace.worker import logs
 
 if TYPE_CHECKING:
@@ -97,9 +98,7 @@ def load_app(name: str) -> ProjectionApp:
     try:
         from tailrace.projections.app import ProjectionApp
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"projections need {error.name}, which is not installed", remedy="pip install 'tailrace[faust]'"
-        ) from None
+        raise ConfigError(f"projections need {error.name}, which is not installed", remedy=install("faust")) from None
     found: object = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):

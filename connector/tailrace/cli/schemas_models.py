@@ -57,7 +57,13 @@ def models(
             return 0
         say(f"{output} is not what the schemas say. Write it anew without --check.")
         return 1
-    output.write_text(text, encoding="utf-8")
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{output} cannot be written: {error.strerror}",
+            remedy="Name a file in a folder that exists and that you may write to, with --output.",
+        ) from None
     say(f"wrote {output}")
     return 0
 

@@ -21,6 +21,7 @@ from tailrace.config.values import (
     Column,
     Connection,
     Folder,
+    PathColumn,
     Replication,
     Seconds,
     Settings,
@@ -110,14 +111,18 @@ class Source(Section):
 
 
 class ColumnOverrides(Section):
-    """Where the table's columns are named differently from the layout."""
+    """Where the table's columns are named differently from the layout. Only `version` may be inside a JSON column."""
 
     id: Column | None = Field(default=None, description="a column name", examples=["event_id"])
     type: Column | None = Field(default=None, description="a column name", examples=["event_type"])
     aggregate: Column | None = Field(default=None, description="a column name", examples=["aggregate"])
     key: Column | None = Field(default=None, description="a column name", examples=["aggregate_id"])
     payload: Column | None = Field(default=None, description="a column name", examples=["body"])
-    version: Column | None = Field(default=None, description="a column name", examples=["schema_version"])
+    version: PathColumn | None = Field(
+        default=None,
+        description="a column name, or a place in a JSON column",
+        examples=["schema_version", "headers#/schema/version"],
+    )
     timestamp: Column | None = Field(default=None, description="a column name", examples=["created_at"])
     subject: Column | None = Field(default=None, description="a column name", examples=["subject"])
     stream: Column | None = Field(default=None, description="a column name", examples=["stream"])

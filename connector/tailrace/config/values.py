@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from tailrace.config.kafka_settings import Setting, hidden_settings, setting_name, setting_value, wrong
 from tailrace.config.secrets import MASK, Secret, connection_secret, remember, setting_secret
 from tailrace.errors import ConfigError
+from tailrace.outbox.layouts import INSIDE
 from tailrace.routing.names import topic_flaw
 from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.sqlname import quote, split_table
@@ -42,6 +43,15 @@ def table(name: str) -> str:
     except ConfigError:
         raise wrong("the outbox table as schema.table", "write it like `table: public.outbox`") from None
     return name if name != bare else f"{schema}.{name}"
+
+
+def column(name: str) -> str:
+    if INSIDE in name:
+        raise wrong(
+            f"the name of a column, without a place inside it ({INSIDE})",
+            f"name a column; only outbox.columns.version may be a place such as headers{INSIDE}version",
+        )
+    return name
 
 
 def bootstrap(servers: str) -> str:
@@ -162,7 +172,8 @@ Connection = Annotated[Secret, BeforeValidator(connection)]
 Table = Annotated[str, AfterValidator(table)]
 Bootstrap = Annotated[str, AfterValidator(bootstrap)]
 Template = Annotated[str, AfterValidator(template)]
-Column = Annotated[str, Field(min_length=1, max_length=63)]
+Column = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(column)]
+PathColumn = Annotated[str, Field(min_length=1, max_length=255)]
 Topic = Annotated[str, AfterValidator(topic)]
 Replication = Annotated[Whole, AfterValidator(replication)]
 RegistryUrl = Annotated[str, AfterValidator(registry_url)]

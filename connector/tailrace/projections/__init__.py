@@ -54,4 +54,17 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever it is, mypy knows 
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        extra = {"pymongo": "mongo", "bson": "mongo", "faust": "faust", "aiokafka": "faust", "mode": "faust"}.get(
+            library
+        )
+        if extra is None:
+            raise
+        from tailrace.extras import install
+
+        raise ImportError(
+            f"tailrace.projections.{name} needs {library}, which is not installed. {install(extra)}."
+        ) from None

@@ -76,7 +76,7 @@ class Plan:
         return {**told, "digest": _digest(told)}
 
     def write(self, file: Path) -> None:
-        """Creates the file, for its owner only: keys and ids of events are in it. An existing file is somebody's plan."""
+        """Creates the file, readable by its owner only, since it names keys and ids. ConfigError if it exists."""
         try:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
                 out.write(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")

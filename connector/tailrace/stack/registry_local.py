@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tailrace.extras import install
 from tailrace.stack.cache import Progress, filled
 from tailrace.stack.errors import StackError
 from tailrace.stack.kafka_local import java
@@ -73,7 +74,7 @@ def _repositories() -> list[str]:
     except ImportError as exc:
         raise StackError(
             "the wheel jgo is not installed",
-            remedy="pip install 'tailrace[stack]', or name a registry in TAILRACE_STACK_REGISTRY",
+            remedy=f"{install('stack')}, or name a registry in TAILRACE_STACK_REGISTRY",
         ) from exc
     return list({"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}.values())
 

@@ -12,6 +12,7 @@ from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.event import OutboxEvent, Route
+from tailrace.extras import install
 from tailrace.kafka import ledger, offsets
 from tailrace.kafka.bookkeeper import Bookkeeper
 from tailrace.kafka.client import KafkaOptions, require_usable
@@ -231,9 +232,7 @@ def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fals
 
 def mongo_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
     if find_spec("pymongo") is None:
-        raise ConfigError(
-            "source.mongo needs MongoDB's driver, which is not installed", remedy="pip install 'tailrace[mongo]'"
-        )
+        raise ConfigError("source.mongo needs MongoDB's driver, which is not installed", remedy=install("mongo"))
     source = settings.source
     mapped = dict(columns.parts())
     required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))

@@ -16,7 +16,7 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError, match="needs obstore") as caught:
         require_installed()
-    assert "tailrace[archive]" in caught.value.remedy
+    assert ".[archive]" in caught.value.remedy
 
 
 def test_no_other_command_imports_them() -> None:

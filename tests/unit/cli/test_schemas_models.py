@@ -82,3 +82,11 @@ def test_a_schema_that_is_not_usable_is_told(folder: Path, capsys: pytest.Captur
     code, out, err = run(capsys, "--folder", str(folder))
     assert (code, out) == (2, "")
     assert "Bad.json" in err
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for output in (tmp_path / "none" / "events.py", folder):
+        code, _, err = run(capsys, "--folder", str(folder), "--output", str(output))
+        assert (code, f"{output} cannot be written" in err, "--output" in err) == (2, True, True)

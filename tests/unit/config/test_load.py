@@ -213,6 +213,7 @@ BROKEN = [
     ("bad order item", changed("source:\n", "source:\n  order_by: [1]\n"), 3, "source.order_by.0", "", ""),
     ("bad layout", GOOD + "outbox: {layout: other}\n", 9, "outbox.layout", "debezium", "`layout: debezium`"),
     ("bad column", GOOD + "outbox: {columns: {payloads: x}}\n", 9, "outbox.columns.payloads", "not a setting", "`payload`"),
+    ("column path", GOOD + "outbox: {columns: {type: 'payload#/type'}}\n", 9, "outbox.columns.type", "without a place inside", "outbox.columns.version"),
     ("no folder", GOOD + "schemas: {folder: absent}\n", 9, "schemas.folder", "exists", "Create the folder"),
     ("bad unknown", GOOD + "schemas: {unknown: x}\n", 9, "schemas.unknown", "dead_letter or pass", "dead_letter"),
     ("bad template", changed("folder: topics", "template: 'a.{b}'"), 6, "topics.template", "{aggregate}", "outbox.event"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -138,3 +140,15 @@ def test_only_what_is_read_again_without_markers_is_refused(
             check()
     else:
         check()
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "extra"), [("faust", "projection_app", "faust"), ("pymongo", "MongoStore", "mongo")]
+)
+def test_an_import_without_its_extra_says_what_to_install(library: str, name: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{library!r}] = None; from tailrace.projections import {name}"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1
+    last = ran.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: tailrace.projections.{name} needs {library}, which is not installed.")
+    assert f"pip install '.[{extra}]'" in last

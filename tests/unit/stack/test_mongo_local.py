@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from importlib import metadata
 from pathlib import Path
 
@@ -69,7 +70,15 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mongo, "find_spec", lambda _name: None)
     with pytest.raises(StackError, match="pymongo") as caught:
         MongoServer(source=Source.LOCAL)
-    assert "tailrace[mongo]" in caught.value.remedy
+    assert ".[mongo]" in caught.value.remedy
+
+
+def test_without_the_driver_a_server_answers_if_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mongo, "find_spec", lambda _name: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"mongodb://root:s%40x@127.0.0.1:{server.getsockname()[1]}/?replicaSet=rs0"
+        assert mongo.answers(address, 2)
+    assert not mongo.answers(address, 2)
 
 
 def test_a_server_of_somebody_elses_is_not_put_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

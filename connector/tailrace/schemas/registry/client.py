@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError
+from tailrace.extras import install
 from tailrace.schemas.contracts import Kind, Reference, Registered
 from tailrace.schemas.json_text import Json, NotJsonError, parse
 from tailrace.schemas.registry.calls import Calls, NotRegistered
@@ -280,7 +281,7 @@ def _client(options: RegistryOptions) -> Any:  # noqa: ANN401
     except ImportError as error:
         raise ConfigError(
             f"a schema registry is configured, and the module {error.name} is missing",
-            remedy="pip install 'tailrace[registry]'",
+            remedy=install("registry"),
         ) from None
     # It asks once; `Calls` knows what is worth asking again.
     config = {**options.settings, "url": options.url, "timeout": options.timeout, "max.retries": 0}
