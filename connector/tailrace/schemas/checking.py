@@ -1,9 +1,8 @@
-"""The check of a payload against its contract: silence, or a Rejected that says why.
+"""Validates a payload against its schema; raises Rejected, with an explanation, if it is not valid.
 
-Nothing a payload contains can do anything else: it may be any bytes at all. The usual path is one look at its text
-(`glance`); what that does not know takes one parse, one scan and one validation, all in C; words are only looked for
-once a payload is known to be bad. The payload itself is never changed: what is published is what was checked, byte for
-byte.
+A payload may be any bytes at all. It is parsed, scanned and validated, each once and in C; an explanation is only
+looked for once a payload is known to be invalid. What is published as JSON is the payload itself, byte for byte. A
+payload that is published as Avro is usually read into the schema's own types instead (`Contract.encode_text`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
 Checked = tuple[Json, Contract | None]
-"""A payload's content (its value, or what a glance made of it) and the contract it obeys; (None, None) for what was let
-through unread."""
+"""A payload's content (its value, or its binary form) and its contract; (None, None) if it is published unvalidated."""
 _UNREAD: Checked = (None, None)
 
 
@@ -67,9 +65,8 @@ class Checker:
         contract = self._known.get((subject, version)) or self._look_for(subject, version)
         if contract is None:
             return _UNREAD
-        glance = contract.glance
-        content = glance.look(payload, keys_unique)
-        if content is not None:
+        encode_text = contract.encode_text
+        if encode_text is not None and (content := encode_text(payload, keys_unique)) is not None:
             return content, contract
         nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
         try:
@@ -89,7 +86,6 @@ class Checker:
                 + contract.explain(value, len(payload)),
                 remedy=f"Correct the service, or register a new version beside {contract.file}.",
             )
-        glance.learn(payload, value, rewritten=keys_unique)
         return value, contract
 
     def _look_for(self, subject: str, version: str | None) -> Contract | None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.glance.looking import Glance
 from tailrace.schemas.json_text import Json
 
 Kind = Literal["json", "avro"]
+EncodeText = Callable[[bytes, bool], bytes | None]
+"""Encodes a payload's text in one step, or returns None if the payload must be parsed and validated first. The second
+argument says whether the database has parsed the text before: then it is JSON, and no object in it repeats a key."""
 
 
 class Reference(NamedTuple):
@@ -54,8 +56,8 @@ class Contract(Protocol):
         """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
 
     @property
-    def glance(self) -> Glance:
-        """What knows payloads that obey by a look at their text. Their content is what `encode` takes, too."""
+    def encode_text(self) -> EncodeText | None:
+        """A shorter way from a valid payload to its binary form; None if the contract has none."""
 
     def explain(self, value: Json, size: int) -> str:
         """Why `value`, of `size` bytes as JSON, does not obey: which field, what was expected, what came."""

@@ -15,11 +15,8 @@ from typing import Any
 import jsonschema_rs
 
 from tailrace.errors import Reason, Rejected, SchemaError
-from tailrace.schemas.contracts import Kind, Reference, Registered
+from tailrace.schemas.contracts import EncodeText, Kind, Reference, Registered
 from tailrace.schemas.explaining import Explainer
-from tailrace.schemas.glance.json_schema import parts_of
-from tailrace.schemas.glance.looking import Glance, LearningGlance
-from tailrace.schemas.glance.spelling import Unknown
 from tailrace.schemas.json_text import Json
 from tailrace.schemas.validators import Surroundings, pointer
 
@@ -52,10 +49,10 @@ class JsonContract:
     validator: jsonschema_rs.Validator
     is_valid: Callable[[Any], bool]
     explainer: Explainer
-    glance: Glance
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "json"
+    encode_text: EncodeText | None = None
 
     @classmethod
     def compile(
@@ -87,8 +84,7 @@ class JsonContract:
                 raise
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy="Simplify its references.") from None
         explainer = Explainer(document, file, validator, surroundings)
-        check, glance = validator.is_valid, _glance(document)
-        return cls(subject, version, file, document, validator, check, explainer, glance, references, registered)
+        return cls(subject, version, file, document, validator, validator.is_valid, explainer, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         return self.explainer.explain(value, size)
@@ -99,13 +95,6 @@ class JsonContract:
             f"version {self.version} of {self.subject} is a JSON Schema, and the value's format is Avro",
             remedy=f"Register an Avro schema for {self.subject}, or set format.value: json.",
         )
-
-
-def _glance(document: Json) -> Glance:
-    try:
-        return LearningGlance(parts_of(document))
-    except Unknown:
-        return Glance()
 
 
 def outside_references(document: Json) -> Iterator[tuple[Path, str]]:

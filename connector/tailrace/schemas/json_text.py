@@ -29,10 +29,11 @@ _LONG_RUN = b"0" * 19
 _SAMPLED_RUN = b"0" * 4
 """of which at least four remain when every fourth character is looked at: a quarter of the work, nearly always."""
 
-# Strings are consumed whole, so that digits inside them are not taken for numbers. Possessive: linear time.
-_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++([.eE][-+.eE0-9]++)?+', re.DOTALL)
+# Strings are consumed whole, so that digits inside them are not taken for numbers. Of valid JSON, each match succeeds
+# without backtracking. No possessive quantifiers: some versions of Python 3.11 match wrongly with them.
+_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+([.eE][-+.eE0-9]+)?', re.DOTALL)
 # An escaped NUL: the backslash of \u0000 must not itself be escaped.
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _SHOWN = 80
 """Characters of a key that is named."""

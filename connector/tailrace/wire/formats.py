@@ -131,7 +131,7 @@ def _value_writer(format: Format) -> Callable[[bytes, Checked], tuple[bytes, byt
         before, header = found
         if kind == "json":
             return before + payload, header
-        # Bytes are what a glance has written already.
+        # Bytes are what `encode_text` has written already.
         return before + (content if type(content) is bytes else contract.encode(content)), header
 
     def plain(payload: bytes, checked: Checked) -> tuple[bytes, None]:

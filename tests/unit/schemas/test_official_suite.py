@@ -143,26 +143,3 @@ def test_every_required_case_passes_or_differs_on_purpose(suite: Suite, draft: s
             assert all(engine.is_valid(case["data"]) == case["valid"] for case in group["tests"]), name
             tally["own_meta_schema"] += size
     assert Tally(**{field: tally[field] for field in Tally._fields}) == EXPECTED[draft]
-
-
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_what_a_glance_knows_is_valid(suite: Suite, draft: str) -> None:
-    """Each schema's glance learns from all cases that obey, in both styles, and is then shown every case."""
-    known = 0
-    for name, group in suite.groups(draft):
-        for separators in ((", ", ": "), (",", ":")):
-            contract = compiled(of_draft(group["schema"], draft))
-            if contract is None:
-                continue
-            texts = [json.dumps(case["data"], ensure_ascii=False, separators=separators) for case in group["tests"]]
-            cases = [
-                (text.encode(errors="surrogatepass"), parse(json.dumps(json.loads(text)).encode())) for text in texts
-            ]
-            for text, value in cases:
-                if contract.is_valid(value):
-                    contract.glance.learn(text, value, rewritten=False)
-            for text, value in cases:
-                if contract.glance.look(text, False) is not None:
-                    known += 1
-                    assert contract.is_valid(value), f"{name}: {text!r}"
-    assert known > 100

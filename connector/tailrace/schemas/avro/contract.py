@@ -1,8 +1,8 @@
 """AvroContract: an Avro schema, compiled into one writer; what obeys it can be written as Avro.
 
 Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are read
-and written by what is made for the schema's types (`typed`), at a glance; many others by the function `generated` for
-any value. What that leaves alone is converted by the rules in `values` and `shapes`, which say what is wrong; fastavro
+and written by what is made for the schema's types (`typed`); many others by the function `generated` for any value.
+What that leaves alone is converted by the rules in `values` and `shapes`, which say what is wrong; fastavro
 writes what comes out, and decides nothing.
 """
 
@@ -20,9 +20,8 @@ from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
 from tailrace.schemas.avro.typed import typed
 from tailrace.schemas.avro.values import Convert, Misfit
-from tailrace.schemas.contracts import Kind, Reference, Registered
+from tailrace.schemas.contracts import EncodeText, Kind, Reference, Registered
 from tailrace.schemas.explaining import cut, path_text
-from tailrace.schemas.glance.looking import Glance, blind
 from tailrace.schemas.json_text import Json
 
 _WHOLE = "Whole"
@@ -45,7 +44,7 @@ class AvroContract:
     write: Write
     is_valid: Callable[[Any], bool]
     last: list[tuple[Json, bytes]]
-    glance: Glance
+    encode_text: EncodeText | None
     references: tuple[Reference, ...] = ()
     registered: Registered | None = None
     kind: Kind = "avro"
@@ -82,8 +81,8 @@ class AvroContract:
         if fast is not None:
             write = _either(fast, write)
         last = [_NOTHING]
-        glance = Glance(typed(compiled.top) or blind)
-        return cls(subject, version, file, document, write, _check(write, last), last, glance, references, registered)
+        check, encode_text = _check(write, last), typed(compiled.top)
+        return cls(subject, version, file, document, write, check, last, encode_text, references, registered)
 
     def explain(self, value: Json, size: int) -> str:
         try:
@@ -94,7 +93,7 @@ class AvroContract:
 
     def encode(self, content: Json) -> bytes:
         if type(content) is bytes:
-            return content  # a glance has written it
+            return content  # `encode_text` has written it
         checked, data = self.last[0]
         self.last[0] = _NOTHING
         if checked is content:

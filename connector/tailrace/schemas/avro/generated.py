@@ -2,8 +2,8 @@
 
 The careful way (`values`, `shapes`, fastavro) builds a second payload first, and walks through that once more. Here the
 source of a function is generated for the schema, as dataclasses does for its methods: straight through the fields, with
-the bytes as the only thing built. It is three times as fast, and never has the last word: what it does not know at a
-glance makes it raise anything, and then the careful way decides and explains. So it may refuse too much, but must
+the bytes as the only thing built. It is three times as fast, and never has the last word: what it does not know
+makes it raise anything, and then the careful way decides and explains. So it may refuse too much, but must
 never accept what the careful way refuses, nor write other bytes. Whatever is more than a look at a value's type is
 therefore left to the careful way's own converters.
 

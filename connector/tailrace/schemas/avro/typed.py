@@ -17,6 +17,7 @@ from tailrace.schemas.avro.code import SMALL, Body, varint
 from tailrace.schemas.avro.generated import Source, TooLarge, integer, kind_of
 from tailrace.schemas.avro.schema import Type
 from tailrace.schemas.avro.values import PLAIN
+from tailrace.schemas.contracts import EncodeText
 from tailrace.schemas.json_text import has_nul
 
 _RANGES = {"int": 1 << 31, "long": 1 << 63}
@@ -33,8 +34,8 @@ class Untyped(Exception):
     """The schema has something that no type of msgspec stands for."""
 
 
-def typed(top: Type) -> Callable[[bytes, bool], bytes | None] | None:
-    """A `Look` for the schema's type; None if there is none for it."""
+def typed(top: Type) -> EncodeText | None:
+    """An `EncodeText` for the schema's type; None if there is none for it."""
     if kind_of(top) != "record":
         return None
     try:
@@ -47,7 +48,7 @@ def typed(top: Type) -> Callable[[bytes, bool], bytes | None] | None:
     write: Callable[[Any], bytes] = source.constants["write"]
     written = msgspec.json.Encoder().encode
 
-    def look(payload: bytes, rewritten: bool) -> bytes | None:
+    def encode_text(payload: bytes, rewritten: bool) -> bytes | None:
         # 92 is the backslash: without one there is no escaped NUL, and no colon that does not look like one.
         if 92 in payload and (not rewritten or has_nul(payload)):
             return None
@@ -60,7 +61,7 @@ def typed(top: Type) -> Callable[[bytes, bool], bytes | None] | None:
         except Exception:  # noqa: BLE001 - it raises anything to say that it does not know
             return None
 
-    return look
+    return encode_text
 
 
 class _TypedSource(Source):

@@ -1,17 +1,21 @@
-"""The glance of an Avro contract: what it takes and what it leaves to others. `test_generated` compares the bytes."""
+"""`encode_text` of an Avro contract: what it takes and what it leaves alone. `test_generated` compares the bytes."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
 from tailrace.schemas.avro.contract import AvroContract
 from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import SchemaSet
+from tailrace.schemas.contracts import EncodeText, SchemaSet
+from tailrace.schemas.json_text import parse
 from unit.schemas.avro.test_contract import FILE, TREE, enum, field, logical, record
 
 ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
@@ -47,9 +51,20 @@ VALUE: dict[str, Any] = {
     "labels": {"x": "y"},
 }
 
+SEPARATORS = st.sampled_from([(", ", ": "), (",", ":"), (",\n", " :\t")])
+PIECES = [
+    *(bytes([byte]) for byte in b' \t\n\0\x0b\x7f,:{}[]"\\0159.eE-+tnZ\x80\xc0\xff'),
+    b"", b"00", b"1.", b"-0", b"1e400", b"null", b"true", b"NaN", b'"a":1,', b"9223372036854775808", b"\xef\xbb\xbf",
+]  # fmt: skip
+
 
 def contract(document: Any = ORDER) -> AvroContract:
     return AvroContract.compile("Order", 1, document, FILE)
+
+
+def direct(of: AvroContract) -> EncodeText:
+    assert of.encode_text is not None
+    return of.encode_text
 
 
 @pytest.mark.parametrize("rewritten", [True, False])
@@ -59,14 +74,14 @@ def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, A
     order = contract()
     expected = order.write(value)
     for items in (value, dict(reversed(value.items()))):
-        assert order.glance.look(json.dumps(items, ensure_ascii=False).encode(), rewritten) == expected
-    escaped = order.glance.look(json.dumps(value).encode(), rewritten)
+        assert direct(order)(json.dumps(items, ensure_ascii=False).encode(), rewritten) == expected
+    escaped = direct(order)(json.dumps(value).encode(), rewritten)
     assert escaped == (expected if rewritten else None)
 
 
 def test_a_field_that_may_be_absent() -> None:
     value = {name: one for name, one in VALUE.items() if name != "shipping"}
-    assert contract().glance.look(json.dumps(value).encode(), True) == contract().write(value)
+    assert direct(contract())(json.dumps(value).encode(), True) == contract().write(value)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +97,33 @@ def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
     order = contract()
     text = json.dumps({**VALUE, **change}).encode()
     assert not order.is_valid(json.loads(text))
-    assert order.glance.look(text, True) is None
+    assert direct(order)(text, True) is None
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff", b'{"id": 1', json.dumps(VALUE).encode() + b" x"])
 def test_what_is_no_such_text_is_not_taken(text: bytes) -> None:
-    assert contract().glance.look(text, False) is None
+    assert direct(contract())(text, False) is None
+
+
+@given(st.data())
+def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject) -> None:
+    """Texts with changed, missing and added bytes: taken only if parsing and validating come to the same bytes."""
+    text = bytearray(json.dumps(VALUE, ensure_ascii=False, separators=data.draw(SEPARATORS)).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        text[start : start + data.draw(st.integers(0, 3))] = data.draw(st.sampled_from(PIECES))
+    with patch("tailrace.schemas.avro.contract.generate", lambda _: None):
+        careful = contract()
+    found = direct(contract())(bytes(text), False)
+    if found is not None:
+        value = parse(bytes(text))
+        assert careful.is_valid(value)
+        assert found == careful.encode(value)
 
 
 def test_a_key_that_is_there_twice_is_seen() -> None:
     document = record(field("a", "string"), field("b", ["null", "string"], default=None), name="R")
-    look = contract(document).glance.look
+    look = direct(contract(document))
     assert look(b'{"a": "1", "b": "2"}', False) is not None
     assert look(b'{"a": "1", "a": "2"}', False) is None
     assert look(b'{"a": "1", "b": null, "b": "2"}', False) is None
@@ -113,5 +144,5 @@ def test_a_nul_is_still_a_poison_message() -> None:
 @pytest.mark.parametrize(
     "document", ["string", TREE, record(name="Nothing"), record(field("a", ["string", "int"]), name="R")]
 )
-def test_what_has_no_types_has_no_glance(document: Any) -> None:
-    assert contract(document).glance.look(b'{"a": "x"}', True) is None
+def test_what_has_no_types_is_not_encoded_directly(document: Any) -> None:
+    assert contract(document).encode_text is None
