@@ -68,7 +68,7 @@ def test_from_nothing_to_an_event(
         main(["init", str(tmp_path), "--name", name, "--table", table])
     server.create_database(name)
     file = edited(tmp_path, name, server, kafka, name)
-    file.write_text(file.read_text().replace("start: now ", f"start: {start} "))
+    file.write_text(file.read_text().replace("start: beginning ", f"start: {start} "))
     monkeypatch.setenv(f"{name.upper()}_DB_PASSWORD", PASSWORD)
     insert = sql.SQL("INSERT INTO {} (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', %s, %s, %s)")
 

@@ -1,8 +1,9 @@
 """`tailrace init`: writes a first pipeline that works as it stands, apart from addresses and a password.
 
 Four files: the settings, one schema, one routing rule, and the SQL for the outbox table and its least-privileged role;
-with `--mongo` the commands for the outbox collection and its user (`init_mongo.py`). Either all of them are written or
-none: a file that is already there is never overwritten without `--force`.
+with `--mongo` the commands for the outbox collection and its user (`init_mongo.py`). A file that is already there is
+never overwritten without `--force`. The schema is an example that pipelines of one folder share: one that is there
+stays as it is; any other file of this name means that there is such a pipeline, and nothing is written.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ pipeline: {name}    # its identity in Kafka: do not rename it once it has run
 source:
   postgres: postgresql://{role}:${{env:{variable}}}@localhost:5432/shop
   table: {table}
-  start: now                # now: only rows written from now on; beginning: those already in the table first
+  start: beginning          # beginning: rows already in the table first; now: only rows written from now on
   # slot: {slot}   # made by Tailrace if it is missing (create: true)
   # publication: {slot}     # made by {name}.sql
   # failover: true          # Postgres 17 and newer: the slot survives a failover
@@ -71,12 +72,13 @@ on_invalid: dead_letter     # or park: later events of its key wait behind it; o
 _TOPIC = """\
 # Where these events go. Two rules that can match the same event need a `priority`; `*` stands for any text.
 topic: shop.{name}
-match: {{aggregate: order}}
+match: {{pipeline: {name}, aggregate: order}}
 partitions: 3
 replication: -1             # -1 is the brokers' default; 3 in production
 config: {{retention.ms: 604800000}}
 """
 
+_SCHEMA_FILE = Path("schemas/OrderPlaced/1.json")
 _SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "OrderPlaced",
@@ -110,7 +112,7 @@ def init(
         tailrace init --name orders --mongo --collection shop.outbox
     """
     files = mongo_files(name, collection) if mongo else starter_files(name, table)
-    present = [file for file in files if (folder / file).exists()]
+    present = [file for file in files if (folder / file).exists() and file != _SCHEMA_FILE]
     if present and not force:
         raise ConfigError(
             f"already there: {', '.join(str(folder / file) for file in present)}",
@@ -119,6 +121,9 @@ def init(
         )
     try:
         for file, text in files.items():
+            if file == _SCHEMA_FILE and (folder / file).exists() and not force:
+                say(f"kept  {folder / file}")
+                continue
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text, encoding="utf-8")
             say(f"wrote {folder / file}")
@@ -164,7 +169,7 @@ def mongo_files(name: str, collection: str) -> dict[Path, str]:
 
 def _common_files(name: str) -> dict[Path, str]:
     return {
-        Path("schemas/OrderPlaced/1.json"): json.dumps(_SCHEMA, indent=2) + "\n",
+        _SCHEMA_FILE: json.dumps(_SCHEMA, indent=2) + "\n",
         Path(f"topics/{name}.yaml"): _TOPIC.format(name=name),
     }
 

@@ -16,7 +16,7 @@ pipeline: {name}    # its identity in Kafka: do not rename it once it has run
 source:
   mongo: mongodb://{role}:${{env:{variable}}}@localhost:27017/?replicaSet=rs0
   collection: {outbox}    # or a list of several of one database
-  start: now                # now: only documents inserted from now on; beginning: those already there first
+  start: beginning          # beginning: documents already there first; now: only those inserted from now on
   order_by: [created_at, _id]   # in which order those are read: that of an index, which {name}.js makes
 
 outbox:

@@ -122,6 +122,29 @@ def test_never_overwrites_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "CREATE TABLE" in snapshot(tmp_path)["orders.sql"]
 
 
+def test_a_second_pipeline_in_one_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pipeline has its own rule, so that the two do not contradict each other; a changed schema is kept."""
+    assert run(str(tmp_path), "--name", "orders") == 0
+    schema = tmp_path / "schemas" / "OrderPlaced" / "1.json"
+    schema.write_text('{"type": "object"}')
+    assert run(str(tmp_path), "--name", "billing") == 0
+    assert f"kept  {schema}" in capsys.readouterr().out
+    assert schema.read_text() == '{"type": "object"}'
+    for name in ("orders", "billing"):
+        pipeline = load_pipeline(tmp_path / f"{name}.yaml", {f"{name.upper()}_DB_PASSWORD": "x"})
+        assert pipeline.source.start == "beginning"
+        assert pipeline.topics.folder is not None
+        monkeypatch.setenv(f"{name.upper()}_DB_PASSWORD", "x")
+        arguments = ["--type", "OrderPlaced", "--aggregate", "order", "--key", "o-1", "--json"]
+        with pytest.raises(SystemExit) as caught:
+            main(["route", "explain", str(tmp_path / f"{name}.yaml"), *arguments])
+        assert caught.value.code == 0
+        assert json.loads(capsys.readouterr().out)["topic"] == f"shop.{name}"
+    assert run(str(tmp_path), "--name", "billing") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
