@@ -231,7 +231,8 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     )
     refused = tailrace(*write, code=3)
     assert (refused["error"], "GRANT DELETE" in refused["remedy"]) == ("AccessRefused", True), refused
-    assert tailrace(*write, "--dry-run", code=3) == refused
+    looked = tailrace(*write, "--dry-run")
+    assert (looked["rows"], any("GRANT DELETE" in note for note in looked["notes"])) == (1100, True), looked
     assert tailrace(*write, "--dry-run", "--keep")["rows"] == 1100
     shop.configure(source={"postgres": given})
     # Settings that were copied, with the pipeline's name left in: what it has passed was of another table.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -112,6 +113,17 @@ def test_a_reset_that_is_killed_is_done_or_not(shop: Shop, tailrace: Tailrace) -
     assert tailrace("verify", str(shop.file))["clean"]
 
 
+def test_without_a_window_there_is_nothing_to_set_back(shop: Shop, tailrace: Tailrace) -> None:
+    shop.start()
+    write(shop, 1)
+    assert shop.connectors[-1].stop() == 0
+    before = shop.positions()
+    refused = tailrace("position", "reset", str(shop.file), "--to", "oldest", "--yes", code=2)
+    assert "oldest is where the pipeline is" in refused["what"]
+    assert "replay_window" in refused["remedy"]
+    assert shop.positions() == before
+
+
 def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
     file = str(users.file)
     users.start()
@@ -122,6 +134,14 @@ def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
     shown = tailrace("position", "show", file)
     assert shown["offsets"][users.topic]
     assert shown["oldest"] is not None
+    with users.client() as client:
+        wait_until(
+            lambda: client.admin.command("hello")["operationTime"].time < time.time() - 1,
+            60,
+            what="the server to be idle for a second",
+        )
+    now = tailrace("position", "show", file, "--at", "0s")
+    assert now["at_ms"] >= shown["at_ms"] // 1000 * 1000, "an idle server's clock stands still: this is its last moment"
     for point, word in [("0/16B3748", "no point in the log of this database"), ("2000000000.1", "future")]:
         assert word in tailrace("position", "reset", file, "--to", point, "--yes", code=2)["what"], point
     tailrace("position", "reset", file, "--to", f"event:{later[0]}", "--yes")

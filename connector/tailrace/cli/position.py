@@ -170,6 +170,13 @@ def reset_(
     log = open_log(assembly, stored, entries)
     try:
         target = resolve(assembly, log, entries, point)
+        if target.is_alike(stored) and target.progress == stored.progress:
+            raise ConfigError(
+                f"{point} is where the pipeline is: {told(stored)}",
+                why="The log cannot be read again from any earlier point, or nothing was published since this one.",
+                remedy="Nothing was changed. `source.replay_window` holds the log back from now on (Postgres); "
+                "`tailrace replay plan FILE --from-table` publishes from the outbox what the log has no more.",
+            )
         if not yes:
             _confirm(f"Set {assembly.settings.pipeline} back from {told(stored)} to {told(target)}?", as_json=as_json)
         done = reset(assembly, log, target)

@@ -13,7 +13,7 @@ from typing import Any
 from tailrace.cli.dlq_view import printable
 from tailrace.cli.output import say, table
 from tailrace.replay.applying import Progress
-from tailrace.replay.diffing import KINDS, SAME, Differences, Sighting
+from tailrace.replay.diffing import KINDS, NOT_PUBLISHED, SAME, Differences, Sighting
 from tailrace.replay.log import told
 from tailrace.replay.plan import Plan
 from tailrace.worker.findings import human_seconds
@@ -34,6 +34,7 @@ NAMES = {
     "partition_changed": "partition changed",
     "topic_changed": "topic changed",
     SAME: "the same",
+    NOT_PUBLISHED: "dead letters in the shadow, and not on the original topics either",
 }
 
 Tell = Callable[[float, str], None]
@@ -128,6 +129,7 @@ def differences(found: Differences) -> dict[str, Any]:
         "clean": not found.total,
         "events": found.events,
         SAME: found.counts[SAME],
+        NOT_PUBLISHED: found.counts[NOT_PUBLISHED],
         **{kind: found.counts[kind] for kind in KINDS},
         "examples": {kind: [_example(each, found) for each in given] for kind, given in found.examples.items()},
     }
@@ -135,7 +137,7 @@ def differences(found: Differences) -> dict[str, Any]:
 
 def print_differences(found: Differences) -> None:
     say(f"{found.events:,} events")
-    for kind in (SAME, *KINDS):
+    for kind in (SAME, NOT_PUBLISHED, *KINDS):
         if found.counts[kind] or kind == SAME:
             say(f"  {found.counts[kind]:>12,}  {NAMES[kind]}")
     for kind in KINDS:

@@ -15,6 +15,7 @@ from tailrace.archive.outbox import Outbox
 from tailrace.archive.postgres_outbox import PostgresOutbox
 from tailrace.archive.shelf import open_shelf
 from tailrace.archive.writing import Archiving, Original, Report
+from tailrace.errors import TailraceError
 from tailrace.event import Row
 from tailrace.kafka import ledger
 from tailrace.line import Layout
@@ -66,7 +67,12 @@ def archive(
         outbox = open_outbox(assembly)
         opened.callback(outbox.close)
         if not keep:
-            outbox.require_deletable()
+            try:
+                outbox.require_deletable()
+            except TailraceError as error:
+                if not dry_run:
+                    raise
+                notes.append(f"without --dry-run this is refused: {error.what}. {error.remedy}")
         start: Position
         if isinstance(stored, LsnPosition):
             start, is_all = from_table(assembly, replace(stored, cut=None), entries)

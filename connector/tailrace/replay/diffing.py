@@ -30,6 +30,8 @@ SAME = "same"
 SET_ASIDE = "set_aside"
 ONLY_SHADOW, ONLY_REAL = "only_in_shadow", "only_in_original"
 VALUE, KEY, PARTITION, TOPIC = "value_changed", "key_changed", "partition_changed", "topic_changed"
+NOT_PUBLISHED = "not_published_either_time"
+"""In the shadow's dead letters, and never on the original topics: no difference."""
 KINDS = (ONLY_REAL, ONLY_SHADOW, SET_ASIDE, VALUE, KEY, PARTITION, TOPIC)
 """What makes a difference."""
 
@@ -99,6 +101,7 @@ def judge(
     for event, first in firsts.items():
         if event not in copies:
             found.note(SET_ASIDE if event in aside else ONLY_REAL, first)
+    found.counts[NOT_PUBLISHED] += len(aside - firsts.keys() - copies.keys())
 
 
 def compare(assembly: Assembly, plan: Plan) -> Differences:

@@ -65,8 +65,10 @@ class MongoLog:
             case ClusterTime():
                 return self._at_time(point)
             case Moment(at_ms):
-                # Counters begin at 1: this is before everything of that second.
-                return self._at_time(ClusterTime(at_ms // 1000, 1))
+                # Counters begin at 1: this is before everything of that second. An idle server's clock stands still:
+                # a later time is right behind its last operation.
+                idle = ClusterTime(self._now.seconds, self._now.increment + 1)
+                return self._at_time(min(ClusterTime(at_ms // 1000, 1), idle, key=lambda time: time.pair))
             case Token(data):
                 token = {"_data": data}
                 time = token_time(token)
@@ -92,7 +94,7 @@ class MongoLog:
         return replace(position, log=self._log)
 
     def _at_time(self, time: ClusterTime) -> TokenPosition:
-        if time.pair > self._now.pair:
+        if time.pair > (self._now.seconds, self._now.increment + 1):
             raise ConfigError(
                 f"the cluster time {time} lies in the future: the server's is {self._now}",
                 remedy="Name a point of the past.",

@@ -35,8 +35,9 @@ def sighting(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, va
 def judged(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool) -> Counter[str]:
     found = Differences()
     judge(shadow, real, letters, found, **more)
-    assert found.total == found.counts.total() - found.counts["same"]
-    return found.counts
+    assert found.total == found.counts.total() - found.counts["same"] - found.counts["not_published_either_time"]
+    assert found.events <= found.counts.total()
+    return +found.counts
 
 
 def test_every_difference_has_its_name() -> None:
@@ -49,6 +50,11 @@ def test_every_difference_has_its_name() -> None:
         "same": 1, "value_changed": 1, "key_changed": 1, "partition_changed": 1, "topic_changed": 1,
         "only_in_shadow": 1, "set_aside": 1, "only_in_original": 1,
     }  # fmt: skip
+
+
+def test_a_dead_letter_that_was_never_published_is_counted_and_no_difference() -> None:
+    counts = judged([sighting("a")], [sighting("a")], [sighting("b"), sighting("c")])
+    assert counts == {"same": 1, "not_published_either_time": 2}
 
 
 def test_of_several_records_that_of_the_same_topic_counts() -> None:
