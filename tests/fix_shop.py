@@ -87,10 +87,10 @@ class Shop(Service):
         return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-def open_shop(postgres: PostgresServer, kafka: KafkaBroker, folder: Path, **source: Any) -> Shop:
+def open_shop(postgres: PostgresServer, kafka: KafkaBroker, folder: Path, *, encoding: str = "", **source: Any) -> Shop:
     """A new shop on the given servers, its outbox empty, its pipeline file written, nothing running."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
-    shop = Shop(postgres, kafka, folder, name, postgres.create_database(name))
+    shop = Shop(postgres, kafka, folder, name, postgres.create_database(name, encoding=encoding))
     shop.execute(SHOP_DDL)
     shop.register(dict.fromkeys(("OrderPlaced", "OrderChanged"), SCHEMA), "order")
     shop.configure(

@@ -25,6 +25,33 @@ TEXT = 25
 """The type number of a column that is a text, whatever the database."""
 JSONB = 3802
 """The type number of a column that is JSON which the database has parsed and written anew."""
+
+
+class Undecodable(tuple[Column, ...]):
+    """The columns of a row, some of whose values (in `names`) are no text in the database's encoding."""
+
+    names: list[str]
+    encoding: str
+
+    def __new__(cls, columns: Columns, names: list[str], encoding: str) -> Undecodable:
+        made = super().__new__(cls, columns)
+        made.names, made.encoding = names, encoding
+        return made
+
+
+def with_text_checked(columns: Columns, values: tuple[bytes | None, ...], encoding: str) -> Columns:
+    """The columns of a row that was kept elsewhere; marked if some of its values are not UTF-8."""
+    bad = [column.name for column, value in zip(columns, values, strict=True) if not _is_utf8(value)]
+    return Undecodable(columns, bad, encoding) if bad else columns
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or value.isascii() or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
 UNREADABLE: Columns = (Column("document", 0), Column("why", 0))
 """Of a row that stands for a document which cannot be told in columns: the document, and the reason."""
 

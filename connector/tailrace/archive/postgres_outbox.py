@@ -14,7 +14,7 @@ from tailrace.archive.outbox import Candidate, Purged
 from tailrace.archive.postgres_purge import STATEMENT_TIMEOUT, PostgresPurge, array, text
 from tailrace.archive.postgres_table import described, has_changed, key_columns
 from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
-from tailrace.event import Columns, Row
+from tailrace.event import Columns, Row, with_text_checked
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres.again import TableAgain
@@ -25,7 +25,6 @@ from tailrace.sqlname import quote, quote_table, split_table
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 DIGEST_BYTES = 16
-ANY_ENCODING = "SQL_ASCII"
 
 
 class PostgresOutbox:
@@ -48,7 +47,8 @@ class PostgresOutbox:
         keys = key_columns(self._link, options.table)
         self._purge = PostgresPurge(self._link, options.table, self._columns, types, keys)
         require_nameable(options.table, [column.name for column in self._columns])
-        binary = [column.name for column in self._columns] if self._encoding() == ANY_ENCODING else []
+        # Text that has no characters in the database's encoding is kept as the bytes that it is.
+        binary = [column.name for column in self._columns] if self._link.text is not None else []
         self.shape = Shape(pipeline, options.table, self._columns, frozenset(binary))
         self.order_by = options.order_by
 
@@ -175,12 +175,9 @@ class PostgresOutbox:
         )
         return [entry for entry in entries if oldest is not None and entry.created.last_ms + 1 >= int(oldest)]
 
-    def _encoding(self) -> str:
-        return str(self._link.query("SHOW server_encoding")[0][0])
-
 
 def outbox_row(columns: Columns, kept: Kept, place: str) -> Row:
-    return Row(columns, kept.values, place, kept.committed_ms)
+    return Row(with_text_checked(columns, kept.values, "UTF8"), kept.values, place, kept.committed_ms)
 
 
 def _passed(start: Position) -> Snapshot:

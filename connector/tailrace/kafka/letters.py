@@ -19,7 +19,7 @@ from typing import NamedTuple
 import orjson
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.event import Column, Headers, OutboxEvent, Record, Row
+from tailrace.event import Column, Headers, OutboxEvent, Record, Row, with_text_checked
 from tailrace.kafka.dead_letters import FOREIGN, KEPT, PREFIX
 from tailrace.wire.records import OUR_HEADERS
 
@@ -191,7 +191,8 @@ class Letter:
             columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.said["tailrace.columns"]))
         except (KeyError, ValueError, TypeError):
             raise self._incomplete("does not name the columns of its table") from None
-        return Row(columns, _values(self.value, [column.name for column in columns]), self.position, self.committed_ms)
+        values = _values(self.value, [column.name for column in columns])
+        return Row(with_text_checked(columns, values, "UTF8"), values, self.position, self.committed_ms)
 
     def _require_whole(self) -> None:
         if self.kind not in ("original", "null", "row"):

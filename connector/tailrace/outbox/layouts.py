@@ -20,7 +20,7 @@ from typing import NamedTuple
 import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
-from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEvent, Row
+from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEvent, Row, Undecodable
 
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
@@ -155,6 +155,8 @@ class Layout:
                 (row.values[1] or b"").decode(errors="replace"),
                 remedy="Have the service insert a corrected document, then discard this letter.",
             )
+        if isinstance(columns, Undecodable):
+            raise undecodable(columns)
         plan = self._plans.get(columns)
         if plan is None:
             plan = self._compile(columns)
@@ -242,6 +244,15 @@ class Layout:
                 )
         undecodable = ", ".join(name for _, name in self._map.parts() if not _is_utf8(found[name]))
         return Rejected(Reason.POISON_MESSAGE, f"not valid UTF-8, which the server was asked for: column {undecodable}")
+
+
+def undecodable(columns: Undecodable) -> Rejected:
+    return Rejected(
+        Reason.POISON_MESSAGE,
+        f"not valid text in {columns.encoding}, the encoding of the database: column {', '.join(columns.names)}",
+        remedy="Have the service write the event again with valid text, then discard this letter; or redrive it with "
+        "the columns corrected.",
+    )
 
 
 def _version_inside(raw: bytes, *, path: list[str]) -> str | None:

@@ -82,10 +82,11 @@ class PostgresServer(Server):
         """A superuser's connection in autocommit mode."""
         return psycopg.connect(self.dsn(dbname, connect_timeout=CONNECT_TIMEOUT), autocommit=True)
 
-    def create_database(self, name: str) -> str:
+    def create_database(self, name: str, *, encoding: str = "") -> str:
         """A new, empty database; its connection string."""
+        options = sql.SQL(" ENCODING {} LOCALE 'C' TEMPLATE template0").format(encoding) if encoding else sql.SQL("")
         with self.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + options)
         return self.dsn(name)
 
     def stop(self) -> None:

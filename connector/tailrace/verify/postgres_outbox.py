@@ -40,6 +40,11 @@ class PostgresOutbox:
         self._end = 0
         self._columns: tuple[Column, ...] = ()
 
+    @property
+    def sends_utf8(self) -> bool:
+        """Whether `copied` has values as they are published; else only `row` has them."""
+        return self._link.text is None
+
     def rows(self) -> Iterator[OutboxRow]:
         self.begin()
         return map(self.row, self.copied())
@@ -68,7 +73,10 @@ class PostgresOutbox:
 
     def row(self, found: Fields) -> OutboxRow:
         created_ms = int(found[1] or UNKNOWN)
-        row = _new(Row, (self._columns, found[BEFORE:], "", created_ms if created_ms > 0 else 0))
+        columns, values = self._columns, found[BEFORE:]
+        if self._link.text is not None:
+            columns, values = self._link.text.row(columns, values)
+        row = _new(Row, (columns, values, "", created_ms if created_ms > 0 else 0))
         return _new(OutboxRow, (row, int(found[0] or 0), created_ms))
 
     def is_passed(self, stored: Position) -> bool:

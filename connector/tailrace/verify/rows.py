@@ -65,7 +65,7 @@ class Rows:
 
     def read(self, outbox: Outbox, by_kind: ColumnMap | None) -> None:
         """All rows of the outbox. `by_kind` is the table's map, if its rows may be read by their kinds."""
-        if by_kind is not None and isinstance(outbox, PostgresOutbox):
+        if by_kind is not None and isinstance(outbox, PostgresOutbox) and outbox.sends_utf8:
             plan = plan_of(outbox.begin(), by_kind)
             if plan is not None:
                 return self._read_kinds(outbox, plan)

@@ -30,7 +30,7 @@ class CopyLink(Link):
     def copied(self, query: str) -> Iterator[Fields]:
         """The rows of `query`, each field in text form; the caller has seen that Postgres takes the query."""
         try:
-            self.pgconn.send_query(f"COPY ({query}) TO STDOUT".encode())
+            self.pgconn.send_query(self._bytes(f"COPY ({query}) TO STDOUT"))
             self._begin()
             get = self.pgconn.get_copy_data
             while (answer := get(1))[0] != -1:

@@ -27,6 +27,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
+from tailrace.sources.postgres.encoding import server_text
 
 CONNECT_TIMEOUT = 10
 """Seconds for a login; a server that needs longer is treated as away and tried again."""
@@ -62,8 +63,14 @@ class Link:
                 ) from None
             raise _refusal(error.sqlstate, str(error)) from None
         self.pgconn: pq.abc.PGconn = self._connection.pgconn
+        encoding = (self.pgconn.parameter_status(b"server_encoding") or b"").decode()
+        self.text = server_text(encoding)
+        """How values are converted that this server is asked not to convert; None if it sends UTF-8."""
+        self.codec = self.text.codec if self.text else "utf-8"
         self._poll = select.poll()
         self._poll.register(self.pgconn.socket, select.POLLIN)
+        if self.text is not None:
+            self.query("SET client_encoding TO 'SQL_ASCII'")
 
     def __enter__(self) -> Link:
         return self
@@ -85,23 +92,23 @@ class Link:
         """Runs one statement and returns its rows as text; without parameters by the simple protocol."""
         try:
             if parameters is None:
-                self.pgconn.send_query(sql.encode())
+                self.pgconn.send_query(self._bytes(sql))
             else:
                 self.pgconn.send_query_params(
-                    sql.encode(), [None if value is None else value.encode() for value in parameters]
+                    self._bytes(sql), [None if value is None else self._bytes(value) for value in parameters]
                 )
             result = self._result(time.monotonic() + (timeout or self.timeout))
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
         return [
-            tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
+            tuple(self._text(result.get_value(row, column)) for column in range(result.nfields))
             for row in range(result.ntuples)
         ]
 
     def begin_copy(self, sql: str) -> None:
         """Sends a command that answers with a two-way copy: START_REPLICATION."""
         try:
-            self.pgconn.send_query(sql.encode())
+            self.pgconn.send_query(self._bytes(sql))
             self._result(time.monotonic() + self.timeout, copying=True)
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
@@ -154,6 +161,13 @@ class Link:
         except psycopg.Error as error:
             raise _refusal(error.sqlstate, str(error)) from None
 
+    def _bytes(self, text: str) -> bytes:
+        return text.encode(self.codec, "surrogateescape")
+
+    def _text(self, value: bytes | None) -> str | None:
+        # A database in SQL_ASCII may hold anything; who needs the bytes gets the same ones back.
+        return None if value is None else value.decode(self.codec, "surrogateescape")
+
     def _result(self, deadline: float, *, copying: bool = False) -> pq.abc.PGresult:
         while self.pgconn.flush() == 1:
             self._wait(deadline, select.POLLIN | select.POLLOUT)
@@ -185,11 +199,6 @@ class Link:
                 why="The server is overloaded, or the network path is half-open.",
                 remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
             )
-
-
-def _text(value: bytes | None) -> str | None:
-    # A database in SQL_ASCII may hold anything; who needs the bytes gets the same ones back.
-    return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
 # SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.

@@ -238,10 +238,8 @@ def _read_name(buf: bytes, pos: int) -> tuple[str, int]:
     end = buf.find(0, pos)
     if end < 0:
         raise ProtocolError(f"name at offset {pos} has no terminator")
-    try:
-        return str(buf[pos:end], "utf-8"), end + 1
-    except UnicodeDecodeError:
-        raise ProtocolError(f"name at offset {pos} is not UTF-8: is client_encoding UTF8?") from None
+    # Of a database whose text is converted here, a name need not be UTF-8: see `encoding.ServerText.name`.
+    return str(buf[pos:end], "utf-8", "surrogateescape"), end + 1
 
 
 def _read_origin(buf: bytes, at: int) -> tuple[Origin, int]:

@@ -121,12 +121,16 @@ class TableReader:
         for xid, committed_ms, *rest in fetched:
             if self._filter is not None and not self._filter.contains(int(xid or 0), before=self._before):
                 continue
+            codec = self._link.codec
             values = tuple(
-                None if value is None else value.encode("utf-8", "surrogateescape") for value in rest[self._keys :]
+                None if value is None else value.encode(codec, "surrogateescape") for value in rest[self._keys :]
             )
+            columns = self._columns
+            if self._link.text is not None:
+                columns, values = self._link.text.row(columns, values)
             self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
             place = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
-            row = Row(self._columns, values, place, int(committed_ms or self._untimed_ms))
+            row = Row(columns, values, place, int(committed_ms or self._untimed_ms))
             created_ms = None if committed_ms is None else int(committed_ms)
             if self._keeps is None or self._keeps(row, int(xid or 0), created_ms):
                 self._rows += 1

@@ -314,6 +314,7 @@ class PostgresSource:
             table=table,
             halt_on_change=self._options.halt_on_change,
             relation_id=self._published.relation_id,
+            text=self._stream.text,
         )
         if self._table is None:
             self._start_streaming()

@@ -14,6 +14,7 @@ from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.event import Column, Columns, Row
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import Cut, LsnPosition
+from tailrace.sources.postgres.encoding import ServerText
 from tailrace.sources.postgres.pgoutput import (
     INSERT,
     Begin,
@@ -36,9 +37,20 @@ class Transactions:
     """Follows the stream from `start`; `feed` one message after another, take `rows` and `position` in between."""
 
     def __init__(
-        self, start: LsnPosition, *, schema: str, table: str, halt_on_change: bool, relation_id: int = 0
+        self,
+        start: LsnPosition,
+        *,
+        schema: str,
+        table: str,
+        halt_on_change: bool,
+        relation_id: int = 0,
+        text: ServerText | None = None,
     ) -> None:
-        """The outbox is known by its name and by `relation_id`, which stays when the table is renamed."""
+        """The outbox is known by its name and by `relation_id`, which stays when the table is renamed.
+
+        `text` converts what the server does not.
+        """
+        self._text = text
         self.rows: list[Row] = []
         self.relations_changed = False
         """A Relation message came, of whichever table: a column or the publication may have changed."""
@@ -80,6 +92,8 @@ class Transactions:
             if columns is not None:
                 self._seen = seen = self._seen + 1
                 if seen > self._to_skip:
+                    if self._text is not None:
+                        columns, values = self._text.row(columns, values)  # type: ignore[arg-type]
                     # Inserts carry no UNCHANGED_TOAST: there is no older version of the row.
                     self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms)))
             return
@@ -141,8 +155,12 @@ class Transactions:
     def _relation(self, relation: Relation) -> None:
         self.relations_changed = True
         known = self._outbox.get(relation.relation_id)
-        if relation.relation_id == self._relation_id or (relation.namespace, relation.name) == self._name:
-            columns = tuple(Column(column.name, column.type_oid) for column in relation.columns)
+        named = (relation.namespace, relation.name)
+        if self._text is not None:
+            named = (self._text.name(relation.namespace), self._text.name(relation.name))
+        if relation.relation_id == self._relation_id or named == self._name:
+            name = self._text.name if self._text is not None else str
+            columns = tuple(Column(name(column.name), column.type_oid) for column in relation.columns)
             if columns != known:
                 self._outbox[relation.relation_id] = columns
                 self.columns_changed = bool(self.rows)

@@ -1,0 +1,85 @@
+"""Rows that the server cannot send as text: one dead letter each, or one transaction that a person skips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_command import Tailrace
+from fix_shop import Shop, close_shop, open_shop
+from tailrace.event import TEXT, Column, Undecodable
+from tailrace.proof.reader import read_all
+from tailrace.sources.postgres.encoding import ANY, CODECS, ServerText
+from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+
+BAD = {"WIN1252": "chr(129)", "SQL_ASCII": "chr(255)"}
+"""Text that the database holds, and that has no meaning in UTF-8."""
+NAMES = {"WIN1252": "chr(233)", "SQL_ASCII": "chr(195) || chr(169)"}
+"""The letter é, as the database keeps it."""
+
+
+@pytest.fixture(params=["WIN1252", "SQL_ASCII"])
+def encoded(
+    request: pytest.FixtureRequest, postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
+) -> Iterator[Shop]:
+    """A shop whose database is not in UTF-8; its payloads are text, so that it may hold anything."""
+    shop = open_shop(postgres, kafka, tmp_path, encoding=request.param, start="beginning")
+    shop.encoding = request.param  # type: ignore[attr-defined]
+    shop.execute("ALTER TABLE outbox ALTER payload TYPE text")
+    shop.configure(schemas={"unknown": "pass"})
+    yield shop
+    close_shop(shop)
+
+
+def values(shop: Shop, number: int) -> str:
+    """Three rows: one that is sound, one whose key has bad bytes, one whose payload has."""
+    bad, good = BAD[shop.encoding], NAMES[shop.encoding]  # type: ignore[attr-defined]
+    row = "('00000000-0000-0000-0000-0000000000{number}{part}', 'order', {key}, 'Free', {payload})"
+    rows = [
+        (f"'k'||{good}", f"'{{\"name\": \"'||{good}||'\"}}'"),
+        (f"'k'||{bad}", "'{}'"),
+        ("'k'", f"'{{\"n\": \"'||{bad}||'\"}}'"),
+    ]
+    return ", ".join(
+        row.format(number=number, part=part, key=key, payload=text) for part, (key, text) in enumerate(rows)
+    )
+
+
+def test_text_that_is_none_is_a_dead_letter_and_the_rest_is_published(encoded: Shop, tailrace: Tailrace) -> None:
+    """In the rows of the first read as in those of the stream, and `verify` agrees; nothing stops."""
+    insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES "
+    encoded.execute(insert + values(encoded, 1))
+    connector = encoded.start()
+    encoded.execute(insert + values(encoded, 2))
+    wait_until(lambda: len(encoded.published()) == 2, 60, what="the sound rows")
+    wait_until(lambda: len(encoded.dead_lettered()) == 4, 60, what="the letters")
+    assert connector.running
+    assert {(record.key(), record.value()) for record in read_all(encoded.kafka.bootstrap, [encoded.topic])} == {
+        ("ké".encode(), '{"name": "é"}'.encode())
+    }
+    letters = read_all(encoded.kafka.bootstrap, [encoded.letters])
+    assert {json.loads(letter.value())["id"][-2:] for letter in letters} == {"11", "12", "21", "22"}
+    told = [dict(letter.headers())["tailrace.explanation"].decode() for letter in letters]
+    assert all(encoded.encoding in each for each in told), told  # type: ignore[attr-defined]
+    assert connector.stop() == 0
+    assert tailrace("verify", encoded.file)["missing"] == 0
+
+
+def test_text_is_converted_as_the_server_would(postgres: PostgresServer) -> None:
+    """Every byte of every encoding that is converted here: the same character, or none in both."""
+    with postgres.connect() as connection:
+        connection.execute(
+            "CREATE FUNCTION pg_temp.converted(b bytea, e name) RETURNS bytea LANGUAGE plpgsql AS $$ "
+            "BEGIN RETURN convert(b, e, 'UTF8'); EXCEPTION WHEN untranslatable_character THEN RETURN NULL; END $$"
+        )
+        for encoding in sorted(CODECS.keys() - {ANY}):
+            found = connection.execute(
+                "SELECT n, pg_temp.converted(set_byte('\\x00', 0, n), %s) FROM generate_series(1, 255) n", [encoding]
+            ).fetchall()
+            text = ServerText(encoding)
+            for number, converted in found:
+                columns, (value,) = text.row((Column("c", TEXT),), (bytes([number]),))
+                assert (None if isinstance(columns, Undecodable) else value) == converted, (encoding, number)
