@@ -248,6 +248,21 @@ def test_topics_that_cannot_be_created(shop: Shop, run: Run) -> None:
     assert "kafka-topics --create" in run(shop.file).checks["dead-letter topic"]["remedy"]
 
 
+def test_settings_of_topics_that_kafka_refuses(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:
+    """For a topic to be created, and for one that exists: as `tailrace topics plan` says it."""
+    spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "config": {"retention.ms": "soon"}}
+    (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
+    for exists in (False, True):
+        if exists:
+            make_topic(shop.topic, 3)
+        report = run(shop.file)
+        assert (report.code, report.failures()) == (1, [f"topic {shop.topic}"])
+        found = report.checks[f"topic {shop.topic}"]
+        assert "Kafka refuses retention.ms = soon" in found["found"]
+        assert "orders.yaml" in found["remedy"]
+        assert (shop.topic in shop.kafka.admin().list_topics(timeout=10).topics) == exists
+
+
 def test_a_dropped_slot_and_a_slot_of_someone_else(shop: Shop, run: Run) -> None:
     shop.start().stop()
     shop.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")

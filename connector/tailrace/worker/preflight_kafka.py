@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
-from tailrace.kafka.topics import topic_config
+from tailrace.kafka.topic_plan import Change, TopicState, differences
+from tailrace.kafka.topics import make_change, topic_config
 from tailrace.kafka.traces import require_remembered
 from tailrace.kafka.watch import Cluster, Observer
 from tailrace.position import Position
@@ -116,7 +117,11 @@ class KafkaSide:
             return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
         if (different := judge_partitions(spec, partitions)) is not None:
             return different
-        largest = int(topic_config(self._observer.admin, topic).get("max.message.bytes", 0))
+        config = topic_config(self._observer.admin, topic)
+        live = TopicState(partitions, spec.replication, config)
+        if (refused := self._refused(name, differences(spec, live))) is not None:
+            return refused
+        largest = int(config.get("max.message.bytes", 0))
         if largest < self._payload_bytes + RECORD_OVERHEAD:
             return warn(
                 name,
@@ -147,7 +152,22 @@ class KafkaSide:
             options += [f"--replication-factor {spec.replication}"] * (spec.replication > 0)
             found = f"{spec.topic} is missing, and topics.create is false"
             return fail(name, found, f"kafka-topics --create {' '.join(options)}")
+        # A template is no topic's name; topics made from it have no settings of their own.
+        changes = [] if spec is self._default else differences(spec, None)
+        if (refused := self._refused(name, changes)) is not None:
+            return refused
         return ok(name, f"{spec.topic}: is created when needed ({shape})")
+
+    def _refused(self, name: str, changes: list[Change]) -> Check | None:
+        """Asks the broker whether it would take what a spec declares, as `tailrace topics plan` does."""
+        for change in changes:
+            try:
+                make_change(self._observer.admin, change, validate_only=True)
+            except ConfigError as error:
+                return failed(name, error)
+            except TailraceError:
+                return None  # a role that may not change topics can still publish to those that exist
+        return None
 
 
 def _alter(options: KafkaOptions, topic: str, setting: str) -> str:
