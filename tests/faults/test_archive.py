@@ -141,6 +141,16 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     assert "nor all of them in the archive" in tailrace("replay", "plan", shop.file, "--id", "nobody", code=2)["what"]
     assert connector.running
     assert tailrace("verify", shop.file)["clean"]
+    # An entry that was edited, with or without its digest.
+    entry = place / shop.name / "manifest/00000001.json"
+    written = entry.read_text()
+    edited = {**json.loads(written), "created": {"first_ms": 0, "last_ms": 1}}
+    entry.write_text(json.dumps(edited))
+    assert "edited" in tailrace("archive", "check", shop.file, code=3)["what"]
+    del edited["digest"]
+    entry.write_text(json.dumps(edited))
+    assert "`created`" in tailrace("archive", "check", shop.file, code=1)["flaws"][0]["flaw"]
+    entry.write_text(written)
     # A file that is not what was listed: nothing is published, by the plan that was made or a new one.
     damaged = place / shop.name / listed["files"][0]["file"]
     parquet.write_table(found, damaged)  # the same rows, in other bytes: only the digest tells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 from confluent_kafka import Message
@@ -56,14 +57,22 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     shop.configure(source={"replay_window": "1 h"}, limits={"batch_records": 4})
     connector = shop.start()
     placed = [shop.insert(VALID, key=f"k{number % 3}") for number in range(14)]
+    pair = [str(uuid.uuid4()) for _ in range(2)]
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "SELECT unnest(%s::uuid[]), 'order', 'pair', 'OrderChanged', %s", pair, VALID
+    )  # fmt: skip
     changed = [shop.insert(VALID, kind="OrderChanged", key="c") for _ in range(3)]
-    arrived(shop, *placed, *changed)
+    arrived(shop, *placed, *changed, *pair)
     planned = tailrace("replay", "plan", shop.file, "--from", "oldest", "--type", "OrderP*")
     figures = planned["figures"]
     assert planned["source"] == "log"
-    assert (figures["events"], figures["rows"], figures["passes"]) == (14, 17, 14)
+    assert (figures["events"], figures["rows"], figures["passes"]) == (14, 19, 14)
     assert (figures["by_type"], figures["by_topic"]) == ({"OrderPlaced": 14}, {shop.topic: 14})
     assert not again(shop, planned)
+    for first, last in (pair, reversed(pair)):
+        refused = tailrace("replay", "plan", shop.file, "--from", f"event:{first}", "--to", f"event:{last}", code=2)
+        assert "of one transaction" in refused["what"]
     later = shop.insert(VALID)
     for kill in KILLS:
         warm.killed("replay", "apply", planned["file"], at=kill)

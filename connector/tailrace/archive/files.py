@@ -70,8 +70,8 @@ class FileWriter:
         self._group_bytes += size
         self._bytes += size
         self.rows += 1
-        self._created = _widened(self._created, row.created_ms)
-        self._committed = _widened(self._committed, row.committed_ms)
+        self._created = widened(self._created, row.created_ms)
+        self._committed = widened(self._committed, row.committed_ms)
         self._first, self._last = order if self._first is None else self._first, order
         if len(self._group) >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._flush()
@@ -173,5 +173,5 @@ def disk_room() -> Iterator[None]:
         ) from None
 
 
-def _widened(span: list[int], at_ms: int) -> list[int]:
+def widened(span: list[int], at_ms: int) -> list[int]:
     return [min(span[0], at_ms), max(span[1], at_ms)] if span else [at_ms, at_ms]

@@ -6,6 +6,8 @@ other was there, and adds nothing. A file without an entry is no part of the arc
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -58,15 +60,19 @@ class Entry:
         return entry_name(self.number)
 
     def to_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        told["created"], told["committed"] = self.created._asdict(), self.committed._asdict()
-        return {"format": FORMAT, **told}
+        fields = asdict(self)
+        fields["created"], fields["committed"] = self.created._asdict(), self.committed._asdict()
+        fields = {"format": FORMAT, **fields}
+        return {**fields, "digest": _digest(fields)}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Entry:
         """KeyError, TypeError or ValueError if it is not one."""
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']} is not known here")
+        # Entries of the first archives have no digest.
+        if "digest" in told and told["digest"] != _digest({name: told[name] for name in told if name != "digest"}):
+            raise ValueError("it was edited: its digest is that of another text")
         return cls(
             number=int(told["number"]),
             file=str(told["file"]),
@@ -83,6 +89,10 @@ class Entry:
             columns=tuple((str(name), int(kind)) for name, kind in told["columns"]),
             written_ms=int(told["written_ms"]),
         )
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def entry_name(number: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 
 from tailrace import killpoint
 from tailrace.archive import manifest
-from tailrace.archive.files import FileReader, Written, fetch, opened
+from tailrace.archive.files import FileReader, Written, fetch, opened, widened
 from tailrace.archive.format import Shape
 from tailrace.archive.manifest import Entry, Span
 from tailrace.archive.store import Store, TakenError
@@ -106,8 +106,7 @@ class Shelf:
         for entry in self.entries:
             try:
                 with self.reader(entry) as reader:
-                    rows = sum(map(len, reader.groups()))
-                yield entry, "" if rows == entry.rows else f"{rows:,} rows can be read of {entry.rows:,}"
+                    yield entry, _flaw(entry, reader)
             except ArchiveDamaged as error:
                 yield entry, error.what
 
@@ -186,6 +185,27 @@ class Shelf:
                 why="Something else wrote it, or a newer version of Tailrace did.",
                 remedy="Put it back from a copy of the archive. Nothing was changed.",
             ) from None
+
+
+def _flaw(entry: Entry, reader: FileReader) -> str:
+    """What an entry says that its file does not; "" if nothing."""
+    rows = 0
+    created: list[int] = []
+    committed: list[int] = []
+    for group in reader.groups():
+        rows += len(group)
+        for row in group:
+            created, committed = widened(created, row.created_ms), widened(committed, row.committed_ms)
+    if rows != entry.rows:
+        return f"{rows:,} rows can be read of {entry.rows:,}"
+    for name, listed, found in (
+        ("columns", entry.columns, tuple((column, oid) for column, oid in reader.columns)),
+        ("created", list(entry.created), created),
+        ("committed", list(entry.committed), committed),
+    ):
+        if listed != found:
+            return f"`{name}` in {entry.name} is not what the file holds"
+    return ""
 
 
 def open_shelf(settings: Settings) -> Shelf:

@@ -25,7 +25,7 @@ from tailrace.replay.archived import archive_way, archived_way, has_archive
 from tailrace.replay.figures import Figures, survey
 from tailrace.replay.log import open_log, told
 from tailrace.replay.plan import Origin, Plan, Target, new_id
-from tailrace.replay.points import Moment, Oldest, Point, parse
+from tailrace.replay.points import EventId, Moment, Oldest, Point, parse
 from tailrace.replay.reading import open_selected
 from tailrace.replay.resolving import resolve
 from tailrace.replay.selected import Selected
@@ -172,6 +172,13 @@ def _log(
         )
     if start.progress > end.progress:
         raise _turned(request.since, request.until or f"{told(stored)}, where the pipeline is")
+    if start.progress == end.progress and isinstance(since, EventId) and isinstance(until, EventId):
+        raise ConfigError(
+            f"{since} and {until} are of one transaction, so nothing lies between them",
+            why="An event stands for the point right before its transaction.",
+            remedy="Give a later --to, such as an event of a later transaction; or name the events with --id. "
+            "Nothing was changed.",
+        )
     if isinstance(start, LsnPosition):
         # Of a large transaction that was under way there, all is wanted: it was committed later.
         start = replace(start, cut=None, table_read=None)

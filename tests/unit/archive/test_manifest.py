@@ -40,6 +40,14 @@ def test_what_is_no_entry(flaw: dict[str, object]) -> None:
         Entry.from_json({**ENTRY.to_json(), **flaw})
 
 
+def test_an_edited_entry_is_noticed() -> None:
+    for edited in ({"created": {"first_ms": 0, "last_ms": 20}}, {"columns": [["id", 2950]]}, {"rows": 4}):
+        with pytest.raises(ValueError, match="edited"):
+            Entry.from_json({**ENTRY.to_json(), **edited})
+    older = {name: value for name, value in ENTRY.to_json().items() if name != "digest"}
+    assert Entry.from_json(older) == ENTRY
+
+
 def test_numbers_may_begin_anywhere_but_have_no_gap() -> None:
     names = [entry_name(number) for number in (3, 5, 4)]
     assert numbers([*names, "rows/00000009-x.parquet", "manifest/readme.txt"]) == [3, 4, 5]
