@@ -61,14 +61,21 @@ class MemoryEffects:
     def __init__(self, database: MemoryDatabase) -> None:
         self.rows: Rows = copy.deepcopy(database.rows)
         self.carried_out: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
+        self.has_ended = False
         self._database = database
         self._put_off: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
 
     def upsert(self, table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        self._require_open()
         self._put_off.append((table, dict(key), dict(values)))
 
     def delete(self, table: str, key: Mapping[str, Any]) -> None:
+        self._require_open()
         self._put_off.append((table, dict(key), None))
+
+    def _require_open(self) -> None:
+        if self.has_ended:
+            raise RuntimeError("the transaction of these effects has ended")
 
     async def fetch_one(self, table: str, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The row with its key, as the transaction sees it."""
@@ -199,6 +206,7 @@ class MemoryTransaction:
             write(self._database.rows, *carried_out)
 
     def end(self) -> None:
+        self._effects.has_ended = True
         if self._locked:
             self._database.lock(self._name, self._partition).release()
 

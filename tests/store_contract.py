@@ -6,6 +6,7 @@ The tests of a store are a class that derives from `StoreContract` and says, by 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -165,6 +166,21 @@ class TransactionContract(Contract):
                 stores.write(transaction.effects, "row", "last")
                 assert await stores.written() == {}
             assert await stores.written() == {"row": "last"}
+
+    @pytest.mark.parametrize("commits", [True, False])
+    @in_loop
+    async def test_effects_are_of_no_use_after_the_end(self, stores: Stores, commits: bool) -> None:
+        async with opened(stores) as store:
+            with suppress(Boom):
+                async with store.transaction(P0) as transaction:
+                    await transaction.position()
+                    if not commits:
+                        raise Boom
+            with pytest.raises(RuntimeError, match="has ended"):
+                stores.write(transaction.effects, "row", "late")
+            async with store.transaction(P0) as following:
+                await following.position()
+            assert await stores.written() == {}
 
     @in_loop
     async def test_nothing_given_is_nothing_done(self, stores: Stores) -> None:

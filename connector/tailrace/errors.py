@@ -2,6 +2,7 @@
 
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
+    │   └── TransactionEnded        a handler has ended the transaction of its events
     ├── Unavailable                 a server is away; it may come back          peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or hung up
     │   ├── SlotBusy                another session reads the slot
@@ -108,6 +109,10 @@ class TailraceError(Exception):
 
 class ConfigError(TailraceError):
     exit_code = 2
+
+
+class TransactionEnded(ConfigError):
+    pass
 
 
 class Unavailable(TailraceError):

@@ -331,6 +331,32 @@ class TestEffects:
 
         asyncio.run(scenario())
 
+    @pytest.mark.parametrize("how", ["the link is cut", "it takes too long"])
+    def test_a_handler_that_goes_on_without_an_answer_is_no_commit(
+        self, mongo: MongoServer, place: str, how: str
+    ) -> None:
+        """Nobody knows whether it was done, and the transaction is still there on the server."""
+        cut = {"closeConnection": True} if how == "the link is cut" else {"blockConnection": True, "blockTimeMS": 2000}
+
+        async def careless(store: MongoStore) -> None:
+            async with store.transaction(FIRST) as transaction:
+                await transaction.position()
+                fail(mongo, place, 1, failCommands=["update"], **cut)
+                try:
+                    async with asyncio.timeout(0.5):
+                        await transaction.effects.collection("history").update_one({"_id": 1}, {"$inc": {"times": 1}})
+                except (PyMongoError, TimeoutError):
+                    pass
+                await transaction.advance(1)
+
+        async def scenario() -> None:
+            async with opened(mongo, place, collections={"history": []}) as store:
+                error = await raised(careless(store))
+                assert store.is_away(error) if how == "the link is cut" else isinstance(error, Rejected)
+                assert await store.positions() == {}
+
+        asyncio.run(scenario())
+
     def test_effects_that_a_handler_keeps_are_of_no_use_later(self, mongo: MongoServer, place: str) -> None:
         async def scenario() -> None:
             async with opened(mongo, place) as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ class Handlers:
         self._decode = decode
 
     def add(self, types: tuple[str, ...], handling: Handling) -> None:
+        """Registers a handler; ConfigError if it could never handle an event."""
+        _require_handler(handling.handler)
         for name in types or (None,):
             if name in self._by_type:
                 what = f"the type {name!r}" if name else "all other types"
@@ -60,6 +63,29 @@ class Handlers:
                 f"the payload is no {handling.model.__name__}: {_mistakes(error)}",
                 remedy="Correct the model or the service; then `tailrace dlq redrive` puts the event back.",
             ) from None
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether what it returns is to be awaited; also of objects, and of plain functions that wrap another one."""
+    innermost = inspect.unwrap(function)
+    return any(map(inspect.iscoroutinefunction, (function, innermost, getattr(innermost, "__call__", None))))  # noqa: B004
+
+
+def _require_handler(handler: Handler) -> None:
+    name = getattr(handler, "__qualname__", repr(handler))
+    if not is_asynchronous(handler):
+        raise ConfigError(
+            f"the handler {name} is no `async def` function, or it yields",
+            why="Handlers are awaited: each event would fail.",
+            remedy="Declare it as `async def handler(event, effects):`, without `yield`.",
+        )
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the handler {name} cannot be called with event and effects: {error}",
+            remedy="Declare it as `async def handler(event, effects):`",
+        ) from None
 
 
 def _mistakes(error: ValidationError) -> str:

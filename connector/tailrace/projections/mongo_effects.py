@@ -7,6 +7,7 @@ writes, and a block of hundreds of events costs a handful of journeys.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,20 +25,43 @@ Fields = Mapping[str, Any]
 
 
 class Conversation:
-    """All that one transaction says to the server.
+    """All that one transaction says to the server, one after the other.
 
     The server ends a transaction at the first error in it. Whoever goes on after that is told "no such transaction",
     which looks like something that heals: so the first refusal is remembered, and the next question ends here.
+
+    A question that is asked when the transaction has ended would be carried out without one, for good: so each is
+    checked when its turn has come, and `end` waits for its turn, too.
     """
 
     def __init__(self, session: AsyncClientSession) -> None:
         self._session = session
+        self._turn = asyncio.Lock()
         self._refused = False
+        self._lost: Exception | None = None
         self._ended = False
 
     async def ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         """Calls a method of a collection within the transaction."""
-        self.require_sound()
+        async with self._turn:
+            self.require_sound()
+            return await self._ask(method, *given, **options)
+
+    async def ask_for_handler(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+        """The same; whoever goes on without an answer is told so by the next question: it may be done, or not."""
+        async with self._turn:
+            self.require_sound()
+            try:
+                return await self._ask(method, *given, **options)
+            except asyncio.CancelledError:
+                self.refuse()
+                raise
+            except Exception as error:
+                if is_away(error):
+                    self._lost = error
+                raise
+
+    async def _ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         try:
             return await method(*given, session=self._session, **options)
         except Exception as error:
@@ -53,19 +77,30 @@ class Conversation:
         """What was asked for will not be done, and whoever goes on as if it were must be told."""
         self._refused = True
 
-    def end(self) -> None:
-        """The transaction is over: what comes from now on would be lost."""
-        self._ended = True
+    async def end(self) -> None:
+        """Nobody asks from now on; returns when nothing is under way any more."""
+        async with self._turn:
+            self._ended = True
 
     def require_sound(self) -> None:
         if self._ended:
-            raise RuntimeError("the transaction of these effects has ended: a handler must not keep them")
+            raise effects_ended()
+        self.require_whole()
+
+    def require_whole(self) -> None:
+        """Raises if anything that was asked for is not done, or if nobody knows whether it is."""
+        if self._lost is not None:
+            raise self._lost
         if self._refused:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 "a handler went on after what it asked for had been refused, which ends the transaction",
                 remedy="Have the handler look before it writes (find_one), or use an upsert, or let the error through.",
             )
+
+
+def effects_ended() -> RuntimeError:
+    return RuntimeError("the transaction of these effects has ended: a handler must not keep them")
 
 
 class MongoEffects:
@@ -75,6 +110,7 @@ class MongoEffects:
         self._generation = generation
         self._conversation = conversation
         self._writes: dict[str, list[UpdateOne | DeleteMany]] = {}
+        self._ended = False
 
     def upsert(self, collection: str, key: Fields, values: Fields) -> None:
         """Sets `values` in the document that has `key`, which is made if there is none. Give `key` a unique index."""
@@ -102,9 +138,15 @@ class MongoEffects:
             name, writes = self._writes.popitem()
             try:
                 # In order, always: a delete may make room in a unique index for the upsert behind it.
-                await self._conversation.ask(self._generation.to_write(name).bulk_write, writes, ordered=True)
+                await self._conversation.ask_for_handler(
+                    self._generation.to_write(name).bulk_write, writes, ordered=True
+                )
             except BulkWriteError as error:
                 raise refusal(name, (error.details or {})["writeErrors"][0]) from None
+
+    def end(self) -> None:
+        """Nothing more is put off: the transaction is about to end."""
+        self._ended = True
 
     def _put_off(self, collection: str, key: Fields, write: UpdateOne | DeleteMany) -> None:
         if not key:
@@ -112,6 +154,8 @@ class MongoEffects:
         for name, value in key.items():
             if value is None:
                 raise ValueError(f"{collection}.{name} is None: whatever lacks the field would have that as its key")
+        if self._ended:
+            raise effects_ended()
         self._conversation.require_sound()
         self.writable(collection)
         self._writes.setdefault(collection, []).append(write)
@@ -178,4 +222,4 @@ class MongoCollection:
 
     async def _ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         await self._effects.flush()
-        return await self._conversation.ask(method, *given, **options)
+        return await self._conversation.ask_for_handler(method, *given, **options)

@@ -124,10 +124,12 @@ class MongoStore:
             await begin(session)
             transaction = self._transaction(partition, session, evict)
             yield transaction
-            await transaction.flush()
+            await transaction.finish()
             await commit(session)
             self._idle[partition] = session, evict
         except BaseException as error:
+            if transaction is not None:
+                await transaction.abandon()
             await _roll_back(session)
             await session.end_session()
             if isinstance(error, Swapping):
@@ -135,8 +137,6 @@ class MongoStore:
                 await finish(self._place.database)
             raise
         finally:
-            if transaction is not None:
-                transaction.end()
             self._sessions.discard(session)
 
     def _transaction(self, partition: Partition, session: AsyncClientSession, evict: Evict) -> MongoTransaction:

@@ -163,9 +163,17 @@ class MongoTransaction:
     async def flush(self) -> None:
         await self._effects.flush()
 
-    def end(self) -> None:
-        """Nobody must go on with it."""
-        self._conversation.end()
+    async def finish(self) -> None:
+        """Carries out what was put off; nobody can go on with it from here, so it may be committed."""
+        self._effects.end()
+        await self.flush()
+        await self._conversation.end()
+        self._conversation.require_whole()
+
+    async def abandon(self) -> None:
+        """Nobody can go on with it from here, so it may be rolled back."""
+        self._effects.end()
+        await self._conversation.end()
 
     async def _found(
         self,

@@ -14,13 +14,22 @@ from psycopg import AsyncConnection, sql
 _LOCK = 0x7461_696C_7261_6365
 """The advisory lock of those who make tables: `CREATE … IF NOT EXISTS` alone fails when two do so at once."""
 
+UNFINISHED = -1
+"""In `tailrace_offsets.unfinished` from the first statement of a transaction to its last.
+
+No partition has that number, and the foreign key is looked at by COMMIT: Postgres itself refuses one that comes before
+the transaction is complete, such as a handler's own.
+"""
+
 # Entities are written again and again: room on each page spares their index from it.
 _TABLES: dict[str, LiteralString] = {
     "tailrace_offsets": """
         CREATE TABLE tailrace_offsets (
             projection text NOT NULL, topic text NOT NULL, partition integer NOT NULL,
-            next_offset bigint, furthest bigint, updated_at timestamptz NOT NULL DEFAULT now(),
-            PRIMARY KEY (projection, topic, partition)
+            next_offset bigint, furthest bigint, updated_at timestamptz NOT NULL DEFAULT now(), unfinished integer,
+            PRIMARY KEY (projection, topic, partition),
+            CONSTRAINT tailrace_no_commit_by_handlers FOREIGN KEY (projection, topic, unfinished)
+                REFERENCES tailrace_offsets (projection, topic, partition) DEFERRABLE INITIALLY DEFERRED
         ) WITH (fillfactor = 50)""",
     "tailrace_markers": """
         CREATE TABLE tailrace_markers (

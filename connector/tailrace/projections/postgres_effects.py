@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from psycopg.sql import SQL, Composed
 
 from tailrace.errors import Reason, Rejected
+from tailrace.projections.postgres_session import effects_ended
 from tailrace.projections.postgres_table import Table, look_up
 from tailrace.projections.postgres_values import Texts
 from tailrace.projections.postgres_writes import Step, Write, plan
@@ -65,7 +66,7 @@ class PostgresEffects:
     async def connection(self) -> AsyncConnection[Any]:
         """psycopg's own, for all else (COPY, savepoints): what was put off until now is carried out.
 
-        The transaction stays the kit's: `commit` and `rollback` raise.
+        The transaction stays the kit's: `commit` and `rollback` raise, and whoever ends it by SQL stops the worker.
         """
         await self.flush()
         return self._connection
@@ -75,14 +76,13 @@ class PostgresEffects:
         if self._failed is not None:
             # A handler went on after its writes were refused: they must not be forgotten.
             raise self._failed
-        if not self._writes:
-            return
-        writes, self._writes = self._writes, []
-        try:
-            await self._carry_all_out(writes)
-        except Exception as error:
-            self._failed = error
-            raise
+        while self._writes:  # a task of the handler's may ask for more meanwhile
+            writes, self._writes = self._writes, []
+            try:
+                await self._carry_all_out(writes)
+            except Exception as error:
+                self._failed = error
+                raise
 
     async def _carry_all_out(self, writes: list[Write]) -> None:
         for write in writes:
@@ -107,7 +107,7 @@ class PostgresEffects:
     @property
     def _connection(self) -> AsyncConnection[Any]:
         if self._open is None:
-            raise RuntimeError("the transaction of these effects has ended: a handler must not keep them")
+            raise effects_ended()
         return self._open
 
     def _put_off(self, write: Write) -> None:
@@ -117,7 +117,7 @@ class PostgresEffects:
             if value is None:
                 raise ValueError(f"{write.table}.{name} is None: no row has that as its key")
         if self._open is None:
-            raise RuntimeError("the transaction of these effects has ended: a handler must not keep them")
+            raise effects_ended()
         self._writes.append(write)
 
     async def _run(self, sql: Query, params: Params | None) -> AsyncCursor[Found]:

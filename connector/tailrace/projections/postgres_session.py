@@ -2,23 +2,76 @@
 
 Settings of the user stay, but for those a projection leans on: a commit must be on disk, its reader must see what was
 committed while it waited for a lock, and a worker that hangs must not hold a partition for ever.
+
+A session belongs to one holder at a time: the code that took it, and the tasks started from there. A task that outlives
+the handler that started it may keep the connection, and psycopg lets it have its turn even behind the COMMIT it waited
+for; so each statement is checked when its turn has come.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from contextvars import ContextVar
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
-from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, Unavailable
+from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
 from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
 from tailrace.sqlname import quote
 
-Session = AsyncConnection[tuple[Any, ...]]
+_HELD: ContextVar[frozenset[object]] = ContextVar("held", default=frozenset())
+"""What the running code holds; a task that it starts holds the same."""
+
+
+class Session(AsyncConnection[tuple[Any, ...]]):
+    """A connection that refuses statements of anybody but its holder, and in a transaction those behind its end."""
+
+    _holder: object | None = None
+    _is_in_transaction = False
+
+    def hold(self) -> None:
+        """Who calls it is the holder from now on, without the tasks that were started before."""
+        before, self._holder = self._holder, object()
+        _HELD.set(_HELD.get() - {before} | {self._holder})
+
+    def let_go(self) -> None:
+        _HELD.set(_HELD.get() - {self._holder})
+        self._holder = object()
+
+    def require_transaction(self, required: bool) -> None:
+        """Whether statements are refused once the transaction that is open now has ended."""
+        self._is_in_transaction = required
+
+    @property
+    def is_idle(self) -> bool:
+        return self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    async def wait(self, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever psycopg gives
+        """All that psycopg says to the server goes through here, when it has the connection for itself."""
+        if self._holder is not None and self._holder not in _HELD.get():
+            raise effects_ended()
+        if self._is_in_transaction and self.is_idle:
+            raise transaction_ended()
+        return await super().wait(*given, **options)
+
+
+def effects_ended() -> RuntimeError:
+    return RuntimeError("the transaction of these effects has ended: a handler must not keep them")
+
+
+def transaction_ended() -> TransactionEnded:
+    return TransactionEnded(
+        "a handler has ended the transaction that its events are applied in",
+        why="After a COMMIT or ROLLBACK of its own, marker, effect and next offset would not be one transaction.",
+        remedy="Remove it from the handler, then start again: the transaction was rolled back. SAVEPOINT, ROLLBACK TO"
+        " and blocks of `connection.transaction()` are allowed.",
+    )
+
 
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -44,7 +97,7 @@ async def connect(dsn: str, name: str, schema: str) -> Session:
     fixed = {"application_name": f"tailrace {name}", "client_encoding": "utf8"}
     try:
         settings: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(dsn), **fixed}
-        session = await AsyncConnection.connect(make_conninfo("", **settings), autocommit=True)
+        session = await Session.connect(make_conninfo("", **settings), autocommit=True)
     except psycopg.Error as error:
         if is_malformed(error):
             raise ConfigError(

@@ -19,7 +19,7 @@ from tailrace.errors import ConfigError
 from tailrace.projections import postgres_session
 from tailrace.projections.postgres_ddl import prepare
 from tailrace.projections.postgres_effects import PostgresEffects
-from tailrace.projections.postgres_session import Session, connect, hang_up, refusal
+from tailrace.projections.postgres_session import Session, connect, hang_up, refusal, transaction_ended
 from tailrace.projections.postgres_swap import NEXT, swap_schemas
 from tailrace.projections.postgres_table import Table
 from tailrace.projections.postgres_transaction import PostgresTransaction, horizon_of
@@ -89,14 +89,26 @@ class PostgresStore:
         async with self._session() as session:
             effects = PostgresEffects(session, self._tables)
             whole = False
-            try:
-                async with session.transaction():
-                    yield PostgresTransaction(session, self._opened, partition, effects)
+            async with session.transaction():
+                session.require_transaction(True)
+                try:
+                    transaction = PostgresTransaction(session, self._opened, partition, effects)
+                    yield transaction
                     await effects.flush()
+                    effects.end()
+                    # Nobody else may come between the last statement, which is the proof, and the commit.
+                    session.hold()
                     _require_sound(session)
+                    await transaction.finish()
                     whole = True
-            finally:
-                effects.end()
+                except BaseException as error:
+                    session.hold()
+                    if session.is_idle:
+                        raise transaction_ended() from error
+                    raise
+                finally:
+                    effects.end()
+                    session.require_transaction(False)
             if not whole:
                 # psycopg.Rollback ends its block silently, and nobody must believe in a commit.
                 raise RuntimeError("a handler rolled the whole transaction back")
@@ -159,6 +171,7 @@ class PostgresStore:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         session = await self._take()
+        session.hold()
         try:
             yield session
         except BaseException as error:
@@ -169,6 +182,7 @@ class PostgresStore:
                 await self._close_idle()
             raise
         finally:
+            session.let_go()
             await self._put_back(session)
 
     async def _take(self) -> Session:
@@ -186,7 +200,7 @@ class PostgresStore:
         # One that is not among the busy any more was hung up by `close`.
         ours = session in self._busy and self._name is not None
         self._busy.discard(session)
-        if ours and session.info.transaction_status == TransactionStatus.IDLE:
+        if ours and session.is_idle:
             self._idle.append(session)
         else:
             await session.close()
@@ -198,7 +212,9 @@ class PostgresStore:
 
 def _require_sound(session: Session) -> None:
     """After an error that a handler has kept to itself, Postgres answers COMMIT with a rollback, and no error."""
-    if session.info.transaction_status != TransactionStatus.INTRANS:
+    if session.is_idle:
+        raise transaction_ended()
+    if session.info.transaction_status == TransactionStatus.INERROR:
         raise psycopg.errors.InFailedSqlTransaction(
             "a handler went on after Postgres had refused a statement, which ends the transaction"
         )

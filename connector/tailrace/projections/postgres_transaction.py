@@ -1,5 +1,8 @@
 """One transaction of the Postgres store: markers, versions, what waits, and the next offset, a statement for each.
 
+The first statement marks the partition's row as unfinished, and the last removes that mark if it is still there: then
+the transaction that ends is the one that was begun, whatever handlers did meanwhile.
+
 Rows are written in the order of their keys, so that two workers that write the same ones wait for each other instead of
 ending in a deadlock.
 """
@@ -13,26 +16,27 @@ from collections.abc import Collection, Mapping, Sequence
 from psycopg.rows import TupleRow
 
 from tailrace.errors import StoreUnavailable
+from tailrace.projections.postgres_ddl import UNFINISHED
 from tailrace.projections.postgres_effects import PostgresEffects
-from tailrace.projections.postgres_session import Session
+from tailrace.projections.postgres_session import Session, transaction_ended
 from tailrace.projections.postgres_values import array, binary, numbers
 from tailrace.projections.store import EntityState, Marker, Outcome, Partition, Waiting
 
-_POSITION = """
-    SELECT next_offset FROM tailrace_offsets WHERE projection = %s AND topic = %s AND partition = %s FOR UPDATE
-"""
-# Where there is no row to lock one is made; whoever comes second waits for it, and then reads what the first has made
-# of it: an update that changes nothing is what reads and locks in one.
-_FIRST_POSITION = """
-    INSERT INTO tailrace_offsets (projection, topic, partition) VALUES (%s, %s, %s)
-    ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = tailrace_offsets.next_offset
+_POSITION = f"""
+    UPDATE tailrace_offsets SET unfinished = {UNFINISHED} WHERE projection = %s AND topic = %s AND partition = %s
     RETURNING next_offset
-"""
-_ADVANCE = """
-    INSERT INTO tailrace_offsets AS known (projection, topic, partition, next_offset, furthest)
-    VALUES (%(name)s, %(topic)s, %(number)s, %(offset)s, %(offset)s)
-    ON CONFLICT (projection, topic, partition) DO UPDATE
-    SET next_offset = EXCLUDED.next_offset, furthest = greatest(known.furthest, EXCLUDED.furthest), updated_at = now()
+"""  # noqa: S608 - no value of anybody's in it
+# Where there is no row one is made; whoever comes second waits for it, and then reads what the first has made of it.
+_FIRST_POSITION = f"""
+    INSERT INTO tailrace_offsets (projection, topic, partition, unfinished) VALUES (%s, %s, %s, {UNFINISHED})
+    ON CONFLICT (projection, topic, partition) DO UPDATE SET unfinished = EXCLUDED.unfinished
+    RETURNING next_offset
+"""  # noqa: S608
+_FINISH = """
+    UPDATE tailrace_offsets
+    SET unfinished = NULL, next_offset = coalesce(%(offset)s::bigint, next_offset),
+        furthest = greatest(furthest, %(offset)s::bigint), updated_at = now()
+    WHERE projection = %(name)s AND topic = %(topic)s AND partition = %(number)s AND unfinished IS NOT NULL
 """
 _MARK = """
     INSERT INTO tailrace_markers AS known (projection, event_id, entity, version, time_ms, outcome)
@@ -86,6 +90,8 @@ class PostgresTransaction:
         self._name = name
         self._partition = partition
         self._effects = effects
+        self._is_taken = False
+        self._next: int | None = None
 
     @property
     def effects(self) -> PostgresEffects:
@@ -94,13 +100,24 @@ class PostgresTransaction:
     async def position(self) -> int | None:
         place = [self._name, *self._partition]
         found = await self._rows(_POSITION, place) or await self._rows(_FIRST_POSITION, place)
+        self._is_taken = True
         offset: int | None = found[0][0]
-        return offset
+        return offset if self._next is None else self._next
 
     async def advance(self, offset: int) -> None:
+        """It is stored by `finish`."""
+        if not self._is_taken:
+            await self.position()
+        self._next = offset
+
+    async def finish(self) -> None:
+        """The last statement: raises unless the transaction is sound, and is the one in which `position` was asked."""
+        if not self._is_taken:
+            return
         topic, number = self._partition
-        given = {"name": self._name, "topic": topic, "number": number, "offset": offset}
-        await self._session.execute(_ADVANCE, given)
+        given = {"name": self._name, "topic": topic, "number": number, "offset": self._next}
+        if not (await self._session.execute(_FINISH, given)).rowcount:
+            raise transaction_ended()
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         once = {marker.event_id: marker for marker in reversed(markers)}

@@ -27,7 +27,7 @@ from tailrace.projections.app import ProjectionApp
 from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.decoding import Decode, parsed
 from tailrace.projections.event import Event, Teller, read
-from tailrace.projections.handlers import Handler, Handlers, Handling, Model
+from tailrace.projections.handlers import Handler, Handlers, Handling, Model, is_asynchronous
 from tailrace.projections.lane import Lane
 from tailrace.projections.letters import Failure, letter
 from tailrace.projections.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
@@ -87,6 +87,13 @@ class Projection:
                 why="The same key in two topics may be two entities.",
                 remedy='Give `entity`, such as `lambda event: f"{event.partition.topic}/{event.key.decode()}"`.',
             )
+        for what, function in (("entity", entity), ("version", version), ("decode", decode)):
+            if function is not None and is_asynchronous(function):
+                raise ConfigError(
+                    f"`{what}` of {self.name} is asynchronous",
+                    why="Its result would be a coroutine, and never be awaited.",
+                    remedy="Give a plain function.",
+                )
         self.app = app
         self.topics = topics
         self.store = store
@@ -126,6 +133,12 @@ class Projection:
 
         `model` (pydantic) is what `event.data` will be. `deletes` says that the entity is gone with this event.
         """
+        for each in types:
+            if not isinstance(each, str):
+                raise ConfigError(
+                    f"{self.name}: a handler for {each!r}, which is no type of events",
+                    remedy='Name types as text: @projection.on("OrderPlaced"). For all others: @projection.on()',
+                )
 
         def register(handler: H) -> H:
             self.handlers.add(types, Handling(handler, model, deletes))

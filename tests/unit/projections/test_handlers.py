@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -41,6 +43,56 @@ def test_two_for_one_type_are_refused() -> None:
     handlers.add(("OrderPlaced",), Handling(nothing, None, deletes=False))
     with pytest.raises(ConfigError, match="two handlers for the type 'OrderPlaced'"):
         handlers.add(("OrderPlaced",), Handling(nothing, None, deletes=False))
+
+
+def plain(event: Event, effects: Any) -> None:
+    """Not asynchronous."""
+
+
+async def generator(event: Event, effects: Any) -> AsyncIterator[None]:
+    yield
+
+
+async def of_one(event: Event) -> None:
+    """Takes too little."""
+
+
+async def of_three(event: Event, effects: Any, more: Any) -> None:
+    """Takes too much."""
+
+
+class Waits:
+    async def __call__(self, event: Event, effects: Any) -> None:
+        """An object that is called."""
+
+
+class Plain:
+    def __call__(self, event: Event, effects: Any) -> None:
+        """Not asynchronous."""
+
+
+@functools.wraps(nothing)
+def wrapped(*given: Any) -> Awaitable[None]:
+    return nothing(*given)
+
+
+@pytest.mark.parametrize("handler", [plain, generator, Plain(), functools.partial(plain), lambda event, effects: None])
+def test_a_handler_that_is_not_asynchronous_is_refused(handler: Any) -> None:
+    with pytest.raises(ConfigError, match="is no `async def`"):
+        Handlers().add((), Handling(handler, None, deletes=False))
+
+
+@pytest.mark.parametrize("handler", [of_one, of_three, functools.partial(nothing, None)])
+def test_a_handler_that_cannot_be_called_with_event_and_effects_is_refused(handler: Any) -> None:
+    with pytest.raises(ConfigError, match="event and effects"):
+        Handlers().add((), Handling(handler, None, deletes=False))
+
+
+@pytest.mark.parametrize("handler", [nothing, Waits(), wrapped, functools.partial(of_three, more=1)])
+def test_whatever_can_be_awaited_is_a_handler(handler: Any) -> None:
+    handlers = Handlers()
+    handlers.add(("Known",), Handling(handler, None, deletes=False))
+    assert handlers.find(event("Known"))
 
 
 def test_data_is_the_declared_model() -> None:

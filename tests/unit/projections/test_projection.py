@@ -31,12 +31,30 @@ def make(*topics: str, name: str = "orders", **choices: Any) -> Projection:
     return Projection(projection_app("app"), *(topics or ("orders",)), store=MemoryStore(), name=name, **choices)
 
 
+def test_a_handler_without_parentheses_is_refused() -> None:
+    """It would leave the projection without a handler, and all events would be skipped."""
+    orders = make()
+
+    async def handle(event: Event, effects: Any) -> None:
+        """Handles nothing."""
+
+    with pytest.raises(ConfigError, match="no type of events"):
+        orders.on(handle)  # type: ignore[arg-type]
+
+
+async def asynchronous(event: Event) -> None:
+    """What it returns is a coroutine, and no entity, version or data."""
+
+
 @pytest.mark.parametrize(
     ("topics", "choices", "told"),
     [
         ((), {}, "reads no topic"),
         (("a", "b"), {"versions": Versions()}, "nothing tells its entities apart"),
         (("a",), {"events": 0}, "events=0"),
+        (("a",), {"entity": asynchronous}, "`entity` of app is asynchronous"),
+        (("a",), {"version": asynchronous}, "`version` of app is asynchronous"),
+        (("a",), {"decode": asynchronous}, "`decode` of app is asynchronous"),
         (("a",), {"on_failure": "ignore"}, "on_failure='ignore'"),
         (("a",), {"on_replay": "twice"}, "on_replay='twice'"),
     ],

@@ -1,0 +1,221 @@
+"""Handlers that end the transaction of their block, or write outside of it: nothing is lost, doubled or torn."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from store_scenes import Boom
+from tailrace.errors import TransactionEnded
+from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, projection_app
+from tailrace.projections.event import Event, read
+from tailrace.projections.postgres_effects import PostgresEffects
+from tailrace.projections.store import Partition
+from tailrace.stack import MongoServer
+
+THINGS = "CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, times integer NOT NULL)"
+ADD = "INSERT INTO things VALUES (%s, 1) ON CONFLICT (key) DO UPDATE SET times = things.times + 1"
+P0 = Partition("orders", 0)
+EVENTS = 40
+BAD = (11, 30)
+ENDS = ["ROLLBACK", "ROLLBACK AND CHAIN", "COMMIT", "COMMIT AND CHAIN", "ROLLBACK; BEGIN", "COMMIT; BEGIN", "ABORT"]
+
+
+def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(scene(), seconds)
+
+    asyncio.run(run())
+
+
+def rows(dsn: str, query: str) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return [row[0] for row in connection.execute(query.encode()).fetchall()]
+
+
+def events(start: int = 0) -> list[Event]:
+    return [read(P0, n, b"k", b"{}", [("id", f"e-{n:02}".encode())], 1) for n in range(start, EVENTS)]
+
+
+def projection(store: Any) -> Projection:
+    return Projection(projection_app(f"transactions-{uuid.uuid4().hex[:8]}"), "orders", store=store)
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["effects", "connection"])
+@pytest.mark.parametrize("statement", ENDS)
+def test_a_handler_that_ends_the_transaction_halts_before_its_event(database: str, statement: str, raw: bool) -> None:
+    """It hides the error, if there is one, and goes on writing; a later event of its block fails, too."""
+    fixed = False
+
+    async def scene() -> None:
+        nonlocal fixed
+        orders = projection(PostgresStore(database, tables=THINGS))
+
+        @orders.on()
+        async def add(event: Event, effects: PostgresEffects) -> None:
+            await effects.execute(ADD, [event.id])
+            if event.offset in BAD and not fixed:
+                execute = (await effects.connection()).execute if raw else effects.execute
+                for each in (statement.encode(), f"INSERT INTO things VALUES ('escaped-{event.id}', 1)".encode()):
+                    try:
+                        await execute(each)
+                    except Exception:  # noqa: BLE001 - that is what is tested
+                        pass
+            if event.offset == EVENTS - 1 and not fixed:
+                raise Boom
+
+        async with Rehearsal(orders) as rehearsal:
+            with pytest.raises(TransactionEnded) as caught:
+                await rehearsal.feed(*events())
+            assert "SAVEPOINT" in caught.value.remedy
+            done = [f"e-{n:02}" for n in range(BAD[0])]
+            assert rows(database, "SELECT key FROM things ORDER BY key") == done
+            assert rows(database, "SELECT event_id FROM tailrace_markers ORDER BY event_id") == done
+            assert rows(database, "SELECT next_offset FROM tailrace_offsets") == [BAD[0]]
+            assert rehearsal.letters == []
+        fixed = True
+        async with Rehearsal(orders) as rehearsal:
+            await rehearsal.feed(*events(BAD[0]))
+        everything = [event.id for event in events()]
+        assert rows(database, "SELECT key FROM things WHERE times = 1 ORDER BY key") == everything
+        assert rows(database, "SELECT event_id FROM tailrace_markers ORDER BY event_id") == everything
+
+    in_loop(scene)
+
+
+def test_savepoints_of_a_handler_stay_allowed(database: str) -> None:
+    async def scene() -> None:
+        orders = projection(PostgresStore(database, tables=THINGS))
+
+        @orders.on()
+        async def add(event: Event, effects: PostgresEffects) -> None:
+            await effects.execute("SAVEPOINT mine")
+            await effects.execute("INSERT INTO things VALUES ('undone', 1)")
+            await effects.execute("ROLLBACK TO mine")
+            async with (await effects.connection()).transaction() as inner:
+                await effects.execute("INSERT INTO things VALUES ('undone', 1)")
+                raise psycopg.Rollback(inner)
+            await effects.execute("RELEASE mine")
+            await effects.execute(ADD, [event.id])
+
+        async with Rehearsal(orders) as rehearsal:
+            await rehearsal.feed(*events())
+            assert rehearsal.outcomes["applied"] == EVENTS
+        assert rows(database, "SELECT key FROM things ORDER BY key") == [event.id for event in events()]
+
+    in_loop(scene)
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["effects", "connection"])
+@pytest.mark.parametrize("commits", [False, True], ids=["rolled back", "committed"])
+def test_a_task_that_outlives_its_handler_writes_nothing_outside_of_the_transaction(
+    database: str, raw: bool, commits: bool
+) -> None:
+    """What such a task was able to write shares the fate of the transaction, whenever it came."""
+
+    async def scene() -> None:
+        store = PostgresStore(database, tables=THINGS)
+        await store.open("p")
+        written: set[str] = set()
+
+        async def late(effects: PostgresEffects, key: str, turns: int) -> None:
+            connection = await effects.connection()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            execute = connection.execute if raw else effects.execute
+            await execute("INSERT INTO things VALUES (%s, 1)", [key])
+            written.add(key)
+
+        tasks: list[asyncio.Task[None]] = []
+        kept: set[str] = set()
+        for number in range(10):
+            written.clear()
+            try:
+                async with store.transaction(P0) as transaction:
+                    await transaction.position()
+                    spawn = [late(transaction.effects, f"{number}-{turns}", turns) for turns in range(0, 60, 3)]
+                    tasks = [asyncio.create_task(each) for each in spawn]
+                    await asyncio.sleep(0)
+                    await transaction.advance(number + 1)
+                    if not commits:
+                        raise Boom
+            except Boom:
+                pass
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(each is None or isinstance(each, RuntimeError | psycopg.Error) for each in ended), ended
+            kept |= written if commits else set()
+        await store.close()
+        assert set(rows(database, "SELECT key FROM things")) == kept
+        assert rows(database, "SELECT next_offset FROM tailrace_offsets") == ([10] if commits else [])
+
+    in_loop(scene)
+
+
+def test_a_connection_that_a_handler_kept_does_not_work_in_a_later_transaction(database: str) -> None:
+    async def scene() -> None:
+        store = PostgresStore(database, tables=THINGS)
+        await store.open("p")
+        go_on = asyncio.Event()
+
+        async def late(connection: psycopg.AsyncConnection[Any]) -> None:
+            await go_on.wait()
+            await connection.execute(ADD.encode(), ["late"])
+
+        async with store.transaction(P0) as transaction:
+            await transaction.position()
+            task = asyncio.create_task(late(await transaction.effects.connection()))
+        async with store.transaction(P0) as transaction:
+            await transaction.position()
+            go_on.set()
+            with pytest.raises(RuntimeError, match="has ended"):
+                await task
+        await store.close()
+        assert rows(database, "SELECT key FROM things") == []
+
+    in_loop(scene)
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["rolled back", "committed"])
+def test_the_same_task_in_mongodb(mongo: MongoServer, commits: bool) -> None:
+    place = f"transactions_{uuid.uuid4().hex[:8]}"
+
+    async def scene() -> None:
+        store = MongoStore(mongo.uri, place, collections={"things": []})
+        await store.open("p")
+        written: set[str] = set()
+        kept: set[str] = set()
+
+        async def late(effects: Any, key: str, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await effects.collection("things").insert_one({"_id": key})
+            written.add(key)
+
+        for number in range(10):
+            written.clear()
+            try:
+                async with store.transaction(P0) as transaction:
+                    await transaction.position()
+                    spawn = [late(transaction.effects, f"{number}-{turns}", turns) for turns in range(0, 60, 3)]
+                    tasks = [asyncio.create_task(each) for each in spawn]
+                    await asyncio.sleep(0)
+                    await transaction.advance(number + 1)
+                    if not commits:
+                        raise Boom
+            except Boom:
+                pass
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(each is None or isinstance(each, RuntimeError) for each in ended), ended
+            kept |= written if commits else set()
+        await store.close()
+        with mongo.client() as client:
+            assert {each["_id"] for each in client[place].things.find()} == kept
+            stored = [each.get("next_offset") for each in client[place].tailrace_offsets.find()]
+            assert stored == ([10] if commits else [None])
+
+    in_loop(scene)
