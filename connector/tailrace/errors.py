@@ -11,6 +11,7 @@
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
     │   ├── StoreUnavailable        a projection's database cannot be reached
     │   ├── ArchiveUnavailable      the place of the archive cannot be reached
+    │   ├── TopicLimitsChanged      a topic takes less than the producer was built for: the next attempt fits
     │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
@@ -145,6 +146,10 @@ class StoreUnavailable(Unavailable):
 
 class ArchiveUnavailable(Unavailable):
     pass
+
+
+class TopicLimitsChanged(Unavailable):
+    """Not a matter of waiting: the next attempt builds its producer for the limits that are known now."""
 
 
 class RecordsRefused(Unavailable):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tailrace.cli import main
 from tailrace.position import to_stored
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
 from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
+from tailrace.worker import health, preflight_postgres
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 PASSWORD = "check-s3cret"
@@ -317,3 +320,19 @@ def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> 
     assert PASSWORD not in told
     assert '  remedy: CREATE PUBLICATION "' in told
     assert "1 failed" in told.splitlines()[-1]
+
+
+def test_a_clock_that_is_wrong(
+    shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the database or of this machine: they differ. `status` says it, too."""
+    assert run(shop.file).state("clock") == "OK"
+    late = SimpleNamespace(**{**vars(time), "time": lambda: time.time() - 7300})
+    monkeypatch.setattr(preflight_postgres, "time", late)
+    monkeypatch.setattr(health, "time", late)
+    report = run(shop.file)
+    assert (report.state("clock"), report.ok) == ("WARN", True)
+    assert "2 h ahead of this machine's" in report.checks["clock"]["found"]
+    with pytest.raises(SystemExit):
+        main(["status", str(shop.file)])
+    assert "the database's is 2 h ahead of this machine's" in capsys.readouterr().out

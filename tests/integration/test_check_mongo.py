@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tailrace.outbox.mongosh import user_commands
 from tailrace.position import to_stored
 from tailrace.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
 from tailrace.stack.mongo_set import MongoSet
+from tailrace.worker import preflight_mongo
 
 PASSWORD = "check-s3cret"
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -376,3 +379,10 @@ def test_what_a_person_reads(users: Users, capsys: pytest.CaptureFixture[str]) -
     assert caught.value.code == 1
     assert "  remedy: db.getSiblingDB(" in told
     assert "1 failed" in told.splitlines()[-1]
+
+
+def test_a_clock_that_is_wrong(users: Users, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(users).state("clock") == OK
+    monkeypatch.setattr(preflight_mongo, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 7300}))
+    report = run(users)
+    assert (report.state("clock"), "2 h behind this machine's" in report.found("clock")) == (WARN, True)

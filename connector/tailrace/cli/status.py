@@ -11,7 +11,7 @@ import typer
 
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
-from tailrace.worker.findings import human_bytes, human_seconds
+from tailrace.worker.findings import clock_difference, human_bytes, human_seconds
 from tailrace.worker.health import RUNNING, Health, ago, look
 from tailrace.worker.health_postgres import NOISE_BYTES
 
@@ -92,6 +92,8 @@ def _lines(health: Health) -> list[tuple[str, str]]:
         )
     if health.source not in health.away:
         lines += _slot_lines(health) if health.source == "postgres" else _oplog_lines(health)
+    if health.clock_ahead_seconds and (difference := clock_difference(health.clock_ahead_seconds)):
+        lines.append(("clock", f"the database's is {difference}"))
     lines += [("no answer", f"{server}: {why}") for server, why in health.away.items()]
     return lines
 

@@ -23,6 +23,7 @@ from tailrace.errors import (
     TopicMissing,
     TopicRefused,
 )
+from tailrace.kafka.topic_limits import BATCH_BYTES
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """A hanging transaction holds back every reader of its partitions until this passes, so it stays short."""
@@ -88,7 +89,8 @@ def consumer_config(options: KafkaOptions, group: str) -> Config:
     }
 
 
-def producer_config(options: KafkaOptions) -> Config:
+def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) -> Config:
+    """`batch_bytes` is what the topics take at most: batches are made no larger."""
     config: Config = {
         # Defaults a user may change:
         "linger.ms": 5,
@@ -105,10 +107,17 @@ def producer_config(options: KafkaOptions) -> Config:
         # Only failures call back: a report per record would cost more than the record.
         "delivery.report.only.error": True,
     }
+    if batch_bytes is not None and batch_bytes < batch_size(options):
+        config["batch.size"] = batch_bytes
     if options.exactly_once:
         config.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         config["transactional.id"] = options.pipeline
     return config
+
+
+def batch_size(options: KafkaOptions) -> int:
+    """How large record batches are, unless topics take less."""
+    return int(options.settings.get("batch.size", BATCH_BYTES))
 
 
 def require_usable(options: KafkaOptions) -> None:
@@ -143,6 +152,8 @@ _REFUSING = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the principal has no Write and Describe rights on it",
     KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic's max.message.bytes",
     KafkaError.RECORD_LIST_TOO_LARGE: "a batch is larger than the topic's segment",
+    KafkaError.INVALID_TIMESTAMP: "the clocks of this machine and of the brokers differ: the time of publishing is "
+    "outside what the topic takes (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
     KafkaError.INVALID_RECORD: "the topic demands something the record lacks, such as a key (compacted topics)",
     KafkaError.POLICY_VIOLATION: "a broker policy forbids the record",
     KafkaError.TOPIC_EXCEPTION: "it is not a legal topic to write to",

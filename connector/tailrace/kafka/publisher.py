@@ -23,16 +23,24 @@ from tailrace.errors import (
     OutcomeUnknown,
     RecordsRefused,
     TailraceError,
+    TopicLimitsChanged,
     TopicMissing,
     TopicRefused,
 )
 from tailrace.event import Record
 from tailrace.kafka import offsets, rewinds
-from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
+from tailrace.kafka.client import (
+    TRANSACTION_TIMEOUT_MS,
+    KafkaOptions,
+    batch_size,
+    error_of,
+    producer_config,
+    translate,
+    unusable,
+)
 from tailrace.kafka.dead_letters import what_for
-from tailrace.kafka.refusals import Suspects, guilty
+from tailrace.kafka.refusals import TOO_LARGE, Suspects, guilty, record_bytes
 from tailrace.kafka.rewinds import Rewind
-from tailrace.kafka.stamps import OLD_MS
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
@@ -77,6 +85,8 @@ class Publisher:
         self._refused: tuple[KafkaError, str] | None = None
         self._suspects = Suspects()
         self._began = 0.0
+        self._batch_bytes = min(batch_size(options), topics.limits.batch_bytes)
+        self._age_ms = topics.limits.age_ms
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.stored: Position | None = None
         self.rewind: Rewind | None = None
@@ -86,7 +96,8 @@ class Publisher:
     def open(self) -> Position | None:
         """Takes over from any older instance and returns the stored position."""
         try:
-            self._producer = Producer(producer_config(self._options), on_delivery=self._on_failure)
+            config = producer_config(self._options, batch_bytes=self._batch_bytes)
+            self._producer = Producer(config, on_delivery=self._on_failure)
         except KafkaException as error:
             raise unusable(error) from None
         if self._options.exactly_once:
@@ -179,6 +190,7 @@ class Publisher:
     def _publish(self, batch: Batch) -> None:
         topics = list(batch.topics)
         self._topics.require(topics)
+        self._require_fit("a topic that is written to for the first time takes less")
         self._began = time.monotonic()
         try:
             if self._options.exactly_once:
@@ -200,7 +212,7 @@ class Publisher:
             why = self._why(error_of(error), topics)
             self._abandon(why)
             if isinstance(why, TopicRefused):
-                self._name_guilty(batch, why)
+                self._learn_from(batch, why)
             raise why from None
         killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
         self.stored = batch.position
@@ -211,41 +223,78 @@ class Publisher:
             for (reason, type_name), count in Counter(map(what_for, letters)).items():
                 self._tell(reason, type_name, count)
 
-    def _name_guilty(self, batch: Batch, why: TopicRefused) -> None:
-        """Raises RecordsRefused if it was about single records: the next attempt sets those aside."""
-        if not self._suspects:
+    def _require_fit(self, what: str) -> None:
+        """Raises TopicLimitsChanged if the topics take less than the producer was built for."""
+        limits = self._topics.limits
+        if limits.batch_bytes < self._batch_bytes or limits.age_ms < self._age_ms:
+            raise TopicLimitsChanged(
+                what,
+                why=f"Batches of {limits.batch_bytes:,} bytes are sent from now on, not of {self._batch_bytes:,}."
+                if limits.batch_bytes < self._batch_bytes
+                else f"Records older than {limits.age_ms / 1000:.0f} s bear the time of their publishing from now on.",
+                remedy="Tailrace builds a new producer, by itself. Nothing was skipped.",
+            )
+
+    def _learn_from(self, batch: Batch, why: TopicRefused) -> None:
+        """Raises what lets the next attempt pass, if there is such a thing: smaller batches, other times, or
+        RecordsRefused, so that single records are set aside.
+        """
+        if self._refused is None:
             return
+        code, topic = self._refused[0].code(), self._refused[1]
+        limits = self._topics.limits
+        if code in TOO_LARGE or code == KafkaError.INVALID_TIMESTAMP:
+            self._topics.learn([topic])
+            self._require_fit(why.what)
+        if code == KafkaError.INVALID_TIMESTAMP and limits.distrust_times():
+            self._require_fit(why.what)
+        found = self._name_guilty(batch)
+        if found:
+            raise RecordsRefused(why.what, found) from None
+        alone = any(record in self._suspects and record_bytes(record) > self._batch_bytes for record in batch.records)
+        # A record larger than a batch travels alone: only a dead letter is left here, which has nowhere else to go.
+        if code in TOO_LARGE and not alone and limits.shrink(self._batch_bytes):
+            self._require_fit(why.what)
+
+    def _name_guilty(self, batch: Batch) -> dict[str, str]:
+        """The records that are refused even alone, if it was about single ones: the next attempt sets those aside."""
+        limits = self._topics.limits
+        suspects = [
+            record
+            for record in batch.records
+            if record in self._suspects
+            and record.topic != self._options.dead_letter_topic
+            and (
+                not self._suspects.for_size
+                or record_bytes(record) > limits.record_bytes(record.topic, self._batch_bytes)
+            )
+        ]
+        if not suspects:
+            return {}
         try:
             # A new one: after a refusal this one has gaps in its sequence, and fails for that.
             producer = Producer(producer_config(self._options))
             if self._options.exactly_once:
                 producer.init_transactions(INIT_TIMEOUT)
-            found = guilty(
-                producer,
-                batch.records,
-                self._suspects,
-                letters=self._options.dead_letter_topic,
-                transactional=self._options.exactly_once,
-            )
+            return guilty(producer, suspects, transactional=self._options.exactly_once)
         except KafkaException as error:
             raise translate(error_of(error), "finding the record that a topic refuses") from None
-        if found:
-            raise RecordsRefused(why.what, found) from None
 
     def _produce(self, records: list[Record]) -> None:
         """Queues all of them, in order. A full queue is waited out; the very same record goes next."""
         produce = self._producer.produce
         deadline = 0.0
         now_ms = time.time_ns() // 1_000_000
-        oldest_ms = now_ms - OLD_MS
+        oldest_ms = now_ms - self._age_ms
         for topic, value, key, headers, timestamp in records:
             while True:
                 try:
                     # All by place, the two callbacks included: names cost a tenth of the call.
-                    at = timestamp if timestamp > oldest_ms else now_ms  # `stamp`, without the call
+                    at = timestamp if oldest_ms < timestamp <= now_ms else now_ms  # `stamp`, without the call
                     produce(topic, value, key, ANY_PARTITION, None, None, at, headers)
                     break
                 except KafkaException as error:
+                    self._producer.poll(0)  # a transaction that is to be aborted refuses records: what came first?
                     self._suspects.add(error_of(error), topic, key, value)
                     self._refused = self._refused or (error_of(error), topic)
                     raise

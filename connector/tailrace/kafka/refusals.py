@@ -1,27 +1,36 @@
 """Records that a topic will never take: too large for it, or without the key it wants. Which of a batch they are.
 
-Kafka refuses a whole set of records for one of them, so those that failed are only suspects. Each is then sent alone,
-in a transaction that is aborted in any case: what fails again is guilty. A refusal that concerns the topic and not a
-record (rights, policy) has nothing to do with this: it stops the pipeline. So does the refusal of a dead letter, which
-has nowhere else to go.
+Kafka refuses a whole record batch for one of its records, or because all of them together are too large. So those that
+failed are only suspects. Each that may be too large is then sent alone, in a transaction that is aborted in any case:
+what fails again is guilty. A refusal that concerns the topic and not a record (rights, policy) has nothing to do with
+this: it stops the pipeline. So does the refusal of a dead letter, which has nowhere else to go.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace.event import Record, redriven_place
 from tailrace.kafka.client import error_of
+from tailrace.kafka.stamps import stamp
 
 CONCERN_A_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE: "it is larger than the topic takes (max.message.bytes)",
+    KafkaError.RECORD_LIST_TOO_LARGE: "it is larger than a segment of the topic (segment.bytes)",
     KafkaError.INVALID_RECORD: "it lacks what the topic demands, such as a key on a compacted topic",
 }
+TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+"""What is said of a whole batch, which may be refused though each of its records is taken alone."""
 MAX_SUSPECTS = 10_000
 """As many as a batch may hold by default."""
 PROBE_TIMEOUT = 30.0
+BATCH_HEADER_BYTES = 61 + 30
+"""A batch has a header of 61 bytes, and a record's lengths, offsets and times take a few more."""
+HEADER_BYTES = 10
+"""Two lengths."""
 
 
 class Suspects:
@@ -29,6 +38,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._marks: set[int] = set()
+        self.for_size = True
+        """Whether all of them were refused for nothing but their size."""
 
     def __bool__(self) -> bool:
         return bool(self._marks)
@@ -37,21 +48,29 @@ class Suspects:
         return hash((record.topic, record.key, record.value)) in self._marks
 
     def add(self, error: KafkaError, topic: str | None, key: object, value: object) -> None:
-        if error.code() in CONCERN_A_RECORD and len(self._marks) < MAX_SUSPECTS:
+        code = error.code()
+        if code in CONCERN_A_RECORD and len(self._marks) < MAX_SUSPECTS:
             self._marks.add(hash((topic, key, value)))
+            self.for_size = self.for_size and code in TOO_LARGE
 
 
-def guilty(
-    producer: Producer, records: Iterable[Record], suspects: Suspects, *, letters: str, transactional: bool
-) -> dict[str, str]:
+def record_bytes(record: Record) -> int:
+    """What a record batch with only this record has at most, uncompressed."""
+    headers = sum(
+        HEADER_BYTES + len(name.encode()) + len(value.encode() if isinstance(value, str) else value or b"")
+        for name, value in record.headers
+    )
+    return BATCH_HEADER_BYTES + len(record.value or b"") + len(record.key or b"") + headers
+
+
+def guilty(producer: Producer, suspects: Iterable[Record], *, transactional: bool) -> dict[str, str]:
     """Why the first of the suspects that is refused even alone is refused. Sends them; nobody gets to see them.
 
     Only the first: after a refusal the producer fails for other reasons, too. The next attempt finds the next one.
-    `letters` is the dead-letter topic, whose records are not looked at.
     """
-    for record in records:
+    for record in suspects:
         place = _place(record)
-        if place is not None and record in suspects and record.topic != letters:
+        if place is not None:
             code = _probe(producer, record, transactional=transactional)
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
@@ -69,6 +88,7 @@ def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | 
     """The code with which the record is refused alone, or None."""
     answers: list[int] = []
     topic, value, key, headers, timestamp = record
+    now_ms = time.time_ns() // 1_000_000
 
     def answered(error: KafkaError | None, _: Message) -> None:
         if error is not None and error.code() in CONCERN_A_RECORD:
@@ -77,7 +97,7 @@ def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | 
     if transactional:
         producer.begin_transaction()
     try:
-        producer.produce(topic, value, key, timestamp=timestamp, headers=headers, on_delivery=answered)
+        producer.produce(topic, value, key, timestamp=stamp(timestamp, now_ms), headers=headers, on_delivery=answered)
         producer.flush(PROBE_TIMEOUT)
     except KafkaException as error:
         if error_of(error).code() not in CONCERN_A_RECORD:

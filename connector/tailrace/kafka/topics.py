@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 from tailrace.errors import ConfigError, TailraceError, TopicMissing
 from tailrace.kafka.client import error_of, translate
 from tailrace.kafka.partition_watch import PartitionWatch
+from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_plan import Change, Kind, TopicState, differences
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
 
@@ -49,10 +50,12 @@ class TopicKeeper:
         specs: dict[str, TopicSpec],
         default: TopicSpec,
         watch: PartitionWatch,
+        limits: TopicLimits,
         *,
         create: bool,
     ) -> None:
         """`default` lends its partitions, replication and config to topics without a spec of their own."""
+        self.limits = limits
         self._admin = admin
         self._specs = specs
         self._default = default
@@ -75,10 +78,25 @@ class TopicKeeper:
                 if topic not in existing and (made := self._make(topic)) != BROKER_DEFAULT:
                     existing[topic] = made
                 self._known.add(topic)
+            self.learn(missing)
             self._watch.note(existing, self._known)
             self._look_at = time.monotonic() + LOOK_SECONDS
         elif time.monotonic() > self._look_at:
             self._look()
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Reads the limits of these topics. Those that are not shown to us stay as they are: a refusal teaches them."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        try:
+            answers = self._admin.describe_configs(resources, request_timeout=GLANCE_TIMEOUT)
+        except KafkaException:
+            return
+        for resource, answer in answers.items():
+            try:
+                entries = answer.result(2 * GLANCE_TIMEOUT)
+            except (KafkaException, TimeoutError):
+                continue
+            self.limits.note(resource.name, {name: entry.value for name, entry in entries.items()})
 
     def vanished(self, topics: list[str]) -> list[str]:
         """Which of these existed before and no longer do."""

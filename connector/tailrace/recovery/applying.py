@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.errors import ConfigError, Fenced, RecordsRefused, TailraceError, TopicRefused, Unavailable
+from tailrace.errors import (
+    ConfigError,
+    Fenced,
+    RecordsRefused,
+    TailraceError,
+    TopicLimitsChanged,
+    TopicRefused,
+    Unavailable,
+)
 from tailrace.kafka import rewinds
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.publisher import Publisher
@@ -107,6 +115,9 @@ class Applying:
                 # Set aside in the next attempt: a place names the same row only if that goes on behind this one.
                 refused.update(found.places)
                 # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
+                self._step_aside()
+                resume = True
+            except TopicLimitsChanged:
                 self._step_aside()
                 resume = True
             except Unavailable:

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace import retry
-from tailrace.errors import ConfigError, Fenced, KafkaUnavailable, RecordsRefused, TopicRefused, Unavailable
+from tailrace.errors import (
+    ConfigError,
+    Fenced,
+    KafkaUnavailable,
+    RecordsRefused,
+    TopicLimitsChanged,
+    TopicRefused,
+    Unavailable,
+)
 from tailrace.event import Row
 from tailrace.kafka import ledger, offsets, park_requests
 from tailrace.kafka.client import KafkaOptions
@@ -116,6 +124,8 @@ class Applying:
                     if refused.places.keys() <= self._assembly.refused.keys():
                         raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
                     self._assembly.refused.update(refused.places)
+                except TopicLimitsChanged:
+                    pass  # at once: there is nothing to wait for
                 except Unavailable as error:
                     attempt = 1 if self._position.progress > before.progress else attempt + 1
                     if attempt >= ATTEMPTS:
@@ -197,7 +207,7 @@ class Applying:
             specs[name] = TopicSpec(name, state.partitions, state.replication, config)
         given = assembly.settings.topics
         default = TopicSpec("", given.partitions, given.replication)
-        return TopicKeeper(admin, specs, default, assembly.partitions, create=given.create)
+        return TopicKeeper(admin, specs, default, assembly.partitions, assembly.limits, create=given.create)
 
 
 def replay_options(options: KafkaOptions, plan: Plan) -> KafkaOptions:

@@ -23,6 +23,7 @@ from tailrace.kafka.parked import state_topic, waiting_topic
 from tailrace.kafka.parking import Bounds, Parking
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper, partition_counts
 from tailrace.kafka.traces import require_remembered, require_stored
 from tailrace.line import Line
@@ -62,6 +63,7 @@ class Assembly:
     route: Callable[[OutboxEvent], Route]
     warn: Callable[[str], None]
     partitions: PartitionWatch
+    limits: TopicLimits = field(default_factory=TopicLimits)
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
 
@@ -161,7 +163,7 @@ class Assembly:
         """Creates topics as they are declared, or refuses."""
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
-        return TopicKeeper(admin, self.specs, default, self.partitions, create=topics.create)
+        return TopicKeeper(admin, self.specs, default, self.partitions, self.limits, create=topics.create)
 
     def ensure_offsets(self, admin: Admin) -> None:
         """Makes sure that positions and claims have their place, and that it forgets none."""

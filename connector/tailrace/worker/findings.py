@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from tailrace.errors import TailraceError, Unavailable
 
+CLOCK_SECONDS = 5.0
+"""By so much clocks may differ without a word: synchronised ones differ by milliseconds."""
+
 
 class State(Enum):
     OK = "OK"
@@ -77,6 +80,13 @@ def hosts_of(bootstrap: str) -> list[str]:
     """The hosts of Kafka's `host:port,host:port`."""
     servers = (re.sub(r"^\w+://", "", server.strip()) for server in bootstrap.split(","))
     return [re.sub(r":\d+$", "", server) for server in servers]
+
+
+def clock_difference(ahead_seconds: float) -> str:
+    """How a database's clock and this machine's differ; empty if that is no more than usual."""
+    if abs(ahead_seconds) < CLOCK_SECONDS:
+        return ""
+    return f"{human_seconds(abs(ahead_seconds))} {'ahead of' if ahead_seconds > 0 else 'behind'} this machine's"
 
 
 def human_bytes(number: int) -> str:

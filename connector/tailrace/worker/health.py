@@ -66,6 +66,8 @@ class Health:
     away: dict[str, str]
     dead_letters: dict[str, Any] | None = None
     parked: dict[str, Any] | None = None
+    clock_ahead_seconds: float | None = None
+    """The database's clock against that of the machine that asks."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,6 +78,7 @@ def look(settings: Settings) -> Health:
     away: dict[str, str] = {}
     news: News | None = None
     server: Server | None = None
+    ahead: float | None = None
     source = "postgres" if settings.source.mongo is None else "mongo"
     try:
         news = read_news(kafka_options(settings))
@@ -90,11 +93,20 @@ def look(settings: Settings) -> Health:
         except TailraceError as error:
             away["dead letters"] = f"{error.code}: {error.what}"
     try:
+        before = time.time()
         server = read_server(settings, news.position if news else None)
+        ahead = clock_ahead(server.now_ms, before, time.time())
     except TailraceError as error:
         away[source] = f"{error.code}: {error.what}"
     health = judge(settings.pipeline, source, news, server, away)
-    return replace(health, dead_letters=letters.to_json() if letters else None, parked=parked)
+    counted = letters.to_json() if letters else None
+    return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead)
+
+
+def clock_ahead(server_ms: int, before: float, after: float) -> float:
+    """By how many seconds the server's clock is ahead, if it was read between two moments; 0 if that cannot be told."""
+    seconds = server_ms / 1000
+    return round(seconds - after if seconds > after else min(0.0, seconds - before), 3)
 
 
 def _parked(options: KafkaOptions) -> dict[str, Any] | None:

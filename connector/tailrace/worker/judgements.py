@@ -9,7 +9,7 @@ from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
 from tailrace.sources.postgres.holding import ReplayWindow
-from tailrace.worker.findings import Check, fail, human_bytes, is_loopback, ok, warn
+from tailrace.worker.findings import Check, clock_difference, fail, human_bytes, is_loopback, ok, warn
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
@@ -29,6 +29,18 @@ def judge_version(number: int) -> Check:
         found = f"{shown} can lose changes around ALTER PUBLICATION and in partly decoded transactions"
         return warn("postgres version", found, f"Upgrade to {major}.{fixed} or newer, which keeps the data as it is.")
     return ok("postgres version", shown)
+
+
+def judge_clock(database_ms: int, here_ms: float) -> Check:
+    """The database's clock against this machine's, read at the same moment."""
+    difference = clock_difference((database_ms - here_ms) / 1000)
+    if not difference:
+        return ok("clock", "as this machine's")
+    found = (
+        f"the database's clock is {difference}: records whose commit seems to be in the future, or more than an hour "
+    )
+    mend = "Synchronise the clocks of database, connector and brokers (NTP)."
+    return warn("clock", f"{found}ago, bear the time of their publishing, and lags are wrong", mend)
 
 
 def judge_encryption(host: str, *, encrypted: bool) -> Check:

@@ -7,13 +7,14 @@ may not ask (members, write concern, oplog) is left out. What needs no server to
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavailable, TailraceError, Unavailable
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.position import Position, other_kind
 from tailrace.sources.mongo.admission import require_continuable
-from tailrace.sources.mongo.documents import CODEC, Document, Documents
+from tailrace.sources.mongo.documents import CODEC, Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.server import collection_ids, conversation, identify, require_replica_set
 from tailrace.sources.mongo.stream import Cursor
@@ -21,6 +22,7 @@ from tailrace.sources.mongo.watched import can_split
 from tailrace.token_position import StreamIdentity, TokenPosition
 from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
 from tailrace.worker.health_mongo import first_waiting, observer, read_log, sessions
+from tailrace.worker.judgements import judge_clock
 from tailrace.worker.judgements_mongo import (
     allows,
     is_encrypted,
@@ -66,7 +68,10 @@ class MongoSide:
 
     def _meet(self) -> None:
         with conversation("asking the server who it is"):
+            self._client.admin.command("ping")  # connects, which takes its time
+            before = time.time()
             self._hello = self._client.admin.command("hello")
+            self._met_ms = (before + time.time()) * 500
             self._version = tuple(self._client.server_info()["versionArray"][:3])
             status = self._client.admin.command({"connectionStatus": 1, "showPrivileges": True})
         self._login = status["authInfo"]
@@ -77,6 +82,7 @@ class MongoSide:
             ("mongo", self._connected),
             ("mongo encryption", self._encryption),
             ("mongo version", lambda: judge_mongo_version(self._version)),
+            ("clock", self._clock),
             ("user", self._user),
             ("replica set", self._replica_set),
         ]
@@ -134,6 +140,10 @@ class MongoSide:
 
     def _encryption(self) -> Check:
         return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(self._options.uri))
+
+    def _clock(self) -> Check | None:
+        now_ms = milliseconds(self._hello.get("localTime"))
+        return None if now_ms is None else judge_clock(now_ms, self._met_ms)
 
     def _replica_set(self) -> Check:
         require_replica_set(self._hello)

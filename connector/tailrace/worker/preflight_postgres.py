@@ -6,6 +6,7 @@ Catalogue queries only; nothing is created. What needs no server to be judged is
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 from tailrace.errors import TailraceError, Unavailable
@@ -21,7 +22,15 @@ from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.worker.findings import Check, fail, failed, gather, ok, warn
-from tailrace.worker.judgements import judge_encryption, judge_free, judge_kept, judge_slot, judge_version, judge_window
+from tailrace.worker.judgements import (
+    judge_clock,
+    judge_encryption,
+    judge_free,
+    judge_kept,
+    judge_slot,
+    judge_version,
+    judge_window,
+)
 
 TIMES = {1082, 1114, 1184}
 """date, timestamp, timestamptz: what a row's time may be."""
@@ -63,6 +72,7 @@ class PostgresSide:
                     ("postgres", self._connected),
                     ("postgres encryption", self._encryption),
                     ("postgres version", lambda: judge_version(self._link.server_version)),
+                    ("clock", self._clock),
                     ("wal_level", self._wal_level),
                     ("role", self._role),
                     ("table", self._table_there),
@@ -113,6 +123,11 @@ class PostgresSide:
         pgconn = self._link.pgconn
         # The address the name stood for, if there is one: a socket's folder has none.
         return judge_encryption((pgconn.hostaddr or pgconn.host).decode(), encrypted=bool(pgconn.ssl_in_use))
+
+    def _clock(self) -> Check:
+        before = time.time()
+        now = self._link.query("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
+        return judge_clock(int(now or 0), (before + time.time()) * 500)
 
     def _wal_level(self) -> Check:
         catalogue.require_able(self._link)

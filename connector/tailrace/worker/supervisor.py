@@ -14,7 +14,16 @@ import uuid
 from collections.abc import Callable
 
 from tailrace import retry
-from tailrace.errors import Action, Fenced, KafkaUnavailable, RecordsRefused, TailraceError, TopicRefused, Unavailable
+from tailrace.errors import (
+    Action,
+    Fenced,
+    KafkaUnavailable,
+    RecordsRefused,
+    TailraceError,
+    TopicLimitsChanged,
+    TopicRefused,
+    Unavailable,
+)
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.status import announce
 from tailrace.pipeline import Pipeline
@@ -76,6 +85,9 @@ class Supervisor:
                 # At once: there is nothing to wait for.
                 self._log.warning("refused", what=refused.what, events=len(refused.places))
                 self._assembly.refused.update(refused.places)
+            except TopicLimitsChanged as changed:
+                # At once, too: each time less is sent together, so this ends.
+                self._log.warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
                 left = self._mended(ended)
                 if left is None:
@@ -124,7 +136,7 @@ class Supervisor:
         try:
             pipeline.run(started=started)
         except Unavailable as error:
-            if not isinstance(error, KafkaUnavailable | RecordsRefused):
+            if not isinstance(error, KafkaUnavailable | RecordsRefused | TopicLimitsChanged):
                 self._step_aside()
             raise
         finally:

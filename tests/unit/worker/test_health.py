@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres.admission import Slot
-from tailrace.worker.health import Health, News, judge
+from tailrace.worker.health import Health, News, clock_ahead, judge
 from tailrace.worker.health_postgres import NOISE_BYTES, Seen, interpret
 from tailrace.worker.health_server import Lag, Server
 
@@ -140,3 +140,8 @@ def test_the_database_that_is_away_is_called_by_its_name(source: str, name: str)
         judge("p", source, news("RUNNING"), None, {}).detail
         == f"{name} gives no answer; the connector announced RUNNING"
     )
+
+
+@pytest.mark.parametrize(("server", "ahead"), [(100.2, 0), (100, 0), (102.5, 2), (90, -10), (100.5, 0)])
+def test_a_clock_differs_only_if_it_was_read_outside_of_the_moments_around_it(server: float, ahead: float) -> None:
+    assert clock_ahead(round(server * 1000), 100.0, 100.5) == ahead

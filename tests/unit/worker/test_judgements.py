@@ -13,6 +13,7 @@ from tailrace.sources.postgres.admission import Slot
 from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.worker.findings import State
 from tailrace.worker.judgements import (
+    judge_clock,
     judge_encryption,
     judge_free,
     judge_kept,
@@ -155,3 +156,17 @@ def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word
     check = judge_window(ReplayWindow.parse(window), most, 40 << 30)
     assert check is not None
     assert (check.state, word in check.found) == (state, True), check.found
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "state", "word"),
+    [
+        (0, State.OK, "as this machine's"),
+        (-4000, State.OK, "as this machine's"),
+        (7_300_000, State.WARN, "2 h ahead of this machine's"),
+        (-60_000, State.WARN, "60 s behind this machine's"),
+    ],
+)
+def test_clock(ahead_ms: int, state: State, word: str) -> None:
+    check = judge_clock(1_800_000_000_000 + ahead_ms, 1_800_000_000_000.0)
+    assert (check.state, word in check.found) == (state, True), check
