@@ -118,12 +118,15 @@ class KafkaBroker(Server):
         self.cluster_id = kafka_local.new_id()
 
     def _settle(self) -> Sequence[int]:
-        self._listeners = ports = Listeners(self._advertised_port)
+        self._listeners = ports = self._draw_ports()
         # A broker that failed to bind has registered itself already: begin anew, or its session is waited for.
         shutil.rmtree(self.data_dir, ignore_errors=True)
-        kafka_local.copy_data(self._warm / "data", self.data_dir, self.cluster_id)
+        kafka_local.copy_data(self._warm / "data", self.data_dir, self.cluster_id, ports.node_id)
         self._configure()
         return [ports.client, ports.internal, ports.controller]
+
+    def _draw_ports(self) -> Listeners:
+        return Listeners(self._advertised_port)
 
     @property
     def _config(self) -> Path:

@@ -164,10 +164,10 @@ def format_data(process: LocalProcess, library: Path, config: Path, cluster_id: 
     process.run_to_end(argv, {}, FORMAT_TIMEOUT)
 
 
-def copy_data(template: Path, data: Path, cluster_id: str) -> None:
+def copy_data(template: Path, data: Path, cluster_id: str, node_id: int = 1) -> None:
     """A formatted data directory of its own identity, from the template."""
     shutil.copytree(template, data)
-    identity = {"version": "1", "node.id": "1", "cluster.id": cluster_id, "directory.id": new_id()}
+    identity = {"version": "1", "node.id": str(node_id), "cluster.id": cluster_id, "directory.id": new_id()}
     lines = [f"{name}={value}\n" for name, value in identity.items()]
     (data / "meta.properties").write_text("".join(lines), encoding="ascii")
 
@@ -180,7 +180,9 @@ class Listeners:
     cuts clients off and nothing else; tests use it too, to look behind a proxy that is down.
     """
 
-    def __init__(self, advertised_port: int | None) -> None:
+    def __init__(self, advertised_port: int | None, node_id: int = 1) -> None:
+        self.node_id = node_id
+        self.voters = [self]
         self.client, self.internal, self.controller = free_port(), free_port(), free_port()
         self.advertised = advertised_port or self.client
 
@@ -188,8 +190,8 @@ class Listeners:
         internal = f"INTERNAL://{HOST}:{self.internal}"
         return {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{HOST}:{self.controller}",
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": ",".join(f"{each.node_id}@{HOST}:{each.controller}" for each in self.voters),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "INTERNAL",
             "listeners": f"CLIENT://{HOST}:{self.client},{internal},CONTROLLER://{HOST}:{self.controller}",
