@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import warm
 from fix_command import Tailrace, Told
@@ -15,6 +17,7 @@ from fix_shop import Shop
 from fix_users import Users
 from tailrace import killpoint
 from tailrace.cli import main
+from tailrace.kafka.topics import topic_config
 from tailrace.proof.reader import header, read_all
 from tailrace.stack import wait_until
 
@@ -51,6 +54,15 @@ def places(service: Service) -> dict[str, set[str]]:
     for each in records(service):
         found.setdefault(header(each, "id"), set()).add(header(each, "position"))
     return found
+
+
+def set_policy(shop: Shop, policy: str) -> None:
+    """Whether the topic is compacted from now on."""
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, shop.topic, incremental_configs=[entry])
+    admin = shop.kafka.admin()
+    admin.incremental_alter_configs([resource])[resource].result(20)
+    wait_until(lambda: topic_config(admin, shop.topic)["cleanup.policy"] == policy, 20, what="the new policy")
 
 
 def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) -> None:
@@ -94,7 +106,9 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     assert told["published_again"] == 15
 
 
-def test_from_the_table_and_into_a_shadow(shop: Shop, tailrace: Tailrace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_table_and_into_a_shadow(
+    shop: Shop, tailrace: Tailrace, capsys: pytest.CaptureFixture[str], make_topic: Callable[..., None]
+) -> None:
     shop.configure(on_invalid="park")
     shop.start()
     old = [shop.insert(VALID, key="old") for _ in range(3)]
@@ -113,6 +127,18 @@ def test_from_the_table_and_into_a_shadow(shop: Shop, tailrace: Tailrace, capsys
     by_id = tailrace("replay", "plan", shop.file, "--id", new[1])
     tailrace("replay", "apply", by_id["file"])
     assert again(shop, by_id) == [new[1]]
+    # What a plan has checked may be otherwise by the time it is applied.
+    late = [tailrace("replay", "plan", shop.file, "--id", new[0], *more) for more in ((), ("--shadow", ".late"))]
+    set_policy(shop, "compact")
+    make_topic(f"{shop.topic}.late")
+    other = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    other.produce(f"{shop.topic}.late", b"somebody else's")
+    assert other.flush(20) == 0
+    before = len(records(shop))
+    for each, word in zip(late, ("compacted", "exists already"), strict=True):
+        assert word in tailrace("replay", "apply", each["file"], code=2)["what"]
+    assert len(records(shop)) == before
+    set_policy(shop, "delete")
     # What was let through once fails today: it becomes a letter of the replay, beside its old record.
     schema = shop.folder / "schemas" / "OrderChanged" / "1.json"
     kept = schema.read_text()

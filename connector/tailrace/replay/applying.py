@@ -22,7 +22,7 @@ from tailrace.errors import (
     Unavailable,
 )
 from tailrace.event import Row
-from tailrace.kafka import ledger, offsets, park_requests
+from tailrace.kafka import ledger, offsets
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, topic_states
@@ -34,6 +34,7 @@ from tailrace.replay.originals import MOST, Originals
 from tailrace.replay.plan import Plan
 from tailrace.replay.reading import open_selected, share_done
 from tailrace.replay.resolving import topics_of
+from tailrace.replay.targets import UncompactedTopics, require_order, require_own, require_uncompacted
 from tailrace.routing.specs import TopicSpec
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
@@ -87,8 +88,12 @@ class Applying:
 
     def run(self, tell: Callable[[Progress], None]) -> Progress:
         """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
-        if self._plan.target == "same":
-            require_order(self._assembly)
+        plan, assembly = self._plan, self._assembly
+        if plan.target == "same":
+            require_order(assembly)
+            require_uncompacted(assembly.admin(), plan.figures.by_topic)
+        elif plan.suffix and self.stored() is None:
+            require_own(assembly, [topic + plan.suffix for topic in plan.figures.by_topic], plan.id)
         failures: list[BaseException] = []
         threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
         try:
@@ -197,7 +202,7 @@ class Applying:
         """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
         plan, assembly = self._plan, self._assembly
         if not plan.suffix:
-            return assembly.keeper(admin)
+            return assembly.keeper(admin, UncompactedTopics)
         topics = [*plan.figures.by_topic, assembly.kafka.dead_letter_topic]
         specs: dict[str, TopicSpec] = {}
         for topic, state in topic_states(admin, topics).items():
@@ -222,18 +227,6 @@ def require_same(assembly: Assembly, plan: Plan) -> None:
         raise ConfigError(
             f"the plan is of the pipeline {plan.pipeline}, and the settings are of {assembly.settings.pipeline}",
             remedy="Name the settings of that pipeline with --settings. Nothing was changed.",
-        )
-
-
-def require_order(assembly: Assembly) -> None:
-    """Refuses keys whose events wait: what is published again would overtake them."""
-    keys = park_requests.board(assembly.kafka).keys
-    if keys:
-        raise ConfigError(
-            f"{len(keys)} keys are parked",
-            why="Their events wait behind one that was set aside; those that are published again would not.",
-            remedy="Redrive or discard what is in front of each (`tailrace dlq list`), or replay into a shadow "
-            "(--shadow .shadow). Nothing was changed.",
         )
 
 

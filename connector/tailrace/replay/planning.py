@@ -15,12 +15,9 @@ from datetime import datetime
 from tailrace.errors import ConfigError, OutOfReach
 from tailrace.kafka import ledger
 from tailrace.kafka.ledger import Entry
-from tailrace.kafka.topics import topic_states
-from tailrace.kafka.watch import Observer
 from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
-from tailrace.replay.applying import require_order
 from tailrace.replay.archived import archive_way, archived_way, has_archive
 from tailrace.replay.figures import Figures, survey
 from tailrace.replay.log import open_log, told
@@ -31,6 +28,7 @@ from tailrace.replay.resolving import resolve
 from tailrace.replay.selected import Selected
 from tailrace.replay.selection import Selection
 from tailrace.replay.table_points import from_collections, from_table, stored_position, time_of
+from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.replay.way import Way
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
@@ -68,9 +66,9 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
     if missing:
         raise _unknown(missing, way.origin, request, elsewhere=has_archive(assembly))
     if request.suffix:
-        _require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
+        require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
     if request.target == "same":
-        _require_uncompacted(assembly, figures)
+        require_uncompacted(assembly.admin(), figures.by_topic)
     return Plan(
         id=id_,
         pipeline=assembly.settings.pipeline,
@@ -225,31 +223,6 @@ def _policies(line: Line, figures: Figures) -> list[str]:
     if not halting:
         return []
     return [f"the policy for {', '.join(halting)} is `halt`: the replay would stop before the first such event"]
-
-
-def _require_new(assembly: Assembly, shadows: list[str]) -> None:
-    """What is there already is another replay's, or somebody's own."""
-    there = Observer(assembly.kafka).look().topics
-    taken = [topic for topic in shadows if topic in there]
-    if taken:
-        raise ConfigError(
-            f"the topic {', '.join(taken)} exists already",
-            why="A shadow is to hold what one replay publishes, and nothing else.",
-            remedy="Take another suffix, or delete the topic if it is an old shadow. Nothing was changed.",
-        )
-
-
-def _require_uncompacted(assembly: Assembly, figures: Figures) -> None:
-    """On such a topic the last record of a key is the one that is kept: it must not be an old one."""
-    states = topic_states(assembly.admin(), figures.by_topic)
-    compacted = [topic for topic, state in states.items() if "compact" in state.config.get("cleanup.policy", "")]
-    if compacted:
-        raise ConfigError(
-            f"{', '.join(sorted(compacted))}: compacted, and an old event would become the last of its key",
-            why="Compaction keeps the last record of a key, and would delete the newer one.",
-            remedy="Replay in place (--in-place), which ends with the newest; or into a shadow (--shadow .shadow); or "
-            "leave the topic out with --topic. Nothing was changed.",
-        )
 
 
 def _turned(since: str, until: str) -> ConfigError:

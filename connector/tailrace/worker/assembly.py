@@ -159,11 +159,11 @@ class Assembly:
         options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None
         return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
 
-    def keeper(self, admin: Admin) -> TopicKeeper:
+    def keeper(self, admin: Admin, kind: type[TopicKeeper] = TopicKeeper) -> TopicKeeper:
         """Creates topics as they are declared, or refuses."""
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
-        return TopicKeeper(admin, self.specs, default, self.partitions, self.limits, create=topics.create)
+        return kind(admin, self.specs, default, self.partitions, self.limits, create=topics.create)
 
     def ensure_offsets(self, admin: Admin) -> None:
         """Makes sure that positions and claims have their place, and that it forgets none."""

@@ -1,0 +1,84 @@
+"""May a replay publish to these topics? Checked when a plan is made, and again when it is applied.
+
+Between the two anything may change: a topic becomes compacted, a key is parked, somebody else writes to the shadow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+from tailrace.errors import ConfigError
+from tailrace.kafka import park_requests
+from tailrace.kafka.letter_box import LetterBox
+from tailrace.kafka.offsets import Admin
+from tailrace.kafka.rewinds import HEADER
+from tailrace.kafka.topics import TopicKeeper, topic_states
+from tailrace.kafka.watch import Observer
+from tailrace.worker.assembly import Assembly
+
+
+class UncompactedTopics(TopicKeeper):
+    """Refuses compacted topics when they are first written to: rules may have changed since the plan was made."""
+
+    def require(self, topics: list[str]) -> None:
+        new = [topic for topic in topics if topic not in self.known]
+        super().require(topics)
+        if new:
+            require_uncompacted(self._admin, new)
+
+
+def require_uncompacted(admin: Admin, topics: Iterable[str]) -> None:
+    """On such a topic the last record of a key is the one that is kept: it must not be an old one."""
+    states = topic_states(admin, topics)
+    compacted = [topic for topic, state in states.items() if "compact" in state.config.get("cleanup.policy", "")]
+    if compacted:
+        raise ConfigError(
+            f"{', '.join(sorted(compacted))}: compacted, and an old event would become the last of its key",
+            why="Compaction keeps the last record of a key, and would delete the newer one.",
+            remedy="Replay in place (--in-place), which ends with the newest; or into a shadow (--shadow .shadow); or "
+            "leave the topic out with --topic. Nothing was changed.",
+        )
+
+
+def require_new(assembly: Assembly, shadows: Iterable[str]) -> None:
+    """Refuses shadow topics that exist: they are another replay's, or somebody's own."""
+    there = Observer(assembly.kafka).look().topics
+    taken = [topic for topic in shadows if topic in there]
+    if taken:
+        raise _taken(taken)
+
+
+def require_own(assembly: Assembly, shadows: Iterable[str], id_: str) -> None:
+    """Refuses shadow topics with records of anything but the plan `id_`, which an earlier `apply` may have begun."""
+    there = Observer(assembly.kafka).look().topics
+    box = LetterBox(assembly.kafka)
+    for topic in shadows:
+        if topic not in there:
+            continue
+        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+            for message in messages:
+                headers: Any = message.headers() or []
+                if (HEADER, id_.encode()) not in headers:
+                    raise _taken([topic])
+
+
+def require_order(assembly: Assembly) -> None:
+    """Refuses keys whose events wait: what is published again would overtake them."""
+    keys = park_requests.board(assembly.kafka).keys
+    if keys:
+        raise ConfigError(
+            f"{len(keys)} keys are parked",
+            why="Their events wait behind one that was dead-lettered; those that are published again would not.",
+            remedy="Redrive or discard what is in front of each (`tailrace dlq list`), or replay into a shadow "
+            "(--shadow .shadow). Nothing was changed.",
+        )
+
+
+def _taken(topics: list[str]) -> ConfigError:
+    return ConfigError(
+        f"the topic {', '.join(topics)} exists already",
+        why="A shadow is to hold what one replay publishes, and nothing else.",
+        remedy="Take another suffix, or delete the topic if it is an old shadow. Nothing was changed.",
+    )
