@@ -24,8 +24,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tailrace.errors import Action, RegistryRefused, RegistryUnavailable
+from tailrace.errors import (
+    Action,
+    ConfigError,
+    Reason,
+    RegistryRefused,
+    RegistryUnavailable,
+    Rejected,
+    TailraceError,
+)
 from tailrace.event import OutboxEvent
+from tailrace.projections.registry import Registry as Decode
 from tailrace.schemas.checking import Checker
 from tailrace.schemas.contracts import Contract
 from tailrace.schemas.json_contract import JsonContract
@@ -270,6 +279,15 @@ def saying(
     return answer
 
 
+def first_of(answers: list[Callable[[BaseHTTPRequestHandler], None]]) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Answers as the first of them does at that moment."""
+
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        answers[0](to)
+
+    return answer
+
+
 class TestBroken:
     """Row 55, what the real registry cannot be made to do."""
 
@@ -414,6 +432,115 @@ class TestBroken:
                 client.subjects()
             assert SECRET not in str(refused.value)
             assert server.asked == []
+
+
+STRANGE = {
+    "html": saying(200, b"<html>We are back soon</html>"),
+    "not found, without a code": saying(404, b"<html>hello</html>"),
+    "an empty object": saying(200, b"{}"),
+    "null": saying(200, b"null"),
+    "unauthorized": saying(401, b'{"error_code": 401, "message": "Unauthorized"}'),
+    "forbidden": saying(403, b""),
+    "a redirect": saying(302, b"", {"Location": "https://login.example.org"}),
+}
+
+
+@pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE)
+def test_a_registry_that_answers_strangely_after_it_has_worked_is_an_outage(
+    answer: Callable[[BaseHTTPRequestHandler], None],
+) -> None:
+    good = saying(200, b'{"subject": "Order", "schema": "{}", "schemaType": "JSON", "id": 1, "version": 1}')
+    now = [good]
+    with (
+        tiny(first_of(now)) as server,
+        server.client() as client,
+        RegistryContracts(client, compiled, warn=print) as contracts,
+    ):
+        checker = Checker(contracts, max_bytes=1000)
+        assert checker.check(event("Order"), "orders")[1] is not None
+        now[0] = answer
+        assert checker.check(event("Order"), "orders")[1] is not None
+        failure = within(SLACK, lambda: checker.check(event("Other"), "orders"))
+        assert f"schema registry at {server.url}" in failure.what
+        assert failure.remedy
+        now[0] = good
+        assert checker.check(event("Other"), "orders")[1] is not None
+
+
+def outcome(decode: Decode, name: int | str) -> Exception | None:
+    """What comes of reading a value that names this schema, once the registry has answered."""
+
+    def settled() -> list[Exception | None]:
+        try:
+            decode._reader(name)
+        except TailraceError as error:
+            return [] if "not answered yet" in error.what else [error]
+        return [None]
+
+    return wait_until(settled, what="an answer")[0]
+
+
+@pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE)
+def test_a_projection_takes_a_strange_answer_for_an_outage_once_its_registry_has_worked(
+    answer: Callable[[BaseHTTPRequestHandler], None],
+) -> None:
+    now = [answer]
+    with tiny(first_of(now)) as server:
+        assert isinstance(outcome(Decode(server.url), 1), ConfigError)
+        decode = Decode(server.url)
+        now[0] = saying(200, b'{"schema": "{}", "schemaType": "JSON"}')
+        assert outcome(decode, 1) is None
+        now[0] = answer
+        assert outcome(decode, 1) is None
+        assert isinstance(outcome(decode, 2), RegistryUnavailable)
+        now[0] = saying(200, b'{"schema": "{}", "schemaType": "JSON"}')
+        assert outcome(decode, 2) is None
+
+
+def test_a_guid_is_no_reason_to_stop_where_the_registry_knows_none() -> None:
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        saying(200, b'["Order"]')(to) if to.path.startswith("/subjects") else saying(404, b"<html>hello</html>")(to)
+
+    with tiny(answer) as server:
+        found = outcome(Decode(server.url), str(uuid.uuid4()))
+    assert isinstance(found, Rejected)
+    assert "is not registered" in found.explanation
+
+
+HOSTILE = [
+    ".", "..", "", "/", "//", "a/b", "a/../b", "../subjects", "..\\..", "%2e%2e", "a%2fb", "a;b=c", "a?b", "a#b", " ",
+    "a b", "\0", "\n", "a\r\nb", "\x7f", "\x85", "\u2028", "é", "\U0001f600", ":.other:Order", "latest", "__GLOBAL",
+    "x" * 300, "x" * 5000, "é" * 200, "x" * 200_000,
+]  # fmt: skip
+
+
+def test_no_name_of_a_type_stops_what_comes_after_it(line: Line, subject: str) -> None:
+    """The service chooses the type: events of each of these are set aside, and the next event passes."""
+    with line.client() as client, RegistryContracts(client, compiled, warn=print) as contracts:
+        checker = Checker(contracts, max_bytes=1000)
+        for name in HOSTILE:
+            with pytest.raises(Rejected) as rejected:
+                checker.check(event(name), "orders")
+            assert rejected.value.reason is Reason.SCHEMA_VALIDATION_FAILED, name
+            assert len(rejected.value.explanation) < 1000, name
+            assert Checker(contracts, unknown="pass", max_bytes=1000).check(event(name), "orders") == (None, None), name
+        for name in (".", "..", "", "a\nb", "x" * 200_000):
+            with pytest.raises(Rejected, match="cannot be the name of a schema"):
+                checker.check(event(name), "orders")
+        assert checker.check(event(subject), "orders")[1] is not None
+
+
+def test_a_type_whose_schema_cannot_be_used_is_set_aside_alone(line: Line, subject: str) -> None:
+    broken = f"{subject}-broken"
+    with line.client() as client, RegistryContracts(client, compiled, warn=print) as contracts:
+        client.register(broken, {**ORDER, "properties": {"id": {"pattern": "(?=x)"}}}, "json")
+        checker = Checker(contracts, max_bytes=1000)
+        for _ in range(2):
+            with pytest.raises(Rejected, match="the pattern cannot be used") as rejected:
+                checker.check(event(broken), "orders")
+            assert rejected.value.reason is Reason.SCHEMA_VALIDATION_FAILED
+        assert client.fetches == 1
+        assert checker.check(event(subject), "orders")[1] is not None
 
 
 class TestTokens:

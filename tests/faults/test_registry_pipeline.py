@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+import urllib.error
+import urllib.request
 import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +17,7 @@ import pytest
 from fix_shop import SCHEMA, Shop
 from tailrace.cli import main
 from tailrace.proof.reader import read_all
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.stack import Registry, TcpProxy, wait_until
 
 
@@ -77,6 +83,76 @@ def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: Reg
         proxy.accept()
         wait_until(lambda: unseen in [seen.id for seen in shop.published()], 60, what="the event that waited")
         assert connector.running
+
+
+class Front:
+    """What stands before a registry: passes requests on, or answers with a page of its own while `closed`."""
+
+    def __init__(self, registry: str) -> None:
+        self.closed = False
+        front = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = 200, b"<html>We are back soon</html>"
+                if not front.closed:
+                    try:
+                        with urllib.request.urlopen(registry + self.path, timeout=30) as answer:
+                            body = answer.read()
+                    except urllib.error.HTTPError as error:
+                        status, body = error.code, error.read()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def front(registry: Registry) -> Iterator[Front]:
+    front = Front(registry.url)
+    thread = threading.Thread(target=front.server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield front
+    front.server.shutdown()
+    front.server.server_close()
+    thread.join()
+
+
+def test_neither_a_strange_answer_nor_a_strange_type_stops_a_pipeline_that_has_run(
+    shop: Shop, registry: Registry, front: Front
+) -> None:
+    """A maintenance page is an outage, also for a process that starts meanwhile; a type that cannot be a subject is
+    set aside. Only before the first event is a page instead of a registry a wrong setting."""
+    placed, changed = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("Placed", "Changed"))
+    with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
+        client.register(placed, SCHEMA, "json")
+        client.register(changed, SCHEMA, "json")
+    pipeline(shop, front.url, "{type}", folder=False)
+    front.closed = True
+    shop.start(wait=False).failed("RegistryRefused", exit_code=2)
+    front.closed = False
+    connector = shop.start()
+    strange = [shop.insert(valid(1), kind=kind) for kind in (".", "..", "a/../b", "a\nb")]
+    first = shop.insert(valid(1), kind=placed)
+    wait_until(lambda: first in [seen.id for seen in shop.published()], 60, what="the first event")
+    assert [seen.id for seen in shop.dead_lettered()] == strange
+    front.closed = True
+    unseen = shop.insert(valid(2), kind=changed)
+    connector.says('"RegistryUnavailable"')
+    assert connector.running
+    connector.kill()
+    again = shop.start(wait=False)
+    again.says('"RegistryUnavailable"')
+    assert again.running
+    front.closed = False
+    wait_until(lambda: unseen in [seen.id for seen in shop.published()], 60, what="the event that waited")
+    assert len(shop.dead_lettered()) == len(strange)
 
 
 def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(

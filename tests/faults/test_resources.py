@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from fix_shop import Connector, Shop, close_shop, open_shop
 from tailrace.proof.orders_workload import Mix
+from tailrace.proof.reader import header, read_all
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
 
 
@@ -121,6 +122,26 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
     wait_until(lambda: (shop.confirmed_lsn() or 0) >= end, 90, what=f"the end of it; log:\n{connector.log}")
     wait_until(lambda: arrived(shop) == 1500, 90, what=f"all events; log:\n{connector.log}")
     assert memory_mb(connector) < 170
+
+
+def test_long_names_do_not_stay_in_memory(shop: Shop) -> None:
+    """200 types of 900 kB, each another one: set aside, and the next event passes."""
+    connector = shop.start()
+    first = shop.insert('{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}')
+    wait_until(lambda: first in {seen.id for seen in shop.published()}, 60, what="the first event")
+    before = memory_mb(connector)
+    for column, other in (("type", "aggregatetype"), ("aggregatetype", "type")):
+        shop.execute(
+            f"INSERT INTO outbox (id, aggregateid, {column}, {other}, payload) "
+            "SELECT gen_random_uuid(), 'k', repeat(md5(n::text), 28125), 'OrderPlaced', '{}' "
+            "FROM generate_series(1, 100) AS n"
+        )
+    last = shop.insert('{"order": "k", "revision": 2, "amount": 1, "currency": "EUR"}')
+    wait_until(lambda: last in {seen.id for seen in shop.published()}, 90, what=f"the last event:\n{connector.log}")
+    letters = read_all(shop.kafka.bootstrap, [shop.letters])
+    assert len(letters) == 200
+    assert {header(letter, "tailrace.reason") for letter in letters} == {"permanent_failure"}
+    assert memory_mb(connector) - before < 120
 
 
 @pytest.mark.parametrize("rows", [1000, 1001, 2002])

@@ -29,6 +29,10 @@ INSIDE = "#/"
 """`version: headers#/schema/version` is a place inside a JSON column."""
 KNOWN_NAMES = 4096
 """How many type and aggregate names are remembered. Real systems have hundreds; no table may fill memory."""
+MEMORABLE_BYTES = 256
+"""Longer names are not remembered."""
+NAME_BYTES = 1000
+"""Of a type or an aggregate: an event with a longer one is set aside. Names are kept in memory and in addresses."""
 
 _new_event = tuple.__new__
 """Builds the event without its constructor's argument handling: 0.2 µs instead of 0.4."""
@@ -75,7 +79,9 @@ POLLING = frozenset(
 PLANS = 64
 """How many sets of columns are remembered; the documents of one service have a handful."""
 WIDTH = 200
-"""Wider ones are not remembered."""
+"""Wider ones are not remembered,"""
+NAMES_CHARS = 16_384
+"""nor those whose names have more characters together."""
 
 
 def layout_map(layout: str, database: str) -> ColumnMap:
@@ -162,7 +168,7 @@ class Layout:
             plan = self._compile(columns)
             if len(self._plans) >= PLANS:
                 self._plans.clear()
-            if len(columns) <= WIDTH:
+            if len(columns) <= WIDTH and sum(len(column.name) for column in columns) <= NAMES_CHARS:
                 self._plans[columns] = plan
         self._plan, self._columns = plan, columns
 
@@ -209,10 +215,17 @@ class Layout:
             if part == "aggregate":
                 return ""
             raise AttributeError(part)
+        if len(raw) > NAME_BYTES:
+            raise Rejected(
+                Reason.PERMANENT_FAILURE,
+                f"the {part} has {len(raw):,} bytes, more than the {NAME_BYTES:,} that a name may have",
+                remedy=f"Have the service write a shorter {part}; further data belongs into the payload.",
+            )
         name = raw.decode()
-        if len(self._names) >= KNOWN_NAMES:
-            self._names.clear()
-        self._names[raw] = name
+        if len(raw) <= MEMORABLE_BYTES:
+            if len(self._names) >= KNOWN_NAMES:
+                self._names.clear()
+            self._names[raw] = name
         return name
 
     def _decode_binary(

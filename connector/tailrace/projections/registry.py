@@ -37,6 +37,7 @@ class Registry:
         self._known: dict[SchemaName, Read] = {}
         self._asked: dict[SchemaName, Future[Read]] = {}
         self._refused: Remembered[SchemaName, Rejected] = Remembered(FORGET_SECONDS)
+        self._answered = False
 
     def __call__(self, event: Event) -> Any:  # noqa: ANN401 - JSON or Avro
         return decoded(event, self._reader)
@@ -66,8 +67,14 @@ class Registry:
         try:
             read = self._known[name] = asked.result()
         except Rejected as error:
+            self._answered = True
             self._refused.put(name, error)
             raise
+        except RegistryRefused as error:
+            # No event is to blame. Before the first answer, what was declared is; after it, the registry is away.
+            kind = RegistryUnavailable if self._answered else ConfigError
+            raise kind(error.what, why=error.why, remedy=error.remedy) from None
+        self._answered = True
         return read
 
     def _answer(self, name: SchemaName, asked: Future[Read]) -> None:
@@ -98,8 +105,7 @@ def _fetched(name: SchemaName, client: ReadersClient) -> Read:
         around = with_references(found, client.fetch).named.values()
         named = {full: definition for document in around for full, definition in avro_names.definitions(document)}
         return reader(found.document, found.place, named)
-    except RegistryRefused as error:
-        # No event is to blame, but what was declared.
-        raise ConfigError(error.what, why=error.why, remedy=error.remedy) from None
+    except RegistryRefused:
+        raise
     except SchemaError as error:
         raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, error.what, remedy=error.remedy) from None

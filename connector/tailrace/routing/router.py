@@ -20,7 +20,7 @@ from tailrace.routing.view import View
 KNOWN_ANSWERS = 4096
 """How many answers are remembered; a few hundred is a large system."""
 MEMORABLE_BYTES = 256
-"""Longer values of columns are not remembered: a column may hold megabytes."""
+"""Answers for longer names or values of columns are not remembered: a column may hold megabytes."""
 
 
 class Tried(NamedTuple):
@@ -113,7 +113,8 @@ class Router:
             )
         if len(self._known) >= KNOWN_ANSWERS:
             self._known.clear()
-        if all(len(value or "") <= MEMORABLE_BYTES for name, value in event.extra if name in self._columns):
+        columns = [value or "" for name, value in event.extra if name in self._columns]
+        if all(len(value) <= MEMORABLE_BYTES for value in (event.aggregate, event.type, *columns)):
             self._known[key] = route
         return route
 

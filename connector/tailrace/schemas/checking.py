@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from tailrace.errors import Reason, Rejected
+from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.event import OutboxEvent
 from tailrace.schemas.contracts import Contract, Contracts, SchemaSet
 from tailrace.schemas.explaining import cut
 from tailrace.schemas.json_text import Json, NotJsonError, has_nul, parse
+from tailrace.schemas.subjects import subject_flaw
 
 Unknown = Literal["dead_letter", "pass"]
 
@@ -89,8 +90,14 @@ class Checker:
         return value, contract
 
     def _look_for(self, subject: str, version: str | None) -> Contract | None:
-        """What is not at hand. None lets the event pass unchecked."""
-        found = self._contracts.find(subject, version) if version is None or _version(version) else None
+        """Finds a contract that is not known yet. Returns None if the event may pass unvalidated."""
+        try:
+            found = self._contracts.find(subject, version) if version is None or _version(version) else None
+        except SchemaError as error:
+            # The service chooses the type, and with it the schema: one that cannot be used concerns its events alone.
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED, f"{error.what}. {error.why}".rstrip(), remedy=error.remedy
+            ) from None
         if found is None and not self._pass_unknown:
             raise self._no_contract(subject, version)
         return found
@@ -102,6 +109,12 @@ class Checker:
                 Reason.SCHEMA_VALIDATION_FAILED,
                 f"the schema version {cut(version)!r} is not a whole number",
                 remedy="Have the service write the number of a registered version, such as 1.",
+            )
+        if flaw := subject_flaw(type_name):
+            return Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"{shown!r} cannot be the name of a schema: {flaw}",
+                remedy="Have the service write another type, or let events without a schema pass.",
             )
         registered = ", ".join(map(str, self._contracts.versions(type_name)[-10:]))
         known = f"registered versions: {registered}" if registered else "no version is registered"

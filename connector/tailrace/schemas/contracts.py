@@ -74,7 +74,8 @@ class Contracts(Protocol):
         """What needs no looking for: by subject and version as events spell it, None meaning the latest."""
 
     def find(self, subject: str, version: str | None) -> Contract | None:
-        """What `known` does not hold; None if it is not registered. Raises RegistryUnavailable."""
+        """What `known` does not hold; None if it is not registered. Raises RegistryUnavailable, or SchemaError if what
+        is registered cannot be used."""
 
     def versions(self, subject: str) -> list[int]:
         """The registered versions, oldest first; empty if there is none."""

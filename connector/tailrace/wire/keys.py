@@ -56,7 +56,8 @@ def key_writer(form: KeyFormat, schema_id: SchemaId, contract_of: KeyContract | 
 
 def _look_up(contract: Contract, form: KeyFormat, schema_id: SchemaId) -> _Known:
     if contract.kind != form:
-        raise ConfigError(
+        raise Rejected(
+            Reason.SCHEMA_VALIDATION_FAILED,
             f"format.key is {form}, but {contract.subject} ({contract.file}) is registered as {contract.kind}",
             remedy=f"Set format.key: {contract.kind}, or register the other kind of schema.",
         )

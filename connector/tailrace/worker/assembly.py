@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, RegistryRefused, RegistryUnavailable, TailraceError
 from tailrace.event import OutboxEvent, Route
 from tailrace.extras import install
 from tailrace.kafka import ledger, offsets
@@ -106,8 +106,17 @@ class Assembly:
         return replace(self, database=replace(self.database, adopt=False))
 
     def line(self) -> Line:
-        """What happens to each event; the schema registry, if there is one, is asked the first time."""
-        self.contracts.ready()
+        """What happens to each event; the schema registry, if there is one, is asked the first time.
+
+        RegistryRefused only before the first position is stored: a registry that a pipeline has worked with and that
+        now answers strangely is away.
+        """
+        try:
+            self.contracts.ready()
+        except RegistryRefused as error:
+            if not self._has_run():
+                raise
+            raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
         limits = self.settings.limits
         return Line(
             layout=Layout(column_map(self.settings)),
@@ -127,6 +136,10 @@ class Assembly:
             batch_bytes=limits.batch_bytes,
             refused=self.refused,
         )
+
+    def _has_run(self) -> bool:
+        """Whether a position is stored."""
+        return self.kafka.offsets_topic in partition_counts(self.admin()) and offsets.read(self.kafka) is not None
 
     def admin(self) -> Admin:
         """One for an attempt: each has threads and buffers of its own."""

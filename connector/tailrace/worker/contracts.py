@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tailrace.config.contracts import Registry
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError, SchemaError
+from tailrace.errors import ConfigError, Reason, Rejected, SchemaError
 from tailrace.schemas.checking import Checker
 from tailrace.schemas.contracts import Contract, Contracts
 from tailrace.schemas.folder import load_folder
@@ -63,12 +63,17 @@ class PipelineContracts:
         return record_maker(self._format, key_contract=self._key_contract if self._registry else None)
 
     def _key_contract(self, topic: str) -> Contract:
+        """Rejected if there is none that can be used: the topic may be one that the event itself names."""
         subject = topic + KEY_SUFFIX
-        found = self._contracts.find(subject, None) if self._contracts else None
+        try:
+            found = self._contracts.find(subject, None) if self._contracts else None
+        except SchemaError as error:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, error.what, remedy=error.remedy) from None
         if found is None:
-            raise SchemaError(
-                f"there is no schema {subject} for the keys of {topic}",
-                why=f"format.key is {self._format.key}, and keys carry the id of their schema.",
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"there is no schema {subject} for the keys of {topic}, and with format.key: {self._format.key} keys "
+                "carry the id of their schema",
                 remedy=f'Register one under {subject}, such as {{"type": "string"}}, or set format.key: bytes.',
             )
         return found

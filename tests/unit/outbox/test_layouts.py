@@ -196,6 +196,16 @@ def test_names_are_one_object_each_and_the_memory_of_them_is_bounded(monkeypatch
         assert len(layout._names) <= 10
 
 
+@pytest.mark.parametrize("column", ["type", "aggregatetype"])
+def test_a_name_has_a_greatest_length(column: str) -> None:
+    layout = Layout(DEBEZIUM)
+    layout.read(row(**{column: b"x" * layouts.NAME_BYTES}))
+    with pytest.raises(Rejected, match="1,001 bytes, more than the 1,000") as caught:
+        layout.read(row(**{column: b"x" * (layouts.NAME_BYTES + 1)}))
+    assert caught.value.reason is Reason.PERMANENT_FAILURE
+    assert all(len(name) <= layouts.MEMORABLE_BYTES for name in layout._names)
+
+
 @given(values=st.tuples(*[st.none() | st.binary(max_size=40)] * 5))
 def test_any_row_is_read_or_rejected(values: tuple[bytes | None, ...]) -> None:
     try:

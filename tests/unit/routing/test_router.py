@@ -190,6 +190,9 @@ def test_a_large_value_is_not_remembered() -> None:
     assert route._known == {}
     assert route.route(event(t=b"abc")).topic == "hit"
     assert len(route._known) == 1
+    route = Router([], "miss")
+    assert {route.route(event("t" * length, "a" * length)).topic for length in (257, 900)} == {"miss"}
+    assert route._known == {}
 
 
 @given(st.text(), st.text())

@@ -106,8 +106,8 @@ def test_a_registry_that_was_away_is_asked_again() -> None:
     assert write(b"k", "a")[0] == b"\x00\x00\x00\x00\x07\x02k"
 
 
-def test_a_key_schema_of_the_other_kind_stops_the_pipeline() -> None:
-    with pytest.raises(ConfigError, match="registered as json"):
+def test_an_event_whose_key_schema_is_of_the_other_kind_is_rejected() -> None:
+    with pytest.raises(Rejected, match="registered as json"):
         key_writer("avro", "prefix", json_text)(b"k", "orders")
 
 

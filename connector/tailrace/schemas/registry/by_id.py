@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.errors import SchemaError
+from tailrace.errors import RegistryRefused, SchemaError
 from tailrace.schemas.contracts import Reference, Registered
 from tailrace.schemas.json_text import NotJsonError, parse
 from tailrace.schemas.registry.calls import NotRegistered
@@ -25,6 +25,12 @@ class ReadersClient(RegistryClient):
         try:
             kind, text, references = self._ask(lambda: _taken_apart(ask(name)))
         except NotRegistered:
+            return None
+        except RegistryRefused:
+            if by_number:
+                raise
+            # Not every registry knows GUIDs. One that answers something else does not know this one.
+            self.subjects()
             return None
         if kind not in KINDS:
             raise SchemaError(

@@ -21,6 +21,7 @@ from tailrace.extras import install
 from tailrace.schemas.contracts import Kind, Reference, Registered
 from tailrace.schemas.json_text import Json, NotJsonError, parse
 from tailrace.schemas.registry.calls import Calls, NotRegistered
+from tailrace.schemas.subjects import is_plain, subject_flaw
 
 T = TypeVar("T")
 
@@ -126,15 +127,15 @@ class RegistryClient:
     def versions(self, subject: str) -> list[int]:
         """The registered versions, oldest first; empty if there is none."""
         try:
-            return sorted(self._ask(lambda: _all_of(int, self._client.get_versions(subject))))
+            return sorted(self._ask_about(subject, lambda: _all_of(int, self._client.get_versions(subject))))
         except NotRegistered:
             return []
 
     def fetch(self, subject: str, version: int | None = None) -> Fetched | None:
         """One version, or the latest; None if it is not registered. What it refers to is not fetched."""
         try:
-            answer = self._ask(
-                lambda: _Answer.of(self._client.get_version(subject, "latest" if version is None else version))
+            answer = self._ask_about(
+                subject, lambda: _Answer.of(self._client.get_version(subject, "latest" if version is None else version))
             )
         except NotRegistered:
             return None
@@ -159,7 +160,7 @@ class RegistryClient:
         """Under what this very schema is registered; None if it is not. Spacing makes no difference."""
         schema = _schema(document, kind, references)
         try:
-            answer = self._ask(lambda: _Answer.of(self._client.lookup_schema(subject, schema)))
+            answer = self._ask_about(subject, lambda: _Answer.of(self._client.lookup_schema(subject, schema)))
         except NotRegistered:
             return None
         if answer.version is None:
@@ -215,6 +216,22 @@ class RegistryClient:
             return self._calls.ask(question)
         finally:
             self._client.clear_caches()
+
+    def _ask_about(self, subject: str, question: Callable[[], T]) -> T:
+        """The same about one subject; NotRegistered if it is the name alone that the registry does not take.
+
+        A server or a proxy may refuse unusual characters in an address without saying so as a registry does. Whether it
+        is the name is known by asking for something else.
+        """
+        if flaw := subject_flaw(subject):
+            raise NotRegistered(flaw)
+        try:
+            return self._ask(question)
+        except RegistryRefused:
+            if is_plain(subject):
+                raise
+            self.subjects()
+            raise NotRegistered("the registry does not take this name") from None
 
     def _odd(self, why: str) -> RegistryRefused:
         return RegistryRefused(

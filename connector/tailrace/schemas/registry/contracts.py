@@ -3,8 +3,9 @@
 A version never changes, so it is kept for ever. The latest may change: one thread asks again every `refresh_seconds`,
 away from the events. When it cannot, what is known stays in use and one warning is given for the whole outage. So a
 running pipeline does not depend on the registry for what it has seen; only something new does, and raises
-RegistryUnavailable until the registry is back. That nothing is registered is remembered for a while, too: a flood
-of events of an unknown type costs one question, not one each.
+RegistryUnavailable until the registry is back. It answered when the pipeline started, so a strange answer (a
+maintenance page, a refused login) is an outage, too. That nothing usable is registered is remembered for a while: a
+flood of events of an unknown type costs one question, not one each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tailrace.errors import RegistryRefused, RegistryUnavailable, SchemaError
 from tailrace.schemas.contracts import Contract
 from tailrace.schemas.json_text import Json
 from tailrace.schemas.registry.client import Fetched, RegistryClient
+from tailrace.schemas.subjects import subject_flaw
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ class RegistryContracts:
         self._compile = compile
         self._warn = warn
         self._refresh_seconds = refresh_seconds
-        self._missing: Remembered[tuple[str, str | None], bool] = Remembered(forget_seconds)
+        self._missing: Remembered[tuple[str, str | None], SchemaError | bool] = Remembered(forget_seconds)
         self._versions: Remembered[str, list[int]] = Remembered(forget_seconds)
         self._lock = threading.Lock()
         self._away = False
@@ -74,19 +76,27 @@ class RegistryContracts:
         key = (subject, version)
         with self._lock:
             found = self.known.get(key)
-            if found is not None or self._missing.get(key):
+            if found is not None or subject_flaw(subject):
                 return found
-            fetched = self._client.fetch(subject, None if version is None else int(version))
-            if fetched is None:
-                self._missing.put(key, True)
-                return None
-            return self._keep(fetched, latest=version is None)
+            missing = self._missing.get(key)
+            if missing is None:
+                try:
+                    fetched = _answered(lambda: self._client.fetch(subject, None if version is None else int(version)))
+                    if fetched is not None:
+                        return _answered(lambda: self._keep(fetched, latest=version is None))
+                    missing = True
+                except SchemaError as error:
+                    missing = error
+                self._missing.put(key, missing)
+            if isinstance(missing, SchemaError):
+                raise missing.with_traceback(None)
+            return None
 
     def versions(self, subject: str) -> list[int]:
         with self._lock:
             versions = self._versions.get(subject)
             if versions is None:
-                versions = self._client.versions(subject)
+                versions = _answered(lambda: self._client.versions(subject))
                 self._versions.put(subject, versions)
             return versions
 
@@ -137,6 +147,14 @@ class RegistryContracts:
         if self._warned.get(subject) != message:
             self._warned[subject] = message
             self._warn(message)
+
+
+def _answered(question: Callable[[], T]) -> T:
+    """The answer of a registry that has answered before: that it refuses us now is an outage."""
+    try:
+        return question()
+    except RegistryRefused as error:
+        raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
 
 
 K = TypeVar("K")

@@ -57,7 +57,9 @@ PAYLOADS = frozenset({str, NoneType})
 SHAPES = 256
 """How many sets of further fields are remembered; documents of one service have a handful."""
 WIDTH = 200
-"""Wider ones are not remembered: memory is bounded, whatever the documents."""
+"""Wider ones are not remembered: memory is bounded, whatever the documents;"""
+NAMES_CHARS = 16_384
+"""nor those whose names have more characters together."""
 REFLAGS = {2: "i", 4: "l", 8: "m", 16: "s", 32: "u", 64: "x"}
 
 NOT_TEXT = "a text in it is not valid UTF-8"
@@ -139,7 +141,7 @@ class Documents:
         shape = columns, written, pick
         if len(self._shapes) >= SHAPES:
             self._shapes.clear()
-        if len(names) <= WIDTH:
+        if len(names) <= WIDTH and sum(map(len, names)) <= NAMES_CHARS:
             self._shapes[names] = shape
         return shape
 
