@@ -133,6 +133,57 @@ def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
     assert projected.made_anew() == []
 
 
+TWO_REBUILDS = """
+import asyncio, pathlib, sys
+from tailrace.projections import mongo_swap
+
+REBUILDS = "--rebuild" in sys.argv
+IS_LATE = REBUILDS and not pathlib.Path("opened").exists()
+put_in_place, open_store = mongo_swap._put_in_place, MongoStore.open
+
+async def until(name):
+    while not pathlib.Path(name).exists():
+        await asyncio.sleep(0.05)
+
+async def slowly(database, account, name):
+    await put_in_place(database, account, name)
+    pathlib.Path("renamed").touch()
+    await until("go-on")
+
+async def late(self, name):
+    await open_store(self, name)
+    pathlib.Path("opened").touch()
+    await until("renamed")
+
+if IS_LATE:
+    MongoStore.open = late
+elif REBUILDS:
+    mongo_swap._put_in_place = slowly
+"""
+
+
+def test_partitions_that_change_hands_during_the_renames(projected: InMongo) -> None:
+    """A second rebuild, which has opened its store before, joins the group of the first behind the first rename."""
+    projected.configure("events=7, within=0.01", TWO_REBUILDS, app=HISTORY)
+    projected.publish(*({"key": KEYS[n % 4]} for n in range(40)))
+    live = projected.start()
+    projected.caught_up()
+    projected.spoil()
+    late = projected.start("--rebuild", wait=False)
+    wait_until((projected.folder / "opened").exists, 60, what="the late one to open its store")
+    first = projected.start("--rebuild", wait=False)
+    wait_until((projected.folder / "renamed").exists, 120, what="the first rename")
+    live.kill()
+    projected.publish(*({"key": key} for key in KEYS * 10))
+    assert late.ended(120) == 3, late.log
+    assert "is over" in late.log
+    (projected.folder / "go-on").touch()
+    assert first.ended(120) == 0, first.log
+    projected.start()
+    projected.caught_up()
+    assert projected.made_anew() == []
+
+
 def test_a_bad_event_and_its_neighbours(projected: InMongo) -> None:
     more = """
 @projection.on("Bad")

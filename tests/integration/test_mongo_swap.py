@@ -409,10 +409,35 @@ class TestSomebodyElse:
                 async with scene.opened(scene.store().beside()):
                     assert isinstance(await raised(old.swap(scene.place, level)), ProjectionError)
                     # Its offsets are gone with the rest: it would make them again, from the start.
-                    assert isinstance(await raised(once(new)), Swapping)
+                    assert isinstance(await raised(once(new)), ProjectionError)
                     assert not {name for name in scene.collections() if name.endswith("__next1")}
 
         asyncio.run(scenario())
+
+    @pytest.mark.parametrize("step", range(STEPS + 1))
+    def test_what_was_made_takes_no_event_of_its_rebuild_once_the_swap_is_decided(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, step: int
+    ) -> None:
+        """A rebalance of its group, or a second rebuild, gives its partitions to somebody after they were closed."""
+        added = Partition("orders", 2)
+
+        async def once(store: MongoStore, partition: Partition) -> None:
+            async with store.transaction(partition) as transaction:
+                await apply(transaction, partition, 5)
+
+        async def scenario() -> None:
+            async with scene.both() as (live, old, new):
+                with monkeypatch.context() as patched:
+                    kill_at(patched, step)
+                    assert isinstance(await raised(old.swap(scene.place, level)), Killed)
+                errors = [await raised(once(new, partition)) for partition in (FIRST, added, SECOND)]
+                assert all(isinstance(error, Swapping | ProjectionError) for error in errors), errors
+                assert not new.is_away(errors[-1]), "it is over: nobody must try again for ever"
+                for partition in (FIRST, SECOND):
+                    await up_to(live, partition, 5, 3)
+
+        asyncio.run(scenario())
+        scene.require_new(5)
 
     def test_one_that_begins_anew_takes_nothing_from_one_that_is_decided(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch

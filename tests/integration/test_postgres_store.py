@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from store_contract import StoreContract
 from store_scenes import P0, P1, Boom, Stores, again, in_loop, mark, marker, opened, still_waits
-from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable
+from tailrace.errors import AccessRefused, ConfigError, ProjectionError, StoreUnavailable
 from tailrace.projections.postgres_effects import PostgresEffects
 from tailrace.projections.postgres_store import PostgresStore
 from tailrace.projections.store import EntityState, Partition
@@ -96,6 +96,32 @@ async def test_another_schema_takes_the_place_of_the_first_under_a_worker(databa
             assert await transaction.position() == 1000
             stores.write(transaction.effects, "newer", "b")
         assert await stores.written() == {"new": "a", "newer": "b"}
+
+
+@in_loop
+async def test_a_rebuild_that_another_one_has_finished_writes_to_no_other_schema(database: str) -> None:
+    """Its schema is gone, and the next one in the search path has tables of the same names."""
+
+    async def level(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
+        return positions
+
+    public = PostgresStores(database)
+    old = PostgresStore(database, schema="shop", tables=THINGS)
+    new = old.beside()
+    async with opened(public):
+        await new.open("orders")
+        async with new.transaction(P0) as transaction:
+            await transaction.position()
+            await transaction.advance(1)
+        assert await old.swap("orders", level)
+        for partition in (P0, P1):
+            with pytest.raises(ProjectionError, match="shop__next") as caught:
+                async with new.transaction(partition) as transaction:
+                    await transaction.position()
+            assert not new.is_away(caught.value)
+        await new.close()
+    assert public.ask("SELECT * FROM tailrace_offsets") == []
+    assert public.ask("SELECT next_offset FROM shop.tailrace_offsets") == [(1,)]
 
 
 @in_loop

@@ -22,6 +22,10 @@ CLOSED = "closed"
 """The swap is decided, and this belongs to what is replaced: nothing may be written any more."""
 
 
+SEALED = "sealed"
+"""The swap is decided, and this belongs to what takes over: nothing may be written to it before it is in its place."""
+
+
 class Swapping(StoreUnavailable):
     """What was asked for is being replaced at this moment."""
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from bson.datetime_ms import DatetimeMS
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from tailrace.errors import ConfigError, StoreUnavailable
+from tailrace.errors import ConfigError, ProjectionError, StoreUnavailable
 from tailrace.projections.mongo_generations import NEXT, Generation, made_anew
 from tailrace.projections.mongo_offsets import GROUP, OFFSETS, offset_id, swapping
 from tailrace.projections.mongo_server import DURABLE, Client, Collections, Database, Document, own, prepare
@@ -153,7 +153,7 @@ def _overtaken(group: str) -> StoreUnavailable:
 
 
 async def join(client: Client, generation: Generation, group: str, partition: Partition) -> None:
-    """Makes the document of a partition that has none. Swapping, if this is not the time or the place for it."""
+    """Makes the document of a partition that has none; raises if this is not the time or the place for it."""
     rebuilds = own(generation.database, REBUILDS)
 
     async def enter(session: AsyncClientSession) -> None:
@@ -161,8 +161,14 @@ async def join(client: Client, generation: Generation, group: str, partition: Pa
         found = await rebuilds.find_one_and_update(NEWEST, {"$inc": {"joined": 1}}, session=session)
         account = _account(found)
         over = account.phase is not Phase.BUILDING or account.number != generation.number
-        if account.phase is Phase.SWAPPING or (generation.number is not None and over):
+        if account.phase is Phase.SWAPPING:
             raise swapping()
+        if generation.number is not None and over:
+            raise ProjectionError(
+                f"the rebuild of {group} that this worker fills is over",
+                why="Another process has put its result in place, or has begun another rebuild.",
+                remedy="Run `tailrace project APP --rebuild` again if one is still needed.",
+            )
         name = {"_id": offset_id(group, partition)}
         await generation.own(OFFSETS).update_one(name, {"$setOnInsert": {"turns": 0}}, upsert=True, session=session)
 

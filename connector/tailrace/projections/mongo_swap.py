@@ -6,7 +6,8 @@ MongoDB renames a collection over another at once, but only one at a time. So th
    waits there (`mongo_turns.py`), while the new ones catch up with where these stand. A mark that is left behind by a
    kill is removed by those who wait.
 2. **Decide.** One transaction, which fails if anybody has gone on meanwhile: the account says `swapping`, the old
-   offsets and the old horizon are closed. Killed before it, nothing has happened. Behind it there is only forward.
+   offsets and the old horizon are closed, and the new offsets are sealed: no worker of the rebuild may go on, since
+   what it writes to is about to be renamed. Killed before it, nothing has happened. Behind it there is only forward.
 3. **Finish.** Each new collection is renamed over the old one, which is dropped with that; the offsets come last. Until
    then all workers find the partitions closed, so none writes to some old and some new ones. Whoever comes across it
    finishes it: the rebuild, a running worker at its next event, whatever opens the store next. Several may do so at
@@ -38,7 +39,7 @@ from pymongo.read_concern import ReadConcern
 from tailrace import killpoint
 from tailrace.errors import ProjectionError, StoreUnavailable
 from tailrace.projections.mongo_generations import Generation, made_anew
-from tailrace.projections.mongo_offsets import CLOSED, GROUP, HELD, OFFSETS, offset_id, stored_offsets
+from tailrace.projections.mongo_offsets import CLOSED, GROUP, HELD, OFFSETS, SEALED, offset_id, stored_offsets
 from tailrace.projections.mongo_owners import OWNERS
 from tailrace.projections.mongo_rebuilds import REBUILDS, Account, Phase, identities, read, require_alone
 from tailrace.projections.mongo_server import DURABLE, Client, Database, is_away, own, translated
@@ -113,6 +114,8 @@ async def _decide(
         # Somebody may be about to prune by the old horizon, and then it is the new markers that he finds.
         before = {"$max": {"before": DatetimeMS(horizon_of(forgotten))}}
         await new.own(HORIZON).update_one({"_id": group}, before, session=session)
+        sealed = {"$set": {SEALED: account.number}}
+        await new.own(OFFSETS).update_many({GROUP: group}, sealed, session=session)
         for partition, offset in reached.items():
             name = {"_id": offset_id(group, partition)}
             await new.own(OFFSETS).update_one(name, {"$max": {"next_offset": offset}}, session=session)

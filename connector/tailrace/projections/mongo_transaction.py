@@ -72,7 +72,8 @@ class MongoTransaction:
         self._waiting = generation.own(WAITING)
         self._horizon = generation.own(HORIZON)
         name = offset_id(group, partition)
-        self._turn = Turn(self._offsets, name, session, self._ask, evict=evict, join=join)
+        in_place = generation.number is None
+        self._turn = Turn(self._offsets, name, session, self._ask, evict=evict, join=join, is_in_place=in_place)
 
     @property
     def effects(self) -> MongoEffects:

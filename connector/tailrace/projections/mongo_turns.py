@@ -19,7 +19,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
-from tailrace.projections.mongo_offsets import CLOSED, HELD, swapping
+from tailrace.projections.mongo_offsets import CLOSED, HELD, SEALED, swapping
 from tailrace.projections.mongo_server import DURABLE, LOCK_TIMEOUT, MAJORITY_SECONDS, WRITE_CONFLICT, Document
 
 FIRST_PAUSE = 0.005
@@ -56,8 +56,10 @@ class Turn:
         *,
         evict: Call,
         join: Call,
+        is_in_place: bool,
     ) -> None:
         self._offsets = offsets
+        self._is_in_place = is_in_place
         self._name = {"_id": name}
         self._session = session
         self._ask = ask
@@ -68,7 +70,7 @@ class Turn:
         """The partition's document as it was, once it is locked; the transaction may be a new one by then."""
         while True:
             found = await self._locked()
-            if found is not None and CLOSED in found:
+            if found is not None and (CLOSED in found or (SEALED in found and not self._is_in_place)):
                 raise swapping()
             if found is not None and HELD not in found:
                 return found

@@ -92,7 +92,7 @@ class PostgresStore:
             async with session.transaction():
                 session.require_transaction(True)
                 try:
-                    transaction = PostgresTransaction(session, self._opened, partition, effects)
+                    transaction = PostgresTransaction(session, self._opened, partition, effects, self._schema)
                     yield transaction
                     await effects.flush()
                     effects.end()

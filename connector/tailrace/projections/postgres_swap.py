@@ -56,6 +56,8 @@ async def swap_schemas(session: Session, schema: str, name: str, catch_up: Catch
         reached = await catch_up({Partition(topic, number): offset for topic, number, offset in rows})
         if reached is None:
             return False
+        # A worker of another rebuild ends its block first, and begins no other.
+        await session.execute(sql.SQL(_LOCK).format(names["new"]))
         places = [array([place.topic for place in reached]), numbers([place.number for place in reached])]
         await session.execute(
             sql.SQL(_REACHED).format(names["new"]), [*places, numbers(reached.values()), name]

@@ -13,9 +13,10 @@ import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 
+from psycopg.errors import UndefinedTable
 from psycopg.rows import TupleRow
 
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import ProjectionError, StoreUnavailable
 from tailrace.projections.postgres_ddl import UNFINISHED
 from tailrace.projections.postgres_effects import PostgresEffects
 from tailrace.projections.postgres_session import Session, transaction_ended
@@ -24,13 +25,13 @@ from tailrace.projections.store import EntityState, Marker, Outcome, Partition, 
 
 _POSITION = f"""
     UPDATE tailrace_offsets SET unfinished = {UNFINISHED} WHERE projection = %s AND topic = %s AND partition = %s
-    RETURNING next_offset
+    RETURNING next_offset, current_schema()
 """  # noqa: S608 - no value of anybody's in it
 # Where there is no row one is made; whoever comes second waits for it, and then reads what the first has made of it.
 _FIRST_POSITION = f"""
     INSERT INTO tailrace_offsets (projection, topic, partition, unfinished) VALUES (%s, %s, %s, {UNFINISHED})
     ON CONFLICT (projection, topic, partition) DO UPDATE SET unfinished = EXCLUDED.unfinished
-    RETURNING next_offset
+    RETURNING next_offset, current_schema()
 """  # noqa: S608
 _FINISH = """
     UPDATE tailrace_offsets
@@ -83,11 +84,14 @@ _HORIZON = "SELECT horizon_ms FROM tailrace_horizon WHERE projection = %s"
 
 
 class PostgresTransaction:
-    """For events of one partition of the projection `name`."""
+    """For events of one partition of the projection `name`; `schema` is empty if it has none of its own."""
 
-    def __init__(self, session: Session, name: str, partition: Partition, effects: PostgresEffects) -> None:
+    def __init__(
+        self, session: Session, name: str, partition: Partition, effects: PostgresEffects, schema: str
+    ) -> None:
         self._session = session
         self._name = name
+        self._schema = schema
         self._partition = partition
         self._effects = effects
         self._is_taken = False
@@ -99,10 +103,24 @@ class PostgresTransaction:
 
     async def position(self) -> int | None:
         place = [self._name, *self._partition]
-        found = await self._rows(_POSITION, place) or await self._rows(_FIRST_POSITION, place)
+        try:
+            found = await self._rows(_POSITION, place) or await self._rows(_FIRST_POSITION, place)
+        except UndefinedTable:
+            raise self._schema_gone() from None
         self._is_taken = True
-        offset: int | None = found[0][0]
-        return offset if self._next is None else self._next
+        [(offset, schema)] = found
+        if self._schema and schema != self._schema:
+            # Otherwise tables of the same names would be written to that are somebody else's.
+            raise self._schema_gone()
+        stored: int | None = offset
+        return stored if self._next is None else self._next
+
+    def _schema_gone(self) -> ProjectionError:
+        return ProjectionError(
+            f"the tables of {self._name} in {self._schema or 'its schema'} are gone",
+            why="They were dropped or renamed; those of a rebuild are renamed when it is put in its place.",
+            remedy="Start the worker again: it makes them if they are missing, and begins from the start then.",
+        )
 
     async def advance(self, offset: int) -> None:
         """It is stored by `finish`."""

@@ -102,6 +102,7 @@ class Projection:
         self.outcomes: Counter[str] = Counter()
         self.is_rebuilding = False
         """Whether it is being made anew: to handlers, all of history is told again."""
+        self.is_finished = False
         self.handlers = Handlers(decode)
         self.rules = Rules(
             self.name,
@@ -192,11 +193,18 @@ class Projection:
             self._tell(logging.WARNING, "replay passed over", replay=replay, remedy=remedy)
 
     def open_lane(self, partition: Partition, start: int, furthest: int) -> None:
+        if self.is_finished:
+            return
         lane = Lane(partition, start, furthest, self.store, self.rules, self)
         self.lanes[partition] = lane
         task = asyncio.create_task(lane.run(), name=f"{self.name} {partition}")
         task.add_done_callback(self._ended)
         self._tasks[partition] = task
+
+    async def finish(self) -> None:
+        """Ends the lanes for good: a rebalance opens none again."""
+        self.is_finished = True
+        await self.close_lanes()
 
     async def close_lanes(self) -> None:
         """Ends them: what is not committed by now belongs to whoever gets the partitions next."""

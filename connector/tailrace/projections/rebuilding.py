@@ -111,8 +111,8 @@ class Rebuild:
         try:
             return await self._old.swap(self._projection.name, self._catch_up)
         except Exception as error:
-            # Once the lanes are closed, nobody knows whether it was done: a new start finds out.
-            if not self._projection.lanes or not self._projection.store.is_away(error):
+            # Once it is finished, nobody knows whether it was put in place: a new start finds out.
+            if self._projection.is_finished or not self._projection.store.is_away(error):
                 raise
             return False
 
@@ -129,7 +129,7 @@ class Rebuild:
             log.warning("left behind: read by the old one, and not there any more", extra={"fields": told})
         reached = self._app.reader.reached()
         # From here on the new one is the old one's: nothing of this worker may come behind the swap.
-        await self._projection.close_lanes()
+        await self._projection.finish()
         return reached
 
     def _tell(self, what: str) -> None:

@@ -42,6 +42,21 @@ def test_a_handler_without_parentheses_is_refused() -> None:
         orders.on(handle)  # type: ignore[arg-type]
 
 
+def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
+    async def scene() -> None:
+        orders = make()
+        guide = ProjectionGuide([orders])
+        await guide.positions([P0])
+        await guide.assigned({P0: [0]})
+        assert set(orders.lanes) == {P0}
+        await orders.finish()
+        await guide.assigned({P0: [0]})
+        assert orders.lanes == {}
+        await orders.close()
+
+    asyncio.run(scene())
+
+
 async def asynchronous(event: Event) -> None:
     """What it returns is a coroutine, and no entity, version or data."""
 
