@@ -206,7 +206,7 @@ class Publisher:
                 # The position must not overtake its events: without a transaction they are separate writes.
                 self._finish(self._producer.flush)
                 killpoint.reached(killpoint.AFTER_PRODUCE)
-                self._produce([offsets.record(self._options, batch.position)])
+                self._produce_position(batch.position)
                 self._finish(self._producer.flush)
         except KafkaException as error:
             why = self._why(error_of(error), topics)
@@ -303,6 +303,12 @@ class Publisher:
                     self._producer.poll(0.1)
                     self._check_going(deadline, "waiting for room in the send queue")
 
+    def _produce_position(self, position: Position) -> None:
+        """Without a transaction. Never after `close`, which takes the same lock: a newer position may be stored by then."""
+        with self._turn:
+            self._check_going(time.monotonic() + COMMIT_TIMEOUT, "publishing a batch")
+            self._produce([offsets.record(self._options, position)])
+
     def _finish(self, step: Callable[[float], int | None]) -> None:
         """Runs a commit or a flush to its end; a timeout of one step is not an answer yet."""
         deadline = time.monotonic() + COMMIT_TIMEOUT
@@ -318,6 +324,8 @@ class Publisher:
             if not left:
                 # Only now: a commit that is still under way cannot be aborted.
                 if self._refused is not None:
+                    if not self._options.exactly_once:
+                        self._check_going(deadline, "publishing a batch")
                     raise KafkaException(self._refused[0])
                 return
             self._check_going(deadline, "committing a batch")
@@ -333,9 +341,15 @@ class Publisher:
             )
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        # The first failure is the cause. Records that were purged failed because the transaction did, not it by them.
-        if error is None or error.code() in _PURGED:
+        if error is None:
             return
+        if error.code() in _PURGED:
+            # In a transaction they failed because that did, not it by them. Without one nothing else reports them: a
+            # flush counts what is gone from the queue as sent.
+            if not self._options.exactly_once and self._refused is None:
+                self._refused = (error, str(message.topic()))
+            return
+        # The first failure is the cause.
         self._suspects.add(error, message.topic(), message.key(), message.value())
         if self._refused is None:
             self._refused = (error, str(message.topic()))

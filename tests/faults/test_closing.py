@@ -1,0 +1,130 @@
+"""A publisher that is closed while it waits for Kafka stores nothing afterwards; a claim is nobody else's to erase."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tailrace import killpoint
+from tailrace.batch import Batch
+from tailrace.errors import OutcomeUnknown
+from tailrace.event import Record
+from tailrace.kafka import offsets, publisher as publishing
+from tailrace.kafka.claim import Claim
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.partition_watch import PartitionWatch
+from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.topics import TopicKeeper
+from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.proof.reader import read_all
+from tailrace.routing.specs import TopicSpec
+from tailrace.stack import KafkaBroker, Source
+from tailrace.wake import Wake
+
+LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaBroker]:
+    """A broker that may be paused."""
+    with KafkaBroker(source=Source.LOCAL) as broker:
+        yield broker
+
+
+@pytest.fixture
+def options(own_kafka: KafkaBroker) -> Iterator[KafkaOptions]:
+    options = KafkaOptions(own_kafka.bootstrap, f"p-{uuid.uuid4().hex[:8]}", exactly_once=False)
+    offsets.ensure(options, offsets.admin_client(options))
+    yield options
+    own_kafka.resume()
+
+
+@pytest.fixture
+def opened(options: KafkaOptions) -> Callable[[], Publisher]:
+    def opened() -> Publisher:
+        topic = TopicSpec(options.pipeline, 1, 1)
+        keeper = TopicKeeper(offsets.admin_client(options), {}, topic, PartitionWatch(options.pipeline), create=True)
+        keeper.require([options.pipeline])
+        publisher = Publisher(options, keeper, wake=Wake())
+        publisher.open()
+        return publisher
+
+    return opened
+
+
+def batch(options: KafkaOptions, lsn: int) -> Batch:
+    made = Batch(LsnPosition(LOG, lsn, lsn))
+    made.add(Record(options.pipeline, b"v", b"k", [], 0))
+    return made
+
+
+def ended(publisher: Publisher) -> None:
+    publisher._thread.join(60)
+    assert not publisher._thread.is_alive()
+    with pytest.raises(OutcomeUnknown):
+        publisher.check()
+
+
+def test_what_was_purged_is_not_stored(
+    own_kafka: KafkaBroker, options: KafkaOptions, opened: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing gives up what is queued: to a flush that waits for it, the queue is empty."""
+    monkeypatch.setattr(publishing, "STEP_TIMEOUT", -1.0)
+    publisher = opened()
+    own_kafka.pause()
+    publisher.submit(batch(options, 10))
+    publisher.wait(0.3)
+    publisher.close()
+    ended(publisher)
+    own_kafka.resume()
+    publisher._producer.flush(30)
+    assert offsets.read(options) is None
+    assert not read_all(own_kafka.bootstrap, [options.pipeline])
+
+
+def test_a_thread_that_outlives_its_close_stores_nothing(
+    own_kafka: KafkaBroker, options: KafkaOptions, opened: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then another one may be further on: the position would go back."""
+    monkeypatch.setattr(publishing, "STEP_TIMEOUT", -1.0)
+    sent, go_on = threading.Event(), threading.Event()
+
+    def reached(point: str) -> None:
+        if point == killpoint.AFTER_PRODUCE and not sent.is_set():
+            sent.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(killpoint, "reached", reached)
+    older = opened()
+    older.submit(batch(options, 10))
+    assert sent.wait(60), "its events are out"
+    older.close()
+    newer = opened()
+    newer.store(LsnPosition(LOG, 20, 20))
+    go_on.set()
+    ended(older)
+    newer.close()
+    assert offsets.read(options) == LsnPosition(LOG, 20, 20)
+
+
+def test_a_release_does_not_erase_the_claim_of_another(options: KafkaOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made between the look at the claims and the release."""
+    first, second = Claim(options, "first"), Claim(options, "second")
+    first.make()
+
+    def lost() -> bool:
+        second.make()
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "lost", lost)
+        first.release()
+    if not second.made:
+        second.make()
+    assert first.lost()
+    assert not second.lost()
+    second.release()
+    assert not Claim(options, "third").lost()
