@@ -6,6 +6,7 @@
     ├── Unavailable                 a server is away; it may come back          peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or hung up
     │   ├── SlotBusy                another session reads the slot
+    │   ├── PipelineBusy            another instance runs the pipeline
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
@@ -125,6 +126,10 @@ class SourceUnavailable(Unavailable):
 
 
 class SlotBusy(Unavailable):
+    pass
+
+
+class PipelineBusy(Unavailable):
     pass
 
 

@@ -12,7 +12,8 @@ from tailrace import killpoint
 from tailrace.batch import Batch
 from tailrace.errors import OutcomeUnknown
 from tailrace.event import Record
-from tailrace.kafka import offsets, publisher as publishing
+from tailrace.kafka import offsets
+from tailrace.kafka import publisher as publishing
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.partition_watch import PartitionWatch

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
 from fix_users import Users, close_users, open_users
+from tailrace import killpoint
 from tailrace.proof.reader import read_all
 from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
 
@@ -96,11 +97,9 @@ def test_the_offsets_topic_is_deleted_while_mongodb_is_away(kafka: KafkaBroker, 
 def test_killed_at_its_first_start_it_starts_again(users: Users) -> None:
     """The dead-letter topic is there and no position is: but this start was never completed."""
     own_offsets_topic(users)
-    users.configure(source={"mongo": "mongodb://127.0.0.1:9/?directConnection=true"})
-    connector = users.start(wait=False)
-    connector.says('"waiting"')
-    connector.kill()
-    users.configure(source={"mongo": users.mongo.uri})
+    assert users.start(kill=killpoint.BEFORE_PRODUCE).ended() == -9
+    assert users.letters in users.kafka.admin().list_topics(timeout=20).topics
+    assert not users.positions()
     users.start()
     arrived(users, users.insert("k"))
 

@@ -36,7 +36,8 @@ def run(
     """Tail an outbox and publish it to Kafka, until SIGTERM.
 
     SIGTERM and SIGINT finish the batch at hand, confirm it and leave within 5 s. Trouble that may pass is waited
-    out; anything else ends with a named error, its cause and its remedy, and nothing is lost.
+    out; anything else ends with a named error, its cause and its remedy, and nothing is lost. Beside an instance that
+    runs the pipeline already, this one waits, and takes over when that ends.
 
     Examples:
 

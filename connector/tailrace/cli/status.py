@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -27,7 +28,8 @@ def status(
     """Show where a pipeline stands and how far it is behind.
 
     RUNNING means that the connector said so and that the database sees it read. NOT RUNNING: it said so, but nobody
-    reads. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away, or does not tell.
+    reads. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away, or does not tell. An instance
+    that waits for the one that runs, or fails beside it, is shown as such.
 
     The lag is counted from the stored position. For Postgres it goes to the end of the server's log, in bytes and
     seconds; a few kB of other WAL are not a lag: an idle pipeline steps over them every 5 s. For MongoDB it is the age
@@ -79,6 +81,8 @@ def _lines(health: Health) -> list[tuple[str, str]]:
         lines += [(part, str(error[part])) for part in ("why", "remedy") if error.get(part)]
     if told := health.announced:
         lines.append(("instance", f"process {told.get('pid')} on {told.get('host')}, version {told.get('version')}"))
+    if other := health.standby:
+        lines.append(("beside", _beside(other)))
     if health.position:
         lines.append(("position", health.position))
     if health.lag_seconds is not None:
@@ -96,6 +100,15 @@ def _lines(health: Health) -> list[tuple[str, str]]:
         lines.append(("clock", f"the database's is {difference}"))
     lines += [("no answer", f"{server}: {why}") for server, why in health.away.items()]
     return lines
+
+
+def _beside(other: dict[str, Any]) -> str:
+    """An instance that waits for the one that runs, or fails beside it."""
+    who = f"process {other.get('pid')} on {other.get('host')}"
+    if other.get("state") == "WAITING":
+        return f"{who} waits to take over"
+    error = other.get("error") or {}
+    return f"{who} is {other.get('state')}: {error.get('code')}: {error.get('what')}"
 
 
 def _letter_lines(health: Health) -> list[tuple[str, str]]:

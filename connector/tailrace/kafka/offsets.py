@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -104,56 +105,83 @@ def read_keys(
     The end is the high watermark: the last *stable* offset may be held back by another pipeline's open transaction,
     in front of a record of ours that is already committed.
     """
-    end = _high_watermark(options)
-    isolation = {} if committed else {"isolation.level": "read_uncommitted"}
-    consumer = Consumer({**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), **isolation})
+    follower = Follower(options, committed=committed)
     found: dict[bytes, bytes] = {}
     try:
-        consumer.assign([TopicPartition(options.offsets_topic, 0, 0)])
-        deadline = time.monotonic() + timeout
-        reached = end == 0
-        while not reached:
-            for message in consumer.consume(num_messages=500, timeout=0.02):
-                error: Any = message.error()
-                if error is None:
-                    key, value = message.key(), message.value()
-                    # On a busy topic the end keeps moving away, and no EOF comes: a record at or behind it is as good.
-                    reached = reached or (message.offset() or 0) >= end - 1
-                    if key is not None and (keys is None or key in keys):
-                        if value is None:
-                            found.pop(key, None)
-                        else:
-                            found[key] = value
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # Its offset counts control records too, which no message shows.
-                    reached = reached or (message.offset() or 0) >= end
-                else:
-                    raise translate(error, "reading the stored position", options.offsets_topic)
-            if not reached and time.monotonic() > deadline:
-                raise KafkaUnavailable(
-                    f"the end of {options.offsets_topic} could not be read within {timeout:.0f} s",
-                    why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
-                    remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
-                )
-    except KafkaException as error:
-        raise translate(error_of(error), "reading the stored position", options.offsets_topic) from None
+        for key, value in follower.read(timeout):
+            if keys is not None and key not in keys:
+                continue
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
     finally:
-        consumer.close()
+        follower.close()
     return found
+
+
+class Follower:
+    """Reads the topic from its beginning and, each time it is asked again, what was written since."""
+
+    def __init__(self, options: KafkaOptions, *, committed: bool = False) -> None:
+        """`committed`: only records whose transaction is committed; see `read_keys`."""
+        self._options = options
+        self._partition = TopicPartition(options.offsets_topic, 0, 0)
+        isolation = {} if committed else {"isolation.level": "read_uncommitted"}
+        self._consumer = Consumer({**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), **isolation})
+        self._consumer.assign([self._partition])
+        self._committed = committed
+        self._next = 0
+
+    def read(self, timeout: float) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys and values up to the end that the topic has now, and not less; KafkaUnavailable if that takes longer."""
+        options = self._options
+        try:
+            end = _high_watermark(options) if self._committed else self._end()
+            if end < self._next:  # deleted and created again
+                self._next = 0
+                self._consumer.assign([self._partition])
+            deadline = time.monotonic() + timeout
+            while self._next < end:
+                for message in self._consumer.consume(num_messages=500, timeout=0.02):
+                    error: Any = message.error()
+                    if error is None:
+                        key = message.key()
+                        # On a busy topic the end keeps moving away, and no EOF comes: a record at or behind it is as
+                        # good.
+                        self._next = max(self._next, (message.offset() or 0) + 1)
+                        if key is not None:
+                            yield key, message.value()
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        # Its offset counts control records too, which no message shows.
+                        self._next = max(self._next, message.offset() or 0)
+                    else:
+                        raise translate(error, "reading the stored position", options.offsets_topic)
+                if self._next < end and time.monotonic() > deadline:
+                    raise KafkaUnavailable(
+                        f"the end of {options.offsets_topic} could not be read within {timeout:.0f} s",
+                        why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
+                        remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
+                    )
+        except KafkaException as error:
+            raise translate(error_of(error), "reading the stored position", options.offsets_topic) from None
+
+    def _end(self) -> int:
+        return int(self._consumer.get_watermark_offsets(self._partition, timeout=10, cached=False)[1])
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def _high_watermark(options: KafkaOptions) -> int:
     """Asked for by a reader of uncommitted records: to a `read_committed` one the end is the last stable offset."""
-    consumer = Consumer(
-        {**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), "isolation.level": "read_uncommitted"}
-    )
+    follower = Follower(options)
     try:
-        partition = TopicPartition(options.offsets_topic, 0)
-        return int(consumer.get_watermark_offsets(partition, timeout=10, cached=False)[1])
+        return follower._end()
     except KafkaException as error:
         raise translate(error_of(error), "asking for the end of the offsets topic", options.offsets_topic) from None
     finally:
-        consumer.close()
+        follower.close()
 
 
 def admin_client(options: KafkaOptions) -> AdminClient:

@@ -57,6 +57,8 @@ COMMIT_STEP = 0.5
 """A commit waits in steps of this length, so that a stop or a failed record is noticed in between."""
 STEP_TIMEOUT = 5.0
 """For an abort, and for the thread to end."""
+OWNED_TIMEOUT = 10.0
+"""How long it may take to find out who owns the pipeline."""
 ANY_PARTITION = -1
 """The partitioner chooses, by the key."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -72,12 +74,18 @@ class Publisher:
         *,
         wake: Wake,
         tell: Callable[[str, str, int], None] = lambda *_: None,
+        require_owned: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`tell` hears of dead letters that are committed: their reason, their type and how many; it must not block."""
+        """`tell` hears of dead letters that are committed: their reason, their type and how many; it must not block.
+
+        `require_owned` is asked where no transaction fences this instance: it raises Fenced if another one runs the
+        pipeline, and may wait for the given seconds to find out.
+        """
         self._options = options
         self._topics = topics
         self._wake = wake
         self._tell = tell
+        self._require_owned = require_owned
         self._turn = threading.Condition()
         self._work: Batch | None = None
         self._closing = False
@@ -128,6 +136,8 @@ class Publisher:
         """Raises what ended the publisher, if anything did."""
         if self._error is not None:
             raise self._error
+        if not self._options.exactly_once:
+            self._require_owned(0.0)
 
     def submit(self, batch: Batch) -> None:
         """Hands over a batch; only while idle."""
@@ -201,11 +211,13 @@ class Publisher:
                 killpoint.reached(killpoint.AFTER_PRODUCE)
                 self._finish(self._producer.commit_transaction)
             else:
+                self._require_owned(OWNED_TIMEOUT)
                 killpoint.reached(killpoint.BEFORE_PRODUCE)
                 self._produce(batch.records)
                 # The position must not overtake its events: without a transaction they are separate writes.
                 self._finish(self._producer.flush)
                 killpoint.reached(killpoint.AFTER_PRODUCE)
+                self._require_owned(OWNED_TIMEOUT)
                 self._produce_position(batch.position)
                 self._finish(self._producer.flush)
         except KafkaException as error:
@@ -304,7 +316,7 @@ class Publisher:
                     self._check_going(deadline, "waiting for room in the send queue")
 
     def _produce_position(self, position: Position) -> None:
-        """Without a transaction. Never after `close`, which takes the same lock: a newer position may be stored by then."""
+        """Without a transaction. Never after `close`, which takes the same lock: by then a newer one may be stored."""
         with self._turn:
             self._check_going(time.monotonic() + COMMIT_TIMEOUT, "publishing a batch")
             self._produce([offsets.record(self._options, position)])
@@ -341,13 +353,11 @@ class Publisher:
             )
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        if error is None:
-            return
-        if error.code() in _PURGED:
+        if error is None or error.code() in _PURGED:
             # In a transaction they failed because that did, not it by them. Without one nothing else reports them: a
             # flush counts what is gone from the queue as sent.
-            if not self._options.exactly_once and self._refused is None:
-                self._refused = (error, str(message.topic()))
+            if error is not None and not self._options.exactly_once:
+                self._refused = self._refused or (error, str(message.topic()))
             return
         # The first failure is the cause.
         self._suspects.add(error, message.topic(), message.key(), message.value())

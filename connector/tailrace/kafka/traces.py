@@ -8,9 +8,9 @@ tells otherwise. An announced state is no trace: a start that was refused here h
 from __future__ import annotations
 
 from tailrace.errors import PositionForgotten
-from tailrace.kafka.claim import SUFFIX
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.offsets import Admin, read_keys
+from tailrace.kafka.owner import CLAIM_SUFFIX
 from tailrace.kafka.topics import absent, partition_counts
 
 
@@ -19,7 +19,7 @@ def require_remembered(options: KafkaOptions, admin: Admin) -> None:
     existing = partition_counts(admin)
     if options.dead_letter_topic not in existing:
         return
-    ours = {options.pipeline.encode(), (options.pipeline + SUFFIX).encode()}
+    ours = {options.pipeline.encode(), (options.pipeline + CLAIM_SUFFIX).encode()}
     if options.offsets_topic in existing and read_keys(options, ours, committed=False):
         return
     raise _forgotten(options)

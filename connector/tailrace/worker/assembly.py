@@ -75,6 +75,15 @@ class Assembly:
             return MongoSource(self.database, wake=wake)
         return PostgresSource(replace(self.database, past=self._past()), wake=wake, warn=self.warn, until=until)
 
+    def look(self, stored: Position | None) -> None:
+        """Raises what keeps the source from being opened at `stored`. Changes nothing."""
+        if isinstance(self.database, MongoOptions):
+            from tailrace.sources.mongo.source import MongoSource
+
+            MongoSource(self.database, wake=Wake()).look(stored)
+        else:
+            PostgresSource(self.database, wake=Wake()).look(stored)
+
     def _past(self) -> tuple[LsnPosition, ...]:
         """Where a window of time begins is known from the ledger alone: this process has not seen that."""
         if isinstance(self.database, MongoOptions) or self.database.replay_window.seconds is None:
@@ -182,11 +191,17 @@ class Assembly:
         """Makes sure that positions and claims have their place, and that it forgets none."""
         offsets.ensure(self.kafka, admin)
 
-    def publisher(self, admin: Admin, wake: Wake, tell: Callable[[str, str, int], None]) -> Publisher:
+    def publisher(
+        self,
+        admin: Admin,
+        wake: Wake,
+        tell: Callable[[str, str, int], None],
+        require_owned: Callable[[float], None] = lambda _: None,
+    ) -> Publisher:
         """Connects to Kafka, and makes sure that the topics are there."""
         keeper = self.keeper(admin)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
-        return Publisher(self.kafka, keeper, wake=wake, tell=tell)
+        return Publisher(self.kafka, keeper, wake=wake, tell=tell, require_owned=require_owned)
 
 
 def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Assembly:

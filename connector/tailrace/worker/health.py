@@ -17,7 +17,7 @@ from tailrace.errors import TailraceError
 from tailrace.kafka import offsets, park_requests
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letter_box import LetterBox, OpenLetters
-from tailrace.kafka.status import status_key
+from tailrace.kafka.status import standby_key, status_key
 from tailrace.kafka.watch import Observer
 from tailrace.position import Position
 from tailrace.sources.mongo.options import MongoOptions
@@ -32,6 +32,9 @@ COUNTED_LETTERS = 10_000
 COUNTING_SECONDS = 3.0
 """Open dead letters are counted no further than this: a glance must not read a topic of millions."""
 
+STANDBY_SECONDS = 120.0
+"""For this long the last word of an instance beside the running one is worth showing."""
+
 RUNNING, NOT_RUNNING, NEVER_STARTED, UNKNOWN = "RUNNING", "NOT RUNNING", "NEVER STARTED", "UNKNOWN"
 DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
 
@@ -42,6 +45,8 @@ class News:
 
     announced: dict[str, Any] = field(default_factory=dict)
     position: Position | None = None
+    standby: dict[str, Any] = field(default_factory=dict)
+    """The last announcement of an instance beside the one that runs the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Health:
     parked: dict[str, Any] | None = None
     clock_ahead_seconds: float | None = None
     """The database's clock against that of the machine that asks."""
+    standby: dict[str, Any] | None = None
+    """The last word of an instance that waits or fails beside the one that runs the pipeline."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,7 +107,8 @@ def look(settings: Settings) -> Health:
         away[source] = f"{error.code}: {error.what}"
     health = judge(settings.pipeline, source, news, server, away)
     counted = letters.to_json() if letters else None
-    return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead)
+    standby = _recent(news.standby) if news else None
+    return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead, standby=standby)
 
 
 def clock_ahead(server_ms: int, before: float, after: float) -> float:
@@ -121,14 +129,18 @@ def _parked(options: KafkaOptions) -> dict[str, Any] | None:
 def read_news(options: KafkaOptions) -> News:
     if options.offsets_topic not in Observer(options).look().topics:
         return News()
-    position, status = options.pipeline.encode(), status_key(options.pipeline)
-    found = offsets.read_keys(options, {position, status}, timeout=READ_SECONDS)
-    try:
-        announced = json.loads(found.get(status, b"{}"))
-    except ValueError:
-        announced = {}
+    position, status, standby = options.pipeline.encode(), status_key(options.pipeline), standby_key(options.pipeline)
+    found = offsets.read_keys(options, {position, status, standby}, timeout=READ_SECONDS)
     stored = offsets.parse(options, found[position]) if position in found else None
-    return News(announced if isinstance(announced, dict) else {}, stored)
+    return News(_announcement(found.get(status)), stored, _announcement(found.get(standby)))
+
+
+def _announcement(value: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_server(settings: Settings, position: Position | None) -> Server:
@@ -165,6 +177,12 @@ def judge(pipeline: str, source: str, news: News | None, server: Server | None, 
         oplog=server.oplog if server else None,
         away=away,
     )
+
+
+def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
+    """An instance that waits says so every few seconds, one that tries again once a minute at least."""
+    at = announced.get("at_ms")
+    return announced if isinstance(at, int) and time.time() - at / 1000 < STANDBY_SECONDS else None
 
 
 def _state(database: str, news: News | None, server: Server | None) -> tuple[str, str]:

@@ -32,6 +32,7 @@ from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
 from tailrace.worker.rewound import followed, rewound
+from tailrace.worker.standby import Standby
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
@@ -58,6 +59,7 @@ class Supervisor:
         self._ran = False
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
+        self._standby = Standby(assembly, self._log, self._stopped)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -99,8 +101,11 @@ class Supervisor:
                     attempt = 0
                 attempt += 1
                 self._pause(left, attempt)
+        # Before the pipeline is released: what comes after that is the next instance's to announce.
+        if self._claim.made or not self._standby.is_in_use(wait=False):
+            self._announce("STOPPED")
         self._claim.release()
-        self._announce("STOPPED")
+        self._standby.end()
         self._log.info("stopped")
 
     def _attempt(self) -> None:
@@ -111,9 +116,11 @@ class Supervisor:
         self._assembly.ensure_offsets(admin)
         if self._claim.made:
             self._step_aside()
-        else:
-            self._claim.make()
-        publisher = self._assembly.publisher(admin, self._wake, self._notices.set_aside)
+        elif not self._take_over():
+            return
+        publisher = self._assembly.publisher(
+            admin, self._wake, self._notices.set_aside, require_owned=self._claim.require_held
+        )
         source = self._assembly.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
         parking = self._assembly.parking(admin)
         pipeline = Pipeline(
@@ -143,6 +150,16 @@ class Supervisor:
             books.close()
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
+    def _take_over(self) -> bool:
+        """Waits until nobody else runs the pipeline, then claims it; False if stopped before that."""
+        watch = self._standby.wait()
+        if watch is None:
+            return False
+        # A transaction fences this instance if another one takes over; without one it has to look for that itself.
+        self._claim.make(None if self._assembly.kafka.exactly_once else watch)
+        self._standby.end()
+        return True
+
     def _mended(self, error: TailraceError) -> TailraceError | None:
         """None if a recovery has closed the gap; else what is left: the error itself, or what the recovery ended with.
 
@@ -151,6 +168,10 @@ class Supervisor:
         if self._recover is None or self._recovered or error.action is not Action.HALT or isinstance(error, Fenced):
             return error
         try:
+            if not self._claim.made:
+                if self._standby.is_in_use(wait=True):
+                    return error
+                self._claim.make()
             if not self._recover(error, self._assembly, self._wake, self._stopped.is_set):
                 return error
         except TailraceError as failure:
@@ -179,6 +200,7 @@ class Supervisor:
         self._assembly = self._assembly.adopted()
         self._ran = True
         self._recovered = False
+        self._claim.show_life()
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
         self._announce("RUNNING")
 
@@ -187,6 +209,7 @@ class Supervisor:
         self._log.warning(
             "waiting", error=error.code, what=error.what, why=error.why, retry_in=round(seconds, 1), attempt=attempt
         )
+        self._claim.rest()
         self._announce("RETRYING", error)
         # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
         # all but off while events flow, and an outage has many attempts: each must give back what it took.
@@ -197,12 +220,14 @@ class Supervisor:
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
         # After being fenced the state is the other instance's to tell.
         if not isinstance(error, Fenced):
-            self._claim.release()
             self._announce("FAILED", error)
+            self._claim.release()
 
     def _unnoted(self, error: TailraceError) -> None:
         self._log.warning("ledger", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
-        if not announce(self._assembly.kafka, state, error):
+        # Beside another instance that runs the pipeline, this one's state is not the pipeline's.
+        beside = not self._claim.made and state != "STOPPED" and self._standby.is_in_use(wait=True)
+        if not (self._standby.announce(state, error) if beside else announce(self._assembly.kafka, state, error)):
             self._log.debug("state not announced", state=state)

@@ -52,6 +52,28 @@ class MongoSource:
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
 
+    def look(self, stored: Position | None) -> None:
+        """Raises what `open` would refuse with this position, short of reading the stream. Changes nothing."""
+        if stored is not None and not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        if stored is not None:
+            require_complete(stored.recovery)
+        options = self._options
+        with connect(options.uri, app_name=f"{options.app_name} (look)", timeout=options.link_timeout) as client:
+            facts = identify(client)
+            if stored is None or options.adopt:
+                return
+            unseen = dict.fromkeys(options.collections, "")
+            found = StreamIdentity(facts.replica_set, options.database, unseen, options.watched.fingerprint)
+            require_continuable(stored, found, facts.now)
+            try:
+                ids = collection_ids(client, options.database, options.collections, create=False)
+            except CollectionGone:
+                if not options.create:
+                    raise
+            else:
+                require_continuable(stored, replace(found, collections=ids), facts.now)
+
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """Starts at `stored`, or now, or with what is there; `store` writes a position durably at once."""
         if stored is not None and not isinstance(stored, TokenPosition):

@@ -20,7 +20,7 @@ from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
 from tailrace.recovery_mark import require_complete
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Server, Step, admit, same_past, same_server
+from tailrace.sources.postgres.admission import Admission, Server, Slot, Step, admit, same_past, same_server
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
@@ -95,8 +95,19 @@ class PostgresSource:
         self._streaming = False
         self._last_heard = self._last_sent = time.monotonic()
 
-    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
+    def look(self, stored: Position | None) -> None:
+        """Raises what `open` would refuse with this position. Changes nothing, and leaves nothing open."""
+        try:
+            self._admit(stored, look_only=True)
+        finally:
+            self.close()
+
+    def _admit(
+        self, stored: Position | None, *, look_only: bool = False
+    ) -> tuple[LogIdentity, Slot | None, Admission] | None:
+        """Connects, and judges `stored` by server, publication and slot. None for a look before the first start, at
+        which there is no more to judge yet.
+        """
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         if stored is not None:
@@ -111,6 +122,8 @@ class PostgresSource:
         if stored is not None and not options.adopt:
             same_server(stored, server)
         self._follow_rewind(before, server)
+        if look_only and (stored is None or stored.creating):
+            return None
         if stored is None or stored.creating:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
             catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
@@ -127,6 +140,14 @@ class PostgresSource:
         slot = catalogue.read_slot(self._control, options.slot)
         admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         self._require_creatable(stored, admission.position)
+        return found, slot, admission
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
+        admitted = self._admit(stored)
+        assert admitted is not None  # noqa: S101 - only for a look
+        found, slot, admission = admitted
+        options, before = self._options, stored
         if admission.position is None:
             start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
         else:

@@ -1,0 +1,135 @@
+"""What an instance does before it takes a pipeline over: it waits while another one runs it, and disturbs nobody.
+
+The order is a guarantee: look at the source and at the stored position, read-only; wait while the slot or the pipeline
+is in use; only then claim and fence. An instance that cannot run never stops one that does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tailrace.errors import Action, PipelineBusy, SlotBusy, TailraceError
+from tailrace.kafka import offsets
+from tailrace.kafka.owner import OwnerWatch
+from tailrace.kafka.status import announce, withdraw_standby
+from tailrace.worker.assembly import Assembly
+from tailrace.worker.logs import Log
+
+LOOK_SECONDS = 0.5
+"""How often a waiting instance looks whether the pipeline is free."""
+ANNOUNCE_SECONDS = 10.0
+"""How often it says that it waits."""
+
+
+class Standby:
+    """One instance before its claim. Owned by the supervisor's thread."""
+
+    def __init__(self, assembly: Assembly, log: Log, stopped: threading.Event) -> None:
+        self._assembly = assembly
+        self._log = log
+        self._stopped = stopped
+        self._watch: OwnerWatch | None = None
+        self._reported = ""
+        self._announced_at = float("-inf")
+        self._is_announced = False
+
+    def wait(self) -> OwnerWatch | None:
+        """Returns once this instance may take the pipeline over; None if it was stopped before that.
+
+        Raises what keeps it from running.
+        """
+        watch = self._watching()
+        while not self._stopped.is_set():
+            watch.look()
+            busy = self._busy(watch)
+            if busy is None:
+                return watch
+            if watch.is_live or not watch.in_use:
+                self._report(busy, standby=watch.in_use)
+            self._stopped.wait(LOOK_SECONDS)
+        return None
+
+    def _busy(self, watch: OwnerWatch) -> TailraceError | None:
+        """Who else runs the pipeline, as an error; None if nobody does."""
+        if watch.is_live and self._reported:
+            return _in_use(watch)  # the source was looked at before: it is looked at again when the other has gone
+        try:
+            self._look(watch)
+        except SlotBusy as busy:
+            return _in_use(watch) if watch.in_use else _held(busy, watch)
+        return _in_use(watch) if watch.in_use else None
+
+    def _look(self, watch: OwnerWatch) -> None:
+        try:
+            self._assembly.look(watch.stored)
+        except TailraceError as error:
+            if error.action is Action.RETRY:
+                raise
+            if watch.is_free:
+                return  # there is nobody to disturb: the start itself says what is wrong
+            # Perhaps the position has moved meanwhile, or was never committed.
+            self._assembly.look(offsets.read(self._assembly.kafka))
+
+    def is_in_use(self, *, wait: bool) -> bool:
+        """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
+        try:
+            watch = self._watching()
+            watch.look()
+            while wait and watch.in_use and not watch.is_live and not self._stopped.is_set():
+                self._stopped.wait(LOOK_SECONDS)
+                watch.look()
+        except TailraceError:
+            return False
+        return watch.in_use
+
+    def announce(self, state: str, error: TailraceError | None) -> bool:
+        """Beside the state of the pipeline, which is the other instance's."""
+        self._announced_at = time.monotonic()
+        self._is_announced = True
+        return announce(self._assembly.kafka, state, error, standby=True)
+
+    def end(self) -> None:
+        """This instance does not wait any longer."""
+        if self._is_announced:
+            withdraw_standby(self._assembly.kafka)
+            self._is_announced = False
+
+    def _watching(self) -> OwnerWatch:
+        if self._watch is None:
+            self._watch = OwnerWatch(self._assembly.kafka)
+        return self._watch
+
+    def _report(self, busy: TailraceError, *, standby: bool) -> None:
+        """Once in the log; in `status` again and again, as long as it is so."""
+        if busy.what != self._reported:
+            self._reported = busy.what
+            self._announced_at = float("-inf")
+            self._log.warning("waiting", error=busy.code, what=busy.what, why=busy.why, remedy=busy.remedy)
+        if time.monotonic() - self._announced_at < ANNOUNCE_SECONDS:
+            return
+        if standby:
+            self.announce("WAITING", busy)
+        else:
+            announce(self._assembly.kafka, "RETRYING", busy)
+            self._announced_at = time.monotonic()
+
+
+def _in_use(watch: OwnerWatch) -> PipelineBusy:
+    return PipelineBusy(
+        f"another instance runs this pipeline: {watch.owner}",
+        why="One instance publishes at a time. This one waits, and does not disturb it.",
+        remedy="It takes over within seconds when the other one ends. If that is not wanted, stop this one.",
+    )
+
+
+def _held(busy: SlotBusy, watch: OwnerWatch) -> SlotBusy:
+    last = (
+        "" if watch.owner is None else f". The last instance to run the pipeline, {watch.owner}, shows no sign of life"
+    )
+    return SlotBusy(
+        busy.what,
+        why=f"{busy.why}{last}",
+        remedy="This instance waits until the slot is free. The server frees the slot of a client that hangs after "
+        "wal_sender_timeout; to do it now: SELECT pg_terminate_backend(PID).",
+    )
