@@ -18,6 +18,7 @@ from tailrace.kafka.claim import Claim
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.proof.reader import read_all
@@ -47,7 +48,8 @@ def options(own_kafka: KafkaBroker) -> Iterator[KafkaOptions]:
 def opened(options: KafkaOptions) -> Callable[[], Publisher]:
     def opened() -> Publisher:
         topic = TopicSpec(options.pipeline, 1, 1)
-        keeper = TopicKeeper(offsets.admin_client(options), {}, topic, PartitionWatch(options.pipeline), create=True)
+        watch = PartitionWatch(options.pipeline)
+        keeper = TopicKeeper(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
         keeper.require([options.pipeline])
         publisher = Publisher(options, keeper, wake=Wake())
         publisher.open()
