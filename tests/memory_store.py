@@ -102,6 +102,11 @@ def write(rows: Rows, table: str, key: Mapping[str, Any], values: Mapping[str, A
         rows.setdefault(table, {}).setdefault(row_key(key), dict(key)).update(values)
 
 
+def _about(records: Records, entity: str) -> object:
+    """All that is known of it."""
+    return records.entities.get(entity), {each.event_id for each in records.waiting.values() if each.entity == entity}
+
+
 class MemoryTransaction:
     """For events of one partition; `changes` are replayed at the commit."""
 
@@ -112,9 +117,11 @@ class MemoryTransaction:
         self._name = name
         self._partition = partition
         self._seen = copy.deepcopy(database.records[name])
-        self._before = dict(self._seen.markers)
+        self._before = copy.deepcopy(self._seen)
         self._changes: list[Callable[[Records], None]] = []
         self._claimed: dict[str, tuple[Marker, Outcome] | None] = {}
+        self._asked: dict[str, object] = {}
+        self._written: set[str] = set()
         self._locked = False
 
     @property
@@ -127,7 +134,7 @@ class MemoryTransaction:
             # Whoever waited sees what was done meanwhile.
             self._effects.rows = copy.deepcopy(self._database.rows)
             self._seen = copy.deepcopy(self._database.records[self._name])
-            self._before = dict(self._seen.markers)
+            self._before = copy.deepcopy(self._seen)
         self._require_sound()
         return self._seen.offsets.get(self._partition)
 
@@ -144,7 +151,7 @@ class MemoryTransaction:
             known = self._seen.markers.get(marker.event_id)
             if marker.event_id not in fresh and (known is None or known[1] is Outcome.DEAD):
                 fresh[marker.event_id] = marker
-                self._claimed.setdefault(marker.event_id, self._before.get(marker.event_id))
+                self._claimed.setdefault(marker.event_id, self._before.markers.get(marker.event_id))
         written = {each: (marker, Outcome.APPLIED) for each, marker in fresh.items()}
         self._change(lambda records: records.markers.update(written))
         return set(fresh)
@@ -158,9 +165,12 @@ class MemoryTransaction:
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
         self._require_sound()
+        for name in names:
+            self._asked.setdefault(name, _about(self._before, name))
         return {name: self._seen.entities[name] for name in names if name in self._seen.entities}
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
+        self._written.update(states)
         self._change(lambda records: records.entities.update(states))
 
     async def wait(self, events: Sequence[Waiting]) -> None:
@@ -168,6 +178,7 @@ class MemoryTransaction:
             for event in events:
                 records.waiting.setdefault(event.event_id, event)
 
+        self._written.update(event.entity for event in events)
         self._change(change)
 
     async def waiting(self, names: Collection[str]) -> list[Waiting]:
@@ -200,6 +211,9 @@ class MemoryTransaction:
         for each, known in self._claimed.items():
             if records.markers.get(each) != known:
                 raise StoreUnavailable(f"another transaction has marked {each}", remedy="Try again.")
+        for name in self._written & self._asked.keys():
+            if _about(records, name) != self._asked[name]:
+                raise StoreUnavailable(f"another transaction has written {name}", remedy="Try again.")
         for change in self._changes:
             change(records)
         for carried_out in self._effects.carried_out:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from store_scenes import (
+    A_WHILE,
     P0,
     P1,
     Contract,
@@ -120,6 +123,52 @@ class RecordsContract(Contract):
                     await transaction.position()
                     known = await transaction.entities(["o-1", "o-2", "o-3"])
                     assert known == {"o-1": state, "o-2": EntityState(1, deleted=False)}
+
+    @pytest.mark.parametrize("known", [None, 1])
+    @pytest.mark.parametrize("first", ["applies", "waits"])
+    @in_loop
+    async def test_what_begins_to_wait_while_its_predecessor_is_applied_elsewhere(
+        self, stores: Stores, first: str, known: int | None
+    ) -> None:
+        """Whoever looks first does not know of the other; nobody would ever release what waits in vain."""
+
+        async def come(store: Store[Any], place: Partition, version: int, looked: asyncio.Event) -> None:
+            async with store.transaction(place) as transaction:
+                await transaction.position()
+                state = (await transaction.entities(["o-1"])).get("o-1")
+                waits = {each.version: each.event_id for each in await transaction.waiting(["o-1"])}
+                if not looked.is_set():
+                    looked.set()
+                    await asyncio.wait(tasks, timeout=A_WHILE)  # until the other is done, or waits for this one
+                if version > (state.version if state else 0) + 1:
+                    await transaction.wait([waiting(f"e-{version}", version, place=place)])
+                    return
+                while version + 1 in waits:
+                    version += 1
+                    await transaction.release([waits[version]])
+                await transaction.save_entities({"o-1": EntityState(version, deleted=False)})
+
+        async with opened(stores) as one, opened(stores) as two:
+            if known is not None:
+                async with one.transaction(P0) as transaction:
+                    await transaction.position()
+                    await transaction.save_entities({"o-1": EntityState(known, deleted=False)})
+            due = (known or 0) + 1
+            versions = (due, due + 1) if first == "applies" else (due + 1, due)
+            looked, other = asyncio.Event(), asyncio.Event()
+            other.set()
+
+            async def second() -> None:
+                await looked.wait()
+                await again(two, lambda: come(two, P1, versions[1], other))
+
+            tasks = [asyncio.create_task(second())]
+            await again(one, lambda: come(one, P0, versions[0], looked))
+            await asyncio.gather(*tasks)
+            assert await all_waiting(one, "o-1") == []
+            async with one.transaction(P0) as transaction:
+                await transaction.position()
+                assert await transaction.entities(["o-1"]) == {"o-1": EntityState(due + 1, deleted=False)}
 
     @in_loop
     async def test_what_waits_comes_back_whole_and_in_order(self, stores: Stores) -> None:

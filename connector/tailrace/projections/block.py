@@ -108,7 +108,7 @@ async def apply(
     stored = await transaction.position()
     if stored is not None and stored < expected:
         raise Moved(stored, expected)
-    run = _Run(transaction, rules, furthest, now_ms, doomed)
+    run = Run(transaction, rules, furthest, now_ms, doomed)
     await run.through([event for event in events if stored is None or event.offset >= stored])
     await transaction.flush()
     behind = events[-1].offset + 1
@@ -117,7 +117,9 @@ async def apply(
     return run.applied
 
 
-class _Run:
+class Run:
+    """One transaction's worth of events, and what is known of their entities."""
+
     def __init__(
         self, transaction: Transaction[Any], rules: Rules, furthest: int, now_ms: int, doomed: Collection[str]
     ) -> None:
@@ -129,11 +131,11 @@ class _Run:
         self._now_ms = now_ms
         self._doomed = doomed
         self._horizon: int | None = None
-        self._states: dict[str, EntityState] = {}
+        self.states: dict[str, EntityState] = {}
         self._changed: dict[str, EntityState] = {}
         self._waiting: dict[str, dict[int, Waiting]] = {}
         self._begun: list[Waiting] = []
-        self._released: list[str] = []
+        self.released: list[str] = []
         self._outcomes: dict[str, Outcome] = {}
 
     async def through(self, events: Sequence[Event]) -> None:
@@ -144,7 +146,7 @@ class _Run:
             return
         fresh = await self._mark(events)
         if self._versions is not None:
-            await self._recall({event.entity for event in events if event.entity is not None})
+            await self.recall({event.entity for event in events if event.entity is not None})
         for index, event in enumerate(events):
             if event.id not in fresh:
                 self.applied.duplicates += 1
@@ -155,14 +157,18 @@ class _Run:
                 if self._is_told_again(event):
                     await self._require_remembered(event)
                 went_on = await self._one(event)
-                while went_on and (waited := self._successor(culprit)) is not None:
-                    culprit = self._tell(reread(waited))
+                while went_on and (waited := self.successor(culprit)) is not None:
+                    culprit = reread(waited)
                     culprit.is_retold = event.is_retold
-                    self._released.append(culprit.id)
-                    went_on = await self._one(culprit)
+                    went_on = await self.waited(culprit)
             except Exception as error:
                 raise Failed(error, index, culprit) from error
-        await self._write_down()
+        await self.write_down()
+
+    async def waited(self, event: Event) -> bool:
+        """One that has waited, and waits no more; whether it took effect."""
+        self.released.append(event.id)
+        return await self._one(self._tell(event))
 
     def _is_told_again(self, event: Event) -> bool:
         """Replayed, read again after a reset, or put back for somebody else: it may have been applied long ago."""
@@ -187,13 +193,16 @@ class _Run:
             [Marker(each.id, each.entity, each.version, each.time_ms) for each in events]
         )
 
-    async def _recall(self, names: set[str]) -> None:
+    async def recall(self, names: set[str]) -> set[str]:
+        """Looks up their versions, and what waits for them; the ids of these."""
         if not names:
-            return
-        self._states = await self._transaction.entities(names)
-        if self._versions is not None and self._versions.gaps == "wait":
-            for waiting in await self._transaction.waiting(names):
-                self._waiting.setdefault(waiting.entity, {})[waiting.version] = waiting
+            return set()
+        self.states = await self._transaction.entities(names)
+        waits = self._versions is not None and self._versions.gaps == "wait"
+        found = await self._transaction.waiting(names) if waits else []
+        for waiting in found:
+            self._waiting.setdefault(waiting.entity, {})[waiting.version] = waiting
+        return {waiting.event_id for waiting in found}
 
     async def _require_remembered(self, event: Event) -> None:
         """Told again, but so old that its marker may have been pruned: nobody knows whether it was applied."""
@@ -211,7 +220,7 @@ class _Run:
         if event.id in self._doomed:
             self._settle(event, Outcome.DEAD)
             return False
-        known = self._states.get(event.entity) if event.entity is not None else None
+        known = self.states.get(event.entity) if event.entity is not None else None
         if self._versions is not None and event.entity is not None:
             when = turn(event.version, known, self._versions)
             if when is Turn.STALE:
@@ -232,7 +241,7 @@ class _Run:
             self._settle(event, Outcome.APPLIED)
         if event.version is not None and event.entity is not None and self._versions is not None:
             deleted = event.is_tombstone or (handling is not None and handling.deletes)
-            self._states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
+            self.states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
         return True
 
     async def _call(self, handling: Handling, event: Event) -> None:
@@ -252,7 +261,7 @@ class _Run:
                 raise TooSlow(f"the handler took longer than {self._rules.settings.time_limit:g} s") from None
             raise
 
-    def _successor(self, event: Event) -> Waiting | None:
+    def successor(self, event: Event) -> Waiting | None:
         """The one that waited for `event`, if any."""
         if event.entity is None or event.version is None:
             return None
@@ -262,12 +271,13 @@ class _Run:
         self._outcomes[event.id] = outcome
         self.applied.count(outcome)
 
-    async def _write_down(self) -> None:
-        begun = [waiting for waiting in self._begun if waiting.event_id not in self._released]
+    async def write_down(self) -> None:
+        """Stores what has changed beside the effects."""
+        begun = [waiting for waiting in self._begun if waiting.event_id not in self.released]
         if begun:
             await self._transaction.wait(begun)
-        if self._released:
-            await self._transaction.release(self._released)
+        if self.released:
+            await self._transaction.release(self.released)
         if self._changed:
             await self._transaction.save_entities(self._changed)
         corrected = self._corrected()
@@ -276,5 +286,5 @@ class _Run:
 
     def _corrected(self) -> Mapping[str, Outcome]:
         """`mark` wrote APPLIED for the block's own; what had waited was marked as such."""
-        released = set(self._released)
+        released = set(self.released)
         return {name: each for name, each in self._outcomes.items() if each is not Outcome.APPLIED or name in released}

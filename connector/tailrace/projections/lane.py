@@ -17,10 +17,10 @@ from tailrace import killpoint, retry
 from tailrace.errors import ConfigError, Halted, StoreUnavailable, TailraceError
 from tailrace.projections.block import Applied, Failed, Moved, Rules, apply
 from tailrace.projections.event import Event, reread
+from tailrace.projections.expiry import expire, give_up
 from tailrace.projections.letters import Failure
 from tailrace.projections.store import Outcome, Partition, Store
 from tailrace.projections.verdicts import cut, judgement, told, waited_too_long
-from tailrace.projections.versions import Turn, turn
 
 QUEUED_BLOCKS = 4
 QUEUED_BYTES = 32 * 1024 * 1024
@@ -78,6 +78,7 @@ class Lane:
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._paused = False
+        self._is_retold = False
 
     def put(self, event: Event) -> None:
         """Queues an event; never blocks, but may ask for a pause."""
@@ -169,7 +170,7 @@ class Lane:
         away_since = 0.0
         while True:
             try:
-                applied = await self._commit(part, doomed)
+                applied = await (self._commit(part, doomed) if part else self._expire(doomed))
             except Moved:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is the event's failure
@@ -186,7 +187,9 @@ class Lane:
                 if len(part) > 1:
                     return failed
                 attempts += 1
-                culprit = failed.event or part[0]
+                culprit = failed.event or next(iter(part), None)
+                if culprit is None:
+                    raise failed.error from None
                 verdict = judgement(failed.error, attempts, self._settings.max_attempts)
                 if verdict is None:
                     await self._sleep(retry.delay(attempts))
@@ -211,6 +214,7 @@ class Lane:
         return applied
 
     async def _transact(self, part: Sequence[Event], doomed: dict[str, Failure]) -> Applied:
+        self._is_retold = part[-1].is_retold
         async with self._store.transaction(self.partition) as transaction:
             applied = await apply(
                 transaction,
@@ -269,27 +273,26 @@ class Lane:
             self.next = max(self.next, reached)
 
     async def expire(self) -> None:
-        """Sets aside what has waited too long for an earlier version of its entity."""
+        """Decides about what has waited too long: what is due by now is applied, the rest is set aside."""
         versions = self._settings.versions
-        if versions is None or versions.gaps != "wait":
-            return
-        try:
-            async with self._store.transaction(self.partition) as transaction:
-                await transaction.position()
-                before = int((self._clock() - versions.timeout) * 1000)
-                expired = await transaction.expired(before, EXPIRED_AT_ONCE)
-                states = await transaction.entities({each.entity for each in expired}) if expired else {}
-                outcomes: dict[str, Outcome] = {}
-                for each in expired:
-                    if turn(each.version, states.get(each.entity), versions) is Turn.STALE:
-                        outcomes[each.event_id] = Outcome.STALE
-                        continue
-                    await self._around.set_aside(reread(each), waited_too_long(versions.timeout, each.version))
-                    outcomes[each.event_id] = Outcome.DEAD
-                if outcomes:
-                    await transaction.release(outcomes)
-                    await transaction.settle(outcomes)
-        except Exception as error:
-            if not self._store.is_away(error):
-                raise
-            self._around.waiting_for(self, error)
+        if versions is not None and versions.gaps == "wait":
+            await self._through(())
+
+    async def _expire(self, doomed: dict[str, Failure]) -> Applied:
+        seconds = self._settings.versions.timeout if self._settings.versions is not None else 0.0
+        now = self._clock()
+        async with self._store.transaction(self.partition) as transaction:
+            applied, overdue = await expire(
+                transaction,
+                self._rules,
+                before_ms=int((now - seconds) * 1000),
+                limit=EXPIRED_AT_ONCE,
+                now_ms=int(now * 1000),
+                is_retold=self._is_retold,
+                doomed=doomed,
+            )
+            for each in overdue:
+                await self._around.set_aside(reread(each), waited_too_long(seconds, each.version))
+                applied.count(Outcome.DEAD)
+            await give_up(transaction, overdue)
+        return applied

@@ -120,7 +120,8 @@ class MongoTransaction:
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
         ids = [self._entity_id(name) for name in names]
         found = await self._found(self._entities, {"_id": {"$in": ids}})
-        return {each["_id"]["entity_id"]: EntityState(each["version"], each["deleted"]) for each in found}
+        known = [each for each in found if "version" in each]  # others are only waited for
+        return {each["_id"]["entity_id"]: EntityState(each["version"], each["deleted"]) for each in known}
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         if states:
@@ -132,6 +133,12 @@ class MongoTransaction:
 
     async def wait(self, events: Sequence[Waiting]) -> None:
         if events:
+            # A conflict with whoever applies at this moment what they wait for.
+            names = {event.entity for event in events}
+            expected = [
+                UpdateOne({"_id": self._entity_id(name)}, {"$inc": {"waits": 1}}, upsert=True) for name in names
+            ]
+            await self._ask(self._entities.bulk_write, expected, ordered=False)
             writes = [
                 UpdateOne({"_id": self._event_id(event.event_id)}, {"$setOnInsert": _kept(event)}, upsert=True)
                 for event in events

@@ -53,6 +53,8 @@ _SETTLE = """
     FROM unnest(%s::text[], %s::text[]) AS u(event_id, outcome)
     WHERE known.projection = %s AND known.event_id = u.event_id
 """
+NO_VERSION = -(2**63)
+"""Of an entity that is only waited for: a row that can be locked."""
 # An entity whose events stand in two partitions, since their number was raised, has two writers: one waits here.
 _ENTITIES = """
     SELECT entity, version, deleted FROM tailrace_entities WHERE projection = %s AND entity = ANY(%s::text[])
@@ -62,7 +64,11 @@ _SAVE_ENTITIES = """
     INSERT INTO tailrace_entities AS known (projection, entity, version, deleted)
     SELECT %s, u.* FROM unnest(%s::text[], %s::bigint[], %s::boolean[]) AS u
     ON CONFLICT (projection, entity) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted
-    WHERE known.version <= EXCLUDED.version
+    WHERE known.version <= EXCLUDED.version AND known.entity <> ALL (%s::text[])
+"""
+_EXPECT_ENTITIES = """
+    INSERT INTO tailrace_entities (projection, entity, version, deleted) SELECT %s, u.*, %s, false
+    FROM unnest(%s::text[]) AS u ON CONFLICT (projection, entity) DO NOTHING
 """
 _WAITING = 'event_id, entity, version, topic, partition, "offset", key, value, headers, time_ms, since_ms'
 _WAIT = f"""
@@ -96,6 +102,8 @@ class PostgresTransaction:
         self._effects = effects
         self._is_taken = False
         self._next: int | None = None
+        self._unlocked: set[str] = set()
+        """Entities that were asked for and have no row yet."""
 
     @property
     def effects(self) -> PostgresEffects:
@@ -153,7 +161,8 @@ class PostgresTransaction:
         if not names:
             return {}
         found = await self._rows(_ENTITIES, [self._name, array(names)])
-        return {entity: EntityState(version, deleted) for entity, version, deleted in found}
+        self._unlocked = self._unlocked.union(names).difference(row[0] for row in found)
+        return {entity: EntityState(version, deleted) for entity, version, deleted in found if version > NO_VERSION}
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         if not states:
@@ -164,14 +173,18 @@ class PostgresTransaction:
             numbers([states[name].version for name in names]),
             array(["t" if states[name].deleted else "f" for name in names]),
         ]
-        saved = await self._session.execute(_SAVE_ENTITIES, [self._name, *columns])
-        if saved.rowcount < len(names):
-            # It was not there to be locked when it was looked for.
-            raise StoreUnavailable("another partition has saved a newer version of an entity", remedy="Try again.")
+        saved = await self._session.execute(_SAVE_ENTITIES, [self._name, *columns, array(self._unlocked)])
+        _require_all(saved.rowcount, names)
+        self._unlocked.difference_update(names)
 
     async def wait(self, events: Sequence[Waiting]) -> None:
         if not events:
             return
+        expected = sorted({event.entity for event in events} & self._unlocked)
+        if expected:
+            made = await self._session.execute(_EXPECT_ENTITIES, [self._name, NO_VERSION, array(expected)])
+            _require_all(made.rowcount, expected)
+            self._unlocked.difference_update(expected)
         events = sorted(events, key=lambda event: event.event_id)
         columns = [
             array([event.event_id for event in events]),
@@ -209,6 +222,12 @@ class PostgresTransaction:
 
     async def _rows(self, query: str, params: Sequence[object]) -> list[TupleRow]:
         return await (await self._session.execute(query.encode(), params)).fetchall()
+
+
+def _require_all(written: int, names: Sequence[str]) -> None:
+    """One that was not there to be locked when it was asked for may be there now."""
+    if written < len(names):
+        raise StoreUnavailable("another partition has written an entity at the same moment", remedy="Try again.")
 
 
 async def horizon_of(session: Session, name: str) -> int:

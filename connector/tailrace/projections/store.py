@@ -111,7 +111,12 @@ class Transaction(Protocol[Effects_co]):
         """Corrects the outcome of events marked in this transaction or before it, by id."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
-        """Those that are known, of `names`."""
+        """Those that are known, of `names`. Asked for before `waiting`, `wait` and `save_entities`.
+
+        Events of an entity may come from two partitions. Of two transactions that have asked for it, and then save it
+        or begin to wait for it, one waits for the other or must be done again: otherwise an event could begin to wait
+        while another one applies what it waits for, and nobody would release it.
+        """
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         """Writes them, over what was there."""

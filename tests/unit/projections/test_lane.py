@@ -349,6 +349,39 @@ async def test_what_waits_too_long_is_set_aside_and_a_stale_one_is_not() -> None
 
 
 @on_stage
+async def test_what_is_due_when_it_has_waited_too_long_is_applied() -> None:
+    """Its predecessor was applied, and did not release it."""
+    scene = await opened(versions=Versions(gaps="wait", timeout=60), max_attempts=2)
+    waits = [event(n, entity_version=str(version)) for n, version in ((1, 3), (2, 4), (3, 4), (4, 6))]
+    await scene.lane.settle([event(0, entity_version="1"), *waits])
+    assert scene.history() == ["e0"]
+    scene.store.records.entities["k"] = EntityState(2, deleted=False)
+    scene.now += 61
+    scene.fails["e1"] = 1
+    await scene.lane.expire()
+    assert scene.history()[:2] == ["e0", "e1"]
+    assert scene.history()[2:] in (["e2"], ["e3"]), "the other one is a second version 4"
+    assert [(name, "version 6" in failure.explanation) for name, failure in scene.letters] == [("e4", True)]
+    assert scene.store.records.waiting == {}
+    assert sorted(scene.store.outcomes().values()) == ["applied", "applied", "applied", "dead", "stale"]
+
+
+@on_stage
+async def test_what_is_due_but_fails_is_set_aside_for_its_own_reason() -> None:
+    scene = await opened(versions=Versions(gaps="wait", timeout=60), max_attempts=2)
+    await scene.lane.settle([event(0, entity_version="1"), event(1, entity_version="3"), event(2, entity_version="4")])
+    scene.store.records.entities["k"] = EntityState(2, deleted=False)
+    scene.now += 61
+    scene.fails["e1"] = 99
+    await scene.lane.expire()
+    assert [name for name, _ in scene.letters] == ["e1", "e2"]
+    assert "it fails" in scene.letters[0][1].explanation
+    assert "waited" in scene.letters[1][1].explanation
+    assert scene.store.records.waiting == {}
+    assert scene.store.outcomes() == {"e0": Outcome.APPLIED, "e1": Outcome.DEAD, "e2": Outcome.DEAD}
+
+
+@on_stage
 async def test_one_that_waited_and_then_fails_is_set_aside_itself() -> None:
     """Not the one that it had waited for."""
     scene = await opened(versions=Versions(gaps="wait"), max_attempts=2)
