@@ -14,6 +14,7 @@
     │   ├── ArchiveUnavailable      the place of the archive cannot be reached
     │   ├── TopicLimitsChanged      a topic takes less than the producer was built for: the next attempt fits
     │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
+    ├── CertificateInvalid          a server's certificate is not accepted      user    HALT
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
     │   ├── SlotMissing             a stored position, but no slot
@@ -163,6 +164,10 @@ class RecordsRefused(Unavailable):
     def __init__(self, what: str, places: dict[str, str]) -> None:
         super().__init__(what, why="The topic will never take them.", remedy="They are set aside, by policy.")
         self.places = places
+
+
+class CertificateInvalid(TailraceError):
+    pass
 
 
 class SourceError(TailraceError):

@@ -24,6 +24,7 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.kafka.topic_limits import BATCH_BYTES
+from tailrace.tls import certificate_error
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """A hanging transaction holds back every reader of its partitions until this passes, so it stays short."""
@@ -50,6 +51,7 @@ class KafkaOptions:
 
 
 _log = logging.getLogger("librdkafka")
+KAFKA_TLS = "ssl.ca.location, ssl.certificate.location and ssl.key.location under kafka.settings"
 
 
 def common_config(options: KafkaOptions) -> Config:
@@ -166,6 +168,7 @@ _FORBIDDING = {
     KafkaError._SSL: "Check the TLS settings under kafka.settings.",
     KafkaError.UNSUPPORTED_VERSION: "Exactly-once needs Kafka 2.5 or newer.",
 }
+_TLS = {KafkaError._SSL, KafkaError._TRANSPORT}
 _AWAY = {
     KafkaError._TIMED_OUT,
     KafkaError._MSG_TIMED_OUT,
@@ -224,6 +227,8 @@ def translate(error: KafkaError, doing: str, topic: str | None = None) -> Tailra
             why=f"Probably {_REFUSING[code]}.",
             remedy="Mend the topic or the rights, then start again: nothing was skipped.",
         )
+    if code in _TLS and (invalid := certificate_error(text, "Kafka", KAFKA_TLS)) is not None:
+        return invalid
     if code in _FORBIDDING:
         return PublishError(text, why="Kafka does not let us in.", remedy=_FORBIDDING[code])
     if code in _AWAY or error.retriable():

@@ -25,6 +25,8 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from tailrace.errors import ConfigError, Reason, Rejected, StoreUnavailable, TailraceError, Unavailable
+from tailrace.sources.mongo.server import MONGO_TLS
+from tailrace.tls import certificate_error
 
 Document = dict[str, Any]
 Client = AsyncMongoClient[Document]
@@ -158,7 +160,7 @@ def is_away(error: BaseException) -> bool:
     """Whether the same will pass when it is tried again, later or at once."""
     if isinstance(error, Unavailable):
         return True
-    if not isinstance(error, PyMongoError):
+    if not isinstance(error, PyMongoError) or _certificate(error) is not None:
         return False
     if (
         isinstance(error, ConnectionFailure)
@@ -184,6 +186,8 @@ def translated(doing: str) -> Iterator[None]:
 
 def translate(error: PyMongoError, doing: str) -> TailraceError:
     """Our word for an error of the driver outside of a transaction."""
+    if (invalid := _certificate(error)) is not None:
+        return invalid
     if is_away(error):
         return StoreUnavailable(
             f"the projection's MongoDB gave no answer while {doing}",
@@ -196,6 +200,12 @@ def translate(error: PyMongoError, doing: str) -> TailraceError:
         f"the projection's MongoDB cannot be used: {type(error).__name__} while {doing}",
         remedy="Correct the address and the names of database and collections.",
     )
+
+
+def _certificate(error: PyMongoError) -> TailraceError | None:
+    if not isinstance(error, ConnectionFailure):
+        return None
+    return certificate_error(_said(error), "the projection's MongoDB", MONGO_TLS)
 
 
 def access_refused(error: OperationFailure, doing: str) -> ConfigError:

@@ -21,8 +21,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
-from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
+from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
 from tailrace.sqlname import quote
+from tailrace.tls import certificate_error
 
 _HELD: ContextVar[frozenset[object]] = ContextVar("held", default=frozenset())
 """What the running code holds; a task that it starts holds the same."""
@@ -144,13 +145,16 @@ def is_away(error: BaseException) -> bool:
     if error.sqlstate is not None:
         return error.sqlstate.startswith(_AWAY)
     # Without a SQLSTATE it is not the server that speaks: the connection is gone, or never came to be.
-    return isinstance(error, psycopg.OperationalError)
+    return isinstance(error, psycopg.OperationalError) and certificate_error(str(error), "", "") is None
 
 
 def refusal(error: psycopg.Error) -> TailraceError:
     """What an error means when a session is opened or tables are made."""
     text = " ".join(str(error).split())
     state = error.sqlstate
+    invalid = certificate_error(text, "the projection's database", POSTGRES_TLS) if state is None else None
+    if invalid is not None:
+        return invalid
     login = state is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text
     if login or (state is not None and state.startswith(_RIGHTS)):
         return AccessRefused(

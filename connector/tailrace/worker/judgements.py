@@ -13,6 +13,7 @@ from tailrace.worker.findings import Check, clock_difference, fail, human_bytes,
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
+NOT_VERIFIED = "no certificate is verified: whoever answers in its place is believed"
 SMALL_WAL_BYTES = 1 << 30
 """Less room than this is gone within an hour of an outage at 300 kB/s of WAL, which is a small service."""
 
@@ -43,9 +44,14 @@ def judge_clock(database_ms: int, here_ms: float) -> Check:
     return warn("clock", f"{found}ago, bear the time of their publishing, and lags are wrong", mend)
 
 
-def judge_encryption(host: str, *, encrypted: bool) -> Check:
+def judge_encryption(host: str, *, encrypted: bool, sslmode: str = "verify-full") -> Check:
+    """`sslmode` as libpq takes it: only `verify-full` makes sure who the server is."""
+    if encrypted and (sslmode == "verify-full" or is_loopback(host)):
+        return ok("postgres encryption", f"TLS, sslmode={sslmode}")
     if encrypted:
-        return ok("postgres encryption", "TLS")
+        found = "the certificate is not compared with the host's name" if sslmode == "verify-ca" else NOT_VERIFIED
+        mend = "Set sslmode=verify-full (and sslrootcert=…) in source.postgres."
+        return warn("postgres encryption", f"TLS, but with sslmode={sslmode} {found}", mend)
     if is_loopback(host):
         return ok("postgres encryption", "none, on this machine only")
     mend = "Add sslmode=verify-full (and sslrootcert=…) to source.postgres; the server needs ssl = on."

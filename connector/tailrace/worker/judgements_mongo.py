@@ -9,6 +9,7 @@ from typing import Any
 
 from tailrace.sources.mongo.watched import can_split
 from tailrace.worker.findings import Check, fail, human_seconds, is_loopback, ok, warn
+from tailrace.worker.judgements import NOT_VERIFIED
 
 OLDEST = (6, 0)
 SHORT_WINDOW_SECONDS = 24 * 3600
@@ -25,8 +26,17 @@ def is_encrypted(uri: str) -> bool:
     return said[-1].lower() == "true" if said else uri.startswith("mongodb+srv:")
 
 
-def judge_mongo_encryption(hosts: Sequence[str], *, encrypted: bool) -> Check:
+def is_unverified(uri: str) -> bool:
+    """Whether the address says that certificates, or the names in them, are not to be verified."""
+    options = r"[?&](?:tlsInsecure|tlsAllowInvalidCertificates|tlsAllowInvalidHostnames)=true"
+    return re.search(options, uri, flags=re.IGNORECASE) is not None
+
+
+def judge_mongo_encryption(hosts: Sequence[str], *, encrypted: bool, unverified: bool = False) -> Check:
     name, remote = "mongo encryption", [host for host in hosts if not is_loopback(host)]
+    if encrypted and unverified and remote:
+        mend = "Remove tlsInsecure and tlsAllowInvalid… from source.mongo, and name the authority in tlsCAFile."
+        return warn(name, f"TLS, but {NOT_VERIFIED}", mend)
     if encrypted:
         return ok(name, "TLS")
     if not remote:

@@ -13,7 +13,7 @@ from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.worker.assembly import DEAD_LETTER_BYTES
 from tailrace.worker.findings import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
-from tailrace.worker.judgements import judge_partitions
+from tailrace.worker.judgements import NOT_VERIFIED, judge_partitions
 
 RECORD_OVERHEAD = 512
 """A record is its payload and about this much: key, headers, framing."""
@@ -71,6 +71,13 @@ class KafkaSide:
             found = f"security.protocol is {protocol}: events{' and the password' if 'sasl' in protocol else ''} cross "
             mend = "Set security.protocol: SSL or SASL_SSL under kafka.settings."
             return [warn("kafka encryption", f"{found}the network to {remote[0]} readable", mend)]
+        settings = {name: str(value).lower() for name, value in self._options.settings.items()}
+        unverified = settings.get("enable.ssl.certificate.verification") == "false"
+        unnamed = settings.get("ssl.endpoint.identification.algorithm") == "none"
+        if protocol.endswith("ssl") and remote and (unverified or unnamed):
+            found = NOT_VERIFIED if unverified else "certificates are not compared with the names of the brokers"
+            mend = "Remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm."
+            return [warn("kafka encryption", f"{protocol}, but {found}", mend)]
         return [ok("kafka encryption", protocol if remote else f"{protocol}, on this machine only")]
 
     def _offsets_topic(self) -> Check:

@@ -26,6 +26,7 @@ from tailrace.worker.judgements import judge_clock
 from tailrace.worker.judgements_mongo import (
     allows,
     is_encrypted,
+    is_unverified,
     judge_fit,
     judge_members,
     judge_mongo_encryption,
@@ -139,7 +140,8 @@ class MongoSide:
         )
 
     def _encryption(self) -> Check:
-        return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(self._options.uri))
+        uri = self._options.uri
+        return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(uri), unverified=is_unverified(uri))
 
     def _clock(self) -> Check | None:
         now_ms = milliseconds(self._hello.get("localTime"))

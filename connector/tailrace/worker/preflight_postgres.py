@@ -122,7 +122,8 @@ class PostgresSide:
     def _encryption(self) -> Check:
         pgconn = self._link.pgconn
         # The address the name stood for, if there is one: a socket's folder has none.
-        return judge_encryption((pgconn.hostaddr or pgconn.host).decode(), encrypted=bool(pgconn.ssl_in_use))
+        host, mode = (pgconn.hostaddr or pgconn.host).decode(), self._link.parameter("sslmode")
+        return judge_encryption(host, encrypted=bool(pgconn.ssl_in_use), sslmode=mode)
 
     def _clock(self) -> Check:
         before = time.time()

@@ -33,11 +33,14 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.sources.mongo.documents import Document, milliseconds
+from tailrace.tls import certificate_error
 from tailrace.token_position import ClusterTime
 
 Client = MongoClient[Document]
 
 OLDEST = (6, 0)
+MONGO_TLS = "tlsCAFile and tlsCertificateKeyFile in the address"
+"""What says which certificates are trusted, and which one is shown."""
 HISTORY_LOST = {280, 286, 136}  # ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost
 REFUSED = {13, 18, 8000, 31, 11}  # Unauthorized, AuthenticationFailed, AtlasError, RoleNotFound, UserNotFound
 NO_REPLICA_SET = {40573, 123, 76}  # $changeStream only on replica sets; NotAReplicaSet; NoReplicationEnabled
@@ -187,6 +190,8 @@ def translate(error: PyMongoError, doing: str) -> TailraceError:
     said = _said(error)
     if isinstance(error, OperationFailure):
         return _refusal(error, doing, said)
+    if isinstance(error, ConnectionFailure) and (invalid := certificate_error(said, "MongoDB", MONGO_TLS)) is not None:
+        return invalid
     if isinstance(error, ServerSelectionTimeoutError):
         return SourceUnavailable(
             f"no primary could be reached while {doing}",

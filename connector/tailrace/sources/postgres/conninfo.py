@@ -21,6 +21,9 @@ MALFORMED_REMEDY = (
     "password as %XX (@ is %40, / is %2F, % is %25); in host=… form put a password with spaces in single quotes."
 )
 
+POSTGRES_TLS = "sslmode, sslrootcert, sslcert and sslkey of the connection string"
+"""What says which certificates are trusted, and which one is shown."""
+
 
 def is_malformed(error: psycopg.Error) -> bool:
     """Whether the error is about the connection string and not about the server."""

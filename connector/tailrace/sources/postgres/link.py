@@ -26,8 +26,9 @@ from tailrace.errors import (
     SourceUnavailable,
     TailraceError,
 )
-from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed
+from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
 from tailrace.sources.postgres.encoding import server_text
+from tailrace.tls import certificate_error
 
 CONNECT_TIMEOUT = 10
 """Seconds for a login; a server that needs longer is treated as away and tried again."""
@@ -87,6 +88,10 @@ class Link:
     def server_version(self) -> int:
         """As Postgres counts: 160014 is 16.14."""
         return self.pgconn.server_version
+
+    def parameter(self, name: str) -> str:
+        """What libpq takes for a parameter of the connection, its own defaults included."""
+        return next((option.val or b"" for option in self.pgconn.info if option.keyword == name.encode()), b"").decode()
 
     def query(self, sql: str, parameters: Sequence[str | None] | None = None, *, timeout: float | None = None) -> _Rows:
         """Runs one statement and returns its rows as text; without parameters by the simple protocol."""
@@ -228,6 +233,8 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
             why="Postgres refused the statement.",
             remedy="Mend what it names, then start again: nothing was lost.",
         )
+    if sqlstate is None and (invalid := certificate_error(text, "Postgres", POSTGRES_TLS)) is not None:
+        return invalid
     if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
         return _rights(text)
     return SourceUnavailable(text or "Postgres hung up", remedy="Tailrace reconnects by itself.")

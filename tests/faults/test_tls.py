@@ -1,0 +1,152 @@
+"""Certificates: what is not accepted is a named error with the right remedy, never a server that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from fix_command import Tailrace
+from fix_shop import Shop, close_shop, open_shop
+from tailrace.errors import CertificateInvalid, TailraceError
+from tailrace.kafka import watch
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.watch import Observer
+from tailrace.projections.mongo_server import _connect, translated
+from tailrace.projections.postgres_session import connect as connect_store
+from tailrace.proof.reader import header, read_all
+from tailrace.sources.mongo.server import connect, identify
+from tailrace.sources.postgres.link import Link
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tls import FLAWS, HOST, Certificates, Flaw, TlsFront
+
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+OURS = "SELECT 1"
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_postgres(postgres: PostgresServer, certificates: Certificates, flaw: Flaw) -> None:
+    with TlsFront(certificates.server(flaw), postgres.port, postgres=True) as front:
+        dsn = make_conninfo(
+            postgres.dsn(), port=front.port, host=HOST, sslmode="verify-full", sslrootcert=str(certificates.authority)
+        )
+        for replication in (False, True):
+            with pytest.raises(CertificateInvalid, match="Postgres") as caught:
+                Link(dsn, replication=replication, timeout=10)
+            assert "sslrootcert" in caught.value.remedy
+        with pytest.raises(CertificateInvalid, match="projection's database"):
+            asyncio.run(connect_store(dsn, "summary", ""))
+        front.context = certificates.server()
+        with Link(dsn, replication=False, timeout=10) as link:
+            assert link.query(OURS) == [("1",)]
+            assert (bool(link.pgconn.ssl_in_use), link.parameter("sslmode")) == (True, "verify-full")
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_mongo(mongo: MongoServer, certificates: Certificates, flaw: Flaw) -> None:
+    with TlsFront(certificates.server(flaw), mongo.port) as front:
+        uri = f"mongodb://{HOST}:{front.port}/?directConnection=true&tls=true&tlsCAFile={certificates.authority}"
+        with connect(uri, app_name="tls", timeout=1) as client:
+            with pytest.raises(CertificateInvalid, match="MongoDB") as caught:
+                identify(client)
+            assert "tlsCAFile" in caught.value.remedy
+
+        assert asyncio.run(as_a_projection(uri)) == "CertificateInvalid"
+        with warnings.catch_warnings():
+            # After a handshake that failed, the driver's asynchronous client leaves its sockets to the collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        front.context = certificates.server()
+        with connect(uri, app_name="tls", timeout=10) as client:
+            assert identify(client).replica_set
+
+
+async def as_a_projection(uri: str) -> str:
+    """Connects as a store does; the error, by name: the error itself would hold the driver's sockets."""
+    client = _connect(uri, "tls", 1, 1)
+    try:
+        with translated("asking"):
+            await client.admin.command("hello")
+    except TailraceError as error:
+        return error.code
+    finally:
+        await client.close()
+    return ""
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_kafka(certificates: Certificates, flaw: Flaw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_TIMEOUT", 2.0)
+    with TlsFront(certificates.server(flaw)) as front:
+        settings = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
+        with pytest.raises(CertificateInvalid, match="Kafka") as caught:
+            Observer(KafkaOptions(f"{HOST}:{front.port}", "tls", settings=settings)).look()
+        assert "ssl.ca.location" in caught.value.remedy
+
+
+class Fronts:
+    """A shop whose Postgres and Kafka are reached over TLS, certificates verified."""
+
+    def __init__(self, shop: Shop, certificates: Certificates, postgres: TlsFront, kafka: TlsFront) -> None:
+        self.shop, self.certificates, self.postgres, self.kafka = shop, certificates, postgres, kafka
+
+
+@pytest.fixture
+def fronts(postgres: PostgresServer, certificates: Certificates, tmp_path: Path) -> Iterator[Fronts]:
+    right = certificates.server()
+    with (
+        TlsFront(right, postgres.port, postgres=True) as database,
+        TlsFront(right) as brokers,
+        KafkaBroker(advertised_port=brokers.port, source=Source.LOCAL) as kafka,
+    ):
+        brokers.target = kafka.port
+        shop = open_shop(postgres, kafka, tmp_path)
+        trusted = str(certificates.authority)
+        dsn = make_conninfo(shop.dsn, port=database.port, host=HOST, sslmode="verify-full", sslrootcert=trusted)
+        settings = {"security.protocol": "SSL", "ssl.ca.location": trusted}
+        shop.configure(source={"postgres": dsn}, kafka={"bootstrap": kafka.bootstrap, "settings": settings})
+        yield Fronts(shop, certificates, database, brokers)
+        close_shop(shop)
+
+
+def arrived(shop: Shop, event: str) -> None:
+    """Readers of the tests speak no TLS: they go past the front."""
+    address = shop.kafka.direct_bootstrap
+    wait_until(
+        lambda: event in {header(each, "id") for each in read_all(address, [shop.topic])}, 60, what=f"the event {event}"
+    )
+
+
+def test_a_pipeline_over_tls_until_a_certificate_expires(fronts: Fronts, tailrace: Tailrace) -> None:
+    shop = fronts.shop
+    connector = shop.start()
+    first = shop.insert(VALID)
+    arrived(shop, first)
+    checks = {each["name"]: each for each in tailrace("check", shop.file)["checks"]}
+    assert checks["postgres encryption"]["found"] == "TLS, sslmode=verify-full"
+    assert connector.stop() == 0
+    # Each ends as FAILED, and says whose certificate it is; put right, nothing is missing.
+    for front, server in ((fronts.postgres, "Postgres"), (fronts.kafka, "Kafka")):
+        front.context = fronts.certificates.server("expired")
+        failing = shop.start(wait=False)
+        failing.failed("CertificateInvalid")
+        assert f"the certificate of {server} is not accepted" in failing.log
+        front.context = fronts.certificates.server()
+    second = shop.insert(VALID)
+    shop.start()
+    arrived(shop, second)
+    # Renewed wrongly while it runs.
+    running = shop.connectors[-1]
+    fronts.postgres.context = fronts.certificates.server("name")
+    fronts.postgres.cut()
+    running.failed("CertificateInvalid")
