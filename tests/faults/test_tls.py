@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import faust
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -17,6 +19,7 @@ from tailrace.errors import CertificateInvalid, TailraceError
 from tailrace.kafka import watch
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.watch import Observer
+from tailrace.projections.app import projection_app
 from tailrace.projections.mongo_server import _connect, translated
 from tailrace.projections.postgres_session import connect as connect_store
 from tailrace.proof.reader import header, read_all
@@ -92,6 +95,17 @@ def test_kafka(certificates: Certificates, flaw: Flaw, monkeypatch: pytest.Monke
         with pytest.raises(CertificateInvalid, match="Kafka") as caught:
             Observer(KafkaOptions(f"{HOST}:{front.port}", "tls", settings=settings)).look()
         assert "ssl.ca.location" in caught.value.remedy
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_kafka_of_a_projection(certificates: Certificates, flaw: Flaw) -> None:
+    """The app ends instead of waiting for a broker that is there."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    with TlsFront(certificates.server(flaw)) as front:
+        credentials = faust.SSLCredentials(context)
+        app = projection_app("tls", broker=f"kafka://{HOST}:{front.port}", broker_credentials=credentials)
+        with pytest.raises(CertificateInvalid, match=f"Kafka at {HOST}:{front.port}"):
+            asyncio.run(app._wait_for_kafka())
 
 
 class Fronts:

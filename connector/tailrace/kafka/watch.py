@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import KafkaUnavailable, TopicMissing
+from tailrace.errors import CertificateInvalid, KafkaUnavailable, TailraceError, TopicMissing
 from tailrace.kafka.client import (
     Config,
     KafkaOptions,
@@ -76,6 +76,19 @@ class Observer:
         # That all brokers are down follows from the first error, which says why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._trouble = error
+
+
+def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
+    """Asks Kafka once more, only to learn whether a certificate is what keeps us away; None without TLS."""
+    if not str(options.settings.get("security.protocol", "")).lower().endswith("ssl"):
+        return None
+    try:
+        Observer(options).look()
+    except CertificateInvalid as error:
+        return error
+    except TailraceError:
+        pass  # it is away for another reason
+    return None
 
 
 class Watch:

@@ -25,7 +25,7 @@ from tailrace.projections.app_checks import check_app
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.reading import Guide, Unguided
 from tailrace.projections.store import Partition
-from tailrace.projections.topics import connection
+from tailrace.projections.topics import connection, require_certificates
 from tailrace.projections.transport import Consumer, Taker, Transport
 from tailrace.projections.upkeep import Caretaker
 
@@ -144,6 +144,7 @@ class ProjectionApp(faust.App):
             try:
                 await client.bootstrap()
             except KafkaConnectionError:
+                await require_certificates(connection(self))
                 attempt += 1
                 seconds = retry.delay(attempt)
                 log.warning(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+import ssl
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer
@@ -14,14 +16,33 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, serve
 
 from tailrace.errors import TopicMissing
 from tailrace.projections.store import Partition
+from tailrace.tls import certificate_error
 
 if TYPE_CHECKING:
     from tailrace.projections.app import ProjectionApp
 
 log = logging.getLogger("tailrace.projections")
 RETENTION_DAYS = 30
+HANDSHAKE_SECONDS = 10.0
 MOST_COPIES = 3
 """Of a topic, if there is none to take as a model."""
+
+
+async def require_certificates(settings: Mapping[str, Any]) -> None:
+    """Raises CertificateInvalid if a broker's certificate is not accepted; aiokafka only says that it is away."""
+    context: ssl.SSLContext | None = settings.get("ssl_context")
+    for server in settings["bootstrap_servers"] if context else ():
+        host, _, port = server.rpartition(":")
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port), ssl=context), HANDSHAKE_SECONDS)
+        except ssl.SSLCertVerificationError as error:
+            invalid = certificate_error(str(error), f"Kafka at {server}", "the ssl context of broker_credentials")
+            if invalid is not None:
+                raise invalid from None
+        except (OSError, TimeoutError):
+            pass  # it is away for another reason
+        else:
+            writer.close()
 
 
 def connection(app: ProjectionApp) -> dict[str, Any]:

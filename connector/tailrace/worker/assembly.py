@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError, RegistryRefused, RegistryUnavailable, TailraceError
+from tailrace.errors import ConfigError, KafkaUnavailable, RegistryRefused, RegistryUnavailable, TailraceError
 from tailrace.event import OutboxEvent, Route
 from tailrace.extras import install
 from tailrace.kafka import ledger, offsets
@@ -26,6 +26,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper, partition_counts
 from tailrace.kafka.traces import require_remembered, require_stored
+from tailrace.kafka.watch import certificate_trouble
 from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
@@ -180,6 +181,10 @@ class Assembly:
         hook = self.settings.dead_letters.webhook
         options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None
         return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
+
+    def diagnosed(self, error: TailraceError) -> TailraceError:
+        """The error, or its cause: a broker whose certificate is not accepted looks like one that is away."""
+        return certificate_trouble(self.kafka) or error if isinstance(error, KafkaUnavailable) else error
 
     def keeper(self, admin: Admin, kind: type[TopicKeeper] = TopicKeeper) -> TopicKeeper:
         """Creates topics as they are declared, or refuses."""

@@ -91,7 +91,7 @@ class Supervisor:
                 # At once, too: each time less is sent together, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
-                left = self._mended(ended)
+                left = self._mended(self._assembly.diagnosed(ended))
                 if left is None:
                     continue
                 if left.action is not Action.RETRY and not self._still_ours(left):

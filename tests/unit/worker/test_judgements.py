@@ -50,7 +50,11 @@ def test_version(number: int, state: State) -> None:
 
 
 def test_encryption() -> None:
-    assert judge_encryption("10.0.0.1", encrypted=True).state is State.OK
+    assert judge_encryption("10.0.0.1", encrypted=True, sslmode="verify-full").state is State.OK
+    for mode in ("prefer", "require", "verify-ca"):
+        found = judge_encryption("10.0.0.1", encrypted=True, sslmode=mode)
+        assert (found.state, "sslmode=verify-full" in found.remedy) == (State.WARN, True)
+        assert judge_encryption("127.0.0.1", encrypted=True, sslmode=mode).state is State.OK
     assert judge_encryption("127.0.0.1", encrypted=False).state is State.OK
     found = judge_encryption("10.0.0.1", encrypted=False)
     assert found.state is State.WARN

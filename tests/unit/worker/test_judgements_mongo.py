@@ -10,6 +10,7 @@ from tailrace.worker.findings import State
 from tailrace.worker.judgements_mongo import (
     allows,
     is_encrypted,
+    is_unverified,
     judge_fit,
     judge_members,
     judge_mongo_encryption,
@@ -53,6 +54,14 @@ def test_version(version: tuple[int, ...], state: State) -> None:
 )
 def test_whether_the_address_asks_for_encryption(uri: str, encrypted: bool) -> None:
     assert is_encrypted(uri) == encrypted
+
+
+@pytest.mark.parametrize("option", ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsallowinvalidhostnames"])
+def test_certificates_that_are_not_verified(option: str) -> None:
+    assert is_unverified(f"mongodb://h/?tls=true&{option}=true")
+    assert not is_unverified(f"mongodb://h/?tls=true&{option}=false")
+    found = judge_mongo_encryption(["10.0.0.1"], encrypted=True, unverified=True)
+    assert (found.state, "tlsCAFile" in found.remedy) == (State.WARN, True)
 
 
 def test_encryption() -> None:
