@@ -75,6 +75,28 @@ def test_a_first_start_is_announced_and_nothing_is_made(shop: Shop, run: Run) ->
     assert shop.topic not in shop.kafka.admin().list_topics(timeout=10).topics
 
 
+def test_a_role_that_may_copy_the_whole_cluster(shop: Shop, run: Run) -> None:
+    """As the default lines of pg_hba.conf let it; those that `check` shows prevent it, and nothing else."""
+    role = as_role(shop, "REPLICATION")
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
+    report = run(shop.file)
+    assert report.state("cluster copy") == "WARN"
+    lines = report.checks["cluster copy"]["remedy"].partition("(): ")[2].split(" ; ")
+    assert role in lines[0]
+    file = Path(str(shop.execute("SHOW hba_file")[0][0]))
+    before = file.read_text()
+    try:
+        file.write_text("\n".join([*lines[:2], before]))
+        shop.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: run(shop.file).state("cluster copy") == "OK", 30, what="the lines to hold")
+        report = run(shop.file)
+        assert (report.code, report.state("role")) == (0, "OK")
+        assert shop.start().stop() == 0
+    finally:
+        file.write_text(before)
+        shop.execute("SELECT pg_reload_conf()")
+
+
 def test_does_not_disturb_a_running_pipeline(shop: Shop, run: Run) -> None:
     connector = shop.start()
     for _ in range(3):

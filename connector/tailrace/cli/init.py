@@ -200,6 +200,7 @@ def _next_steps(folder: Path, name: str) -> list[str]:
         "Next:",
         f"  1. Create the table, the role and the publication:  psql -f {sql}",
         f"     and give the role a password:                    psql -c '\\password {ROLE}'",
+        "     The lines for pg_hba.conf, which keep the role from copying the whole cluster, are in the same file.",
         f"  2. Put your addresses into {file}, then:  export {_variable(name)}=…",
         f"  3. tailrace check {file}  and, when all is well,  tailrace run {file}",
     ]

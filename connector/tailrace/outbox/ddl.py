@@ -52,6 +52,10 @@ def grants_ddl(table: str, role: str, publication: str) -> str:
 -- Pipelines may share a role: leave this statement out if it exists already.
 CREATE ROLE {who} WITH LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS;
 
+-- REPLICATION alone would let the role copy the whole cluster (pg_basebackup). Put these lines into pg_hba.conf, above
+-- all others, with the database, and the address of the connector; then SELECT pg_reload_conf();
+{hba_lines(role)}
+
 -- Only to read the rows already in the table when a pipeline starts with `start: beginning`.
 -- The log itself needs no right on the table, and nothing here may write to it.
 GRANT USAGE ON SCHEMA {quote(schema)} TO {who};
@@ -64,6 +68,17 @@ GRANT SELECT ON TABLE {full} TO {who};
 CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
     WITH (publish = 'insert', publish_via_partition_root = true);
 """
+
+
+def hba_lines(role: str, *, prefix: str = "--   ") -> str:
+    """Lines of pg_hba.conf: logical replication of one database, and no copy of the cluster."""
+    who = _comment(quote(role))
+    lines = [
+        ("local", "replication", who, "", "reject"),
+        ("host", "replication", who, "all", "reject"),
+        ("hostssl", "DATABASE", who, "ADDRESS/32", "scram-sha-256"),
+    ]
+    return "\n".join(f"{prefix}{kind:<8} {of:<12} {whom:<16} {where:<12} {how}" for kind, of, whom, where, how in lines)
 
 
 def _comment(text: str) -> str:

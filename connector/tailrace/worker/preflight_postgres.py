@@ -12,12 +12,13 @@ from dataclasses import replace
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.event import Column, Row
 from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.outbox.ddl import hba_lines
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.disk import free_bytes, log_folder
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.link import Link, may_copy_cluster
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
@@ -75,6 +76,7 @@ class PostgresSide:
                     ("clock", self._clock),
                     ("wal_level", self._wal_level),
                     ("role", self._role),
+                    ("cluster copy", self._cluster_copy),
                     ("table", self._table_there),
                     ("table rights", self._table_rights),
                     ("publication", self._publication),
@@ -150,6 +152,16 @@ class PostgresSide:
         if "t" not in (replication, member):
             return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
         return ok("role", f"{role}, with REPLICATION and not a superuser")
+
+    def _cluster_copy(self) -> Check | None:
+        """Physical replication is allowed by pg_hba.conf alone, and its default lines allow it on this machine."""
+        if self._link.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t":
+            return None  # a superuser may do anything: `role` says so
+        if not may_copy_cluster(self._options.conninfo, min(self._options.link_timeout, 10)):
+            return ok("cluster copy", "refused to this role, as it should be")
+        lines = " ; ".join(hba_lines(self._link.pgconn.user.decode(), prefix="").splitlines())
+        mend = f"Put these lines above all others of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"
+        return warn("cluster copy", "this role may copy the whole cluster (pg_basebackup)", mend)
 
     def _table_there(self) -> Check:
         rows = self._link.query(

@@ -39,6 +39,16 @@ _SESSION = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_
 _Rows = list[tuple[str | None, ...]]
 
 
+def may_copy_cluster(conninfo: str, timeout: float) -> bool:
+    """Whether this role is let in for physical replication: `pg_basebackup` would then copy every database."""
+    extra: dict[str, str | int] = {"replication": "true", "connect_timeout": max(2, int(timeout))}
+    try:
+        psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True).close()
+    except psycopg.Error:
+        return False
+    return True
+
+
 class Link:
     """A session with Postgres; `replication` chooses the kind."""
 
