@@ -16,7 +16,7 @@ from pymongo import IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from tailrace.errors import ConfigError, Rejected, StoreUnavailable
-from tailrace.projections import mongo_transaction
+from tailrace.projections import mongo_transaction, mongo_turns
 from tailrace.projections.mongo_store import MongoStore
 from tailrace.projections.mongo_transaction import MongoTransaction
 from tailrace.projections.store import Marker, Partition
@@ -150,6 +150,41 @@ class TestConflicts:
 
         asyncio.run(scenario())
         assert history(hurried, place) == {"a": 1, "b": 1}
+
+    def test_two_live_owners_do_not_end_each_other_s_transactions_for_ever(
+        self, mongo: MongoServer, place: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each takes three times as long as a successor is patient, and asks often enough to see that it was ended."""
+        monkeypatch.setattr(mongo_turns, "EVICT_SECONDS", 0.5)
+        ended = 0
+
+        async def owner(store: MongoStore, ids: list[str]) -> None:
+            nonlocal ended
+            while True:
+                try:
+                    async with store.transaction(FIRST) as transaction:
+                        reached = await transaction.position() or 0
+                        for _ in range(15):
+                            await transaction.entities(["o-1"])
+                            await asyncio.sleep(0.1)
+                        await apply(transaction, ids, reached + 1)
+                except PyMongoError as error:
+                    if not store.is_away(error):
+                        raise
+                    ended += 1
+                    await asyncio.sleep(0.2)  # as a worker does, so that the other one has its turn
+                else:
+                    return
+
+        async def scenario() -> None:
+            async with opened(mongo, place) as one, opened(mongo, place) as other:
+                async with asyncio.timeout(30):
+                    await asyncio.gather(owner(one, ["a"]), owner(other, ["b"]))
+                assert await one.positions() == {FIRST: 2}
+
+        asyncio.run(scenario())
+        assert history(mongo, place) == {"a": 1, "b": 1}
+        assert ended, "nobody was impatient: this proves nothing"
 
     def test_closing_the_store_lets_go_of_the_partition_at_once(self, mongo: MongoServer, place: str) -> None:
         async def scenario() -> None:

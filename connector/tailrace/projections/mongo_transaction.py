@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 from tailrace.projections.mongo_effects import Conversation, MongoEffects
 from tailrace.projections.mongo_generations import Generation
 from tailrace.projections.mongo_offsets import OFFSETS, offset_id
+from tailrace.projections.mongo_owners import Evict
 from tailrace.projections.mongo_server import UNKNOWN_COMMIT, Document
 from tailrace.projections.mongo_turns import Call, Turn
 from tailrace.projections.store import EntityState, Marker, Outcome, Partition, Waiting
@@ -57,7 +58,7 @@ class MongoTransaction:
         partition: Partition,
         session: AsyncClientSession,
         *,
-        evict: Call,
+        evict: Evict,
         join: Call,
     ) -> None:
         """`evict` and `join` are for its turn at the partition."""

@@ -20,6 +20,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from tailrace.projections.mongo_offsets import CLOSED, HELD, SEALED, swapping
+from tailrace.projections.mongo_owners import Evict
 from tailrace.projections.mongo_server import DURABLE, LOCK_TIMEOUT, MAJORITY_SECONDS, WRITE_CONFLICT, Document
 
 FIRST_PAUSE = 0.005
@@ -27,7 +28,7 @@ LONGEST_PAUSE = 0.1
 LOCK_SECONDS = 120.0
 """Longer than a server lets a transaction live whose worker has died: 60 s by default, and it looks every 30 s."""
 EVICT_SECONDS = 5.0
-"""A transaction that is alive is done by then, or can as well be done again by its successor."""
+"""A transaction that is alive is done by then, or can as well be done again by its successor. See `mongo_owners.py`."""
 HELD_SECONDS = 20.0
 """Several times what a rebuild may hold a projection up for."""
 
@@ -54,7 +55,7 @@ class Turn:
         session: AsyncClientSession,
         ask: Ask,
         *,
-        evict: Call,
+        evict: Evict,
         join: Call,
         is_in_place: bool,
     ) -> None:
@@ -85,7 +86,7 @@ class Turn:
     async def _locked(self) -> Document | None:
         began = time.monotonic()
         pause = FIRST_PAUSE
-        evicted = False
+        patience = 1.0
         while True:
             try:
                 # A real change: what writes the same again locks nothing.
@@ -96,9 +97,10 @@ class Turn:
                 waited = time.monotonic() - began
                 if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or waited >= LOCK_SECONDS:
                     raise
-                if waited >= EVICT_SECONDS and not evicted:
-                    evicted = True
-                    await self._evict()
+                if waited >= patience * EVICT_SECONDS:
+                    found = await self._offsets.find_one(self._name, {"turns": 1})  # outside of the transaction
+                    await self._evict(patience, found["turns"] if found else 0)
+                    patience *= 2
             else:
                 return found
             # A new transaction, which will see what the other one did.
