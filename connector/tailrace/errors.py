@@ -24,6 +24,7 @@
     │   ├── WrongLog                another cluster, timeline, database, slot, table or collection
     │   ├── PositionAhead           the stored position is beyond the server's log
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
+    │   ├── UndecodableTransaction  a transaction that Postgres cannot send
     │   ├── HistoryLost             MongoDB's log no longer reaches back to the stored position
     │   ├── StreamChanged           what MongoDB is asked to watch is not what the position was made with
     │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed
@@ -64,6 +65,7 @@ is set aside. Each error carries what happened, why, and what to do about it; no
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import Enum
 
 
@@ -204,6 +206,24 @@ class PositionAhead(SourceError):
 
 class PublicationBroken(SourceError):
     pass
+
+
+class UndecodableTransaction(SourceError):
+    """`xid`, `commit_lsn` and `commit_ms` say which; `rows` of the outbox came before the server gave up."""
+
+    def __init__(self, why: str, *, xid: int, commit_lsn: int, commit_ms: int, rows: int) -> None:
+        at = datetime.fromtimestamp(commit_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        place = f"{commit_lsn >> 32:X}/{commit_lsn & 0xFFFFFFFF:X}"
+        super().__init__(
+            f"the server cannot decode the transaction {xid}, committed at {place} ({at}), behind {rows} rows of the "
+            f"outbox: {why}",
+            why="A row of it is too large to be sent (its text may have 1 GB), or holds text that the server cannot "
+            "convert. Everything before it is published.",
+            remedy="`tailrace recover plan FILE` shows what is in the table of it. `recover apply` skips this one "
+            "transaction: it publishes those of its rows that can be read, writes a dead letter that names the "
+            "transaction, and lets the pipeline go on behind it.",
+        )
+        self.xid, self.commit_lsn, self.commit_ms, self.rows = xid, commit_lsn, commit_ms, rows
 
 
 class HistoryLost(SourceError):

@@ -25,6 +25,7 @@ RELEASING = "releasing"  # a part of what waited behind a parked key is publishe
 REDRIVE_BEFORE_PRODUCE = "redrive-before-produce"  # dead letters: a transaction is open and empty
 REDRIVE_AFTER_PRODUCE = "redrive-after-produce"  # their records and marks are produced, not committed
 REDRIVE_AFTER_COMMIT = "redrive-after-commit"  # committed, and nobody has been told
+SKIP_BEGUN = "skip-begun"  # the intention to skip a transaction is stored, nothing of it is published
 PROJECTION_APPLIED = "projection-applied"  # handlers have run, the store's transaction is not committed
 PROJECTION_COMMITTED = "projection-committed"  # the store has committed, nobody has been told
 PROJECTION_LETTER = "projection-letter"  # the dead letter is written, the event is not passed yet

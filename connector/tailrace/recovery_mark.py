@@ -16,13 +16,15 @@ from tailrace.errors import RecoveryUnfinished
 class Recovery:
     """`lost` is the stored form of the position that was given up, None if there was none.
 
-    `since_ms` is what a person said: rows that were created before are left out.
+    `since_ms` is what a person said: rows that were created before are left out. `skips`: the log is not lost, one
+    transaction of it is skipped.
     """
 
     id: str
     begun_ms: int
     lost: dict[str, Any] | None = None
     since_ms: int | None = None
+    skips: bool = False
 
 
 def require_complete(recovery: Recovery | None) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from fix_command import Tailrace
 from fix_shop import Shop, close_shop, open_shop
+from recovering import apply
 from tailrace.event import TEXT, Column, Undecodable
 from tailrace.proof.reader import read_all
 from tailrace.sources.postgres.encoding import ANY, CODECS, ServerText
@@ -19,6 +22,7 @@ BAD = {"WIN1252": "chr(129)", "SQL_ASCII": "chr(255)"}
 """Text that the database holds, and that has no meaning in UTF-8."""
 NAMES = {"WIN1252": "chr(233)", "SQL_ASCII": "chr(195) || chr(169)"}
 """The letter é, as the database keeps it."""
+INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES "
 
 
 @pytest.fixture(params=["WIN1252", "SQL_ASCII"])
@@ -50,10 +54,9 @@ def values(shop: Shop, number: int) -> str:
 
 def test_text_that_is_none_is_a_dead_letter_and_the_rest_is_published(encoded: Shop, tailrace: Tailrace) -> None:
     """In the rows of the first read as in those of the stream, and `verify` agrees; nothing stops."""
-    insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES "
-    encoded.execute(insert + values(encoded, 1))
+    encoded.execute(INSERT + values(encoded, 1))
     connector = encoded.start()
-    encoded.execute(insert + values(encoded, 2))
+    encoded.execute(INSERT + values(encoded, 2))
     wait_until(lambda: len(encoded.published()) == 2, 60, what="the sound rows")
     wait_until(lambda: len(encoded.dead_lettered()) == 4, 60, what="the letters")
     assert connector.running
@@ -83,3 +86,29 @@ def test_text_is_converted_as_the_server_would(postgres: PostgresServer) -> None
             for number, converted in found:
                 columns, (value,) = text.row((Column("c", TEXT),), (bytes([number]),))
                 assert (None if isinstance(columns, Undecodable) else value) == converted, (encoding, number)
+
+
+HUGE = "convert_to(repeat('a', 540000000), 'UTF8')"
+"""A bytea that has more than 1 GB as text; compressed it is small."""
+
+
+def test_a_row_of_more_than_a_gigabyte_of_text(shop: Shop, tailrace: Tailrace) -> None:
+    """Its transaction is skipped by command, and its row is a dead letter that has its id; `verify` knows both."""
+    shop.execute("ALTER TABLE outbox ALTER payload TYPE bytea USING NULL")
+    shop.configure(schemas={"unknown": "pass"})
+    connector = shop.start()
+    names = bad, last, after = [str(uuid.uuid4()) for _ in range(3)]
+    with psycopg.connect(shop.dsn) as connection:
+        for payload, name in zip((HUGE, "'{}'", "'{}'"), names, strict=True):
+            statement = f"{INSERT} (%s, 'order', 'k', 'Free', {payload})"
+            connection.execute(statement, [name])  # type: ignore[arg-type]
+            if name != bad:
+                connection.commit()
+    connector.failed("UndecodableTransaction")
+    apply(shop)
+    shop.start()
+    wait_until(lambda: [seen.id for seen in shop.published()] == [last, after], 60, what="the row behind")
+    letters = [json.loads(letter.value()) for letter in read_all(shop.kafka.bootstrap, [shop.letters])]
+    (row,) = [letter for letter in letters if "1,000,000,000 bytes" in letter["why"]]
+    assert (json.loads(row["document"])["id"], len(letters)) == (bad, 2)
+    assert tailrace("verify", shop.file)["set_aside"] == 1

@@ -22,6 +22,7 @@ LEFT_OUT = {
     Fate.PASSED: "passed before, as the ledger knows",
     Fate.EARLIER: "not on Kafka, but created long before the loss: taken as published, or as older than the pipeline",
     Fate.OLDER: "created before --since",
+    Fate.BROUGHT: "in the log around the transaction that is skipped",
     Fate.REUSED: "UNDECIDED: their ids were published before, with other payloads",
     Fate.UNTOLD: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
 }

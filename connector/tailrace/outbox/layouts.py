@@ -159,7 +159,7 @@ class Layout:
             raise Rejected(
                 Reason.POISON_MESSAGE,
                 (row.values[1] or b"").decode(errors="replace"),
-                remedy="Have the service insert a corrected document, then discard this letter.",
+                remedy="Have the service write a corrected one, then discard this letter.",
             )
         if isinstance(columns, Undecodable):
             raise undecodable(columns)

@@ -97,7 +97,7 @@ class Applying:
         finally:
             if self._claim is not None:
                 self._claim.release()
-        if recovered.complete:
+        if recovered.complete and not self._plan.case.skips:
             rewinds.forget(kafka)
         if self._claim is not None:
             announce(kafka, "STOPPED")

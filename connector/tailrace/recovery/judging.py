@@ -34,6 +34,8 @@ class Fate(StrEnum):
     """Not there (any more), but created long before the place where the log was lost."""
     OLDER = "older"
     """Created before the time that a person gave."""
+    BROUGHT = "brought"
+    """The log brings it: beside a transaction that is skipped."""
     UNTOLD = "untold"
     REUSED = "reused"
     """Its id was published before, with another payload: after a restore a sequence begins again where it was."""

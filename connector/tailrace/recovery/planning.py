@@ -12,10 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError, PositionForgotten, RecoveryUnfinished, SlotBusy, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    PositionForgotten,
+    RecoveryUnfinished,
+    SlotBusy,
+    TailraceError,
+    UndecodableTransaction,
+)
 from tailrace.kafka import ledger, rewinds
 from tailrace.kafka.rewinds import Rewind
 from tailrace.kafka.traces import require_remembered
+from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position, from_stored, to_stored
 from tailrace.recovery import site as sites
 from tailrace.recovery.evidence import Evidence, streams
@@ -49,6 +57,11 @@ class Case:
     @property
     def unfinished(self) -> bool:
         return isinstance(self.error, RecoveryUnfinished)
+
+    @property
+    def skips(self) -> bool:
+        """Whether the log is as it was but for one transaction, which cannot be decoded."""
+        return self.mark.skips
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +121,31 @@ class Survey:
             error = TailraceErrorTold(told)
         before = getattr(stored, "recovery", None)
         lost = from_stored(before.lost) if before and before.lost else None if before else furthest(stored, rewind)
+        skips = before.skips if before else error is not None and error.code == UndecodableTransaction.__name__
+        if skips and not before:
+            lost = stored  # it stands before the transaction, also if it was further once
         since_ms = self._since_ms if self._since_ms is not None else before.since_ms if before else None
         mark = Recovery(
             before.id if before else uuid.uuid4().hex[:8],
             time.time_ns() // 1_000_000,
             None if lost is None else to_stored(lost),
             since_ms,
+            skips,
         )
         elsewhere = stored is not None and self.site.is_elsewhere(stored)
         return Case(error, stored, lost, mark, running, elsewhere)
 
     def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> Plan:
         began = time.monotonic()
+        if case.skips:
+            self._stand_before(case.lost)
         steps = self.site.steps(None if case.unfinished else case.lost)
         entries = ledger.read(self.assembly.kafka)
         ground = ground_of(case, entries, self.assembly.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms)
+        if case.skips:
+            # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
+            ground = Ground(since_ms=ground.since_ms, from_beginning=True)
         ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
         self.seen = Seen(self.assembly, self.line, evidence, ledger.reached(entries))
         self.seen.read()
@@ -144,8 +166,23 @@ class Survey:
             raise RuntimeError("there is no plan")
         restored = self.site.went_back(case.lost)
         return Sieve(
-            self.line, self.seen, ground, self.assembly.kafka.dead_letter_topic, restored, strict, looked=looked
+            self.line,
+            self.seen,
+            ground,
+            self.assembly.kafka.dead_letter_topic,
+            restored,
+            strict,
+            getattr(self.site, "around", None),
+            looked=looked,
         )
+
+    def _stand_before(self, lost: Position | None) -> None:
+        """Before a transaction that cannot be decoded, and that is to be skipped."""
+        from tailrace.recovery.postgres_skip import SkipSite
+
+        if isinstance(lost, LsnPosition) and not isinstance(self.assembly.database, MongoOptions):
+            self.site.close()
+            self.site = SkipSite(self.assembly.database, lost, self.line)
 
     def close(self) -> None:
         self.site.close()

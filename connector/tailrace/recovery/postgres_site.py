@@ -18,6 +18,7 @@ from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.pipeline import Source
 from tailrace.position import Position, other_kind
 from tailrace.recovery.evidence import Evidence, by_time, weigh
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
@@ -135,7 +136,7 @@ class PostgresSite:
         found = weigh(same, place, server, read_forks(self._stream, server), now.xmax)
         return found if found.passed is not None else by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> PostgresRecovery:
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
         return PostgresRecovery(self._options, self._server, mark, keeps, wake, begin, resume=resume)
 
     def close(self) -> None:

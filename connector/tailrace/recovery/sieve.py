@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tailrace.errors import RecoveryUncertain, Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.line import Line
-from tailrace.recovery.judging import REFUSED, Fate, Ground, Tally
+from tailrace.recovery.judging import REFUSED, Fate, Ground, Tally, precedes
 from tailrace.recovery.seen import Seen
 from tailrace.verify.prints import Print
 from tailrace.verify.verifying import unreadable_name
+
+_WRAP = 1 << 32
+"""Rows have the lower 32 bits of a transaction's number."""
+
+
+class Around(Protocol):
+    """What is known of the log around a transaction that is skipped."""
+
+    @property
+    def xid(self) -> int: ...
+
+    def brings(self, name: str, transaction: int) -> bool:
+        """Whether the log brings the row of this name, written by this transaction (32 bits)."""
 
 
 @dataclass(slots=True)
 class Sieve:
     """`restored`: the database went back in time, so ids may have been used twice. `strict`: what cannot be decided is
-    an error.
+    an error. `around`: only one transaction was missed, and the log brings the others.
     """
 
     line: Line
@@ -26,18 +40,25 @@ class Sieve:
     letters: str
     restored: bool = False
     strict: bool = False
+    around: Around | None = None
     tally: Tally = field(default_factory=Tally)
     looked: Callable[[int], None] = lambda _: None
 
     def keeps(self, row: Row, transaction: int, created_ms: int | None) -> bool:
         """Whether it is to be published."""
-        if self.ground.has_passed(transaction):
+        around = self.around
+        if self.ground.has_passed(transaction) or (around is not None and precedes(transaction, around.xid)):
             self.tally.note(Fate.PASSED)
             self.looked(self.tally.rows)
             return False
         created_ms = self.ground.time_of(created_ms)
         event, name, type_name, topic = self._read(row)
-        fate = self._fate(event, name, created_ms)
+        if around is not None and around.brings(name, transaction):
+            fate = Fate.BROUGHT
+        elif around is not None and transaction == around.xid % _WRAP:
+            fate = Fate.PUBLISHED if self._is_there(event, self.seen.find(name)) else Fate.MISSED
+        else:
+            fate = self._fate(event, name, created_ms)
         self.tally.note(fate, name)
         if fate is Fate.MISSED:
             self.tally.note_missed(type_name, topic or self.letters, created_ms)
@@ -78,6 +99,14 @@ class Sieve:
             return event, event.id, event.type, self.line.route(event).topic
         except Rejected:
             return event, event.id, event.type, None
+
+
+def name_of(line: Line, row: Row) -> str:
+    """What its event is called on Kafka; a row that cannot be read has the name of its letter."""
+    try:
+        return line.layout.read(row).id
+    except Rejected as rejected:
+        return unreadable_name(line, row, rejected)
 
 
 def undecided(tally: Tally, *, timed: bool = True) -> RecoveryUncertain:

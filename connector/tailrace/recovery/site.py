@@ -19,6 +19,7 @@ from tailrace.errors import (
     SlotUnclaimed,
     StreamChanged,
     TailraceError,
+    UndecodableTransaction,
     WrongLog,
 )
 from tailrace.event import Row
@@ -39,6 +40,7 @@ RECOVERABLE = (
     PositionAhead,
     PublicationBroken,
     WrongLog,
+    UndecodableTransaction,
     HistoryLost,
     CollectionGone,
     EventTooLarge,
@@ -46,8 +48,8 @@ RECOVERABLE = (
     PositionForgotten,
     RecoveryUnfinished,
 )
-NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged)
-"""Mistakes in settings look like these: a person decides."""
+NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged, UndecodableTransaction)
+"""Mistakes in settings look like these, and events are given up with the last: a person decides."""
 
 STAYS = "events that it no longer has stay published (`tailrace verify` counts them as only on Kafka)"
 """What is said of a database that was set back."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
@@ -18,6 +19,7 @@ from tailrace.lsn import parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.sources.postgres.copying import CopyLink, Fields
+from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.verify.judging import UNKNOWN, nowhere
@@ -39,6 +41,7 @@ class PostgresOutbox:
         self._link = CopyLink(options.conninfo, replication=False, timeout=options.link_timeout)
         self._end = 0
         self._columns: tuple[Column, ...] = ()
+        self._large: list[tuple[str | None, ...]] = []
 
     @property
     def sends_utf8(self) -> bool:
@@ -47,7 +50,7 @@ class PostgresOutbox:
 
     def rows(self) -> Iterator[OutboxRow]:
         self.begin()
-        return map(self.row, self.copied())
+        return chain(map(self.row, self.copied()), self.large())
 
     def begin(self) -> tuple[Column, ...]:
         """Takes the snapshot; the table's columns in it."""
@@ -66,10 +69,20 @@ class PostgresOutbox:
 
     def copied(self) -> Iterator[Fields]:
         """All rows of the snapshot as COPY brings them: the writer's number, when it was created, the columns."""
-        query = self._query(self._columns)
+        huge = too_large(self._columns)
+        query = self._query([quote(column.name) for column in self._columns], f"NOT ({huge})")
         self._link.query(f"{query} LIMIT 0")
         yield from self._link.copied(query)
+        self._large = self._link.query(self._query([small(column) for column in self._columns], huge))
         self._link.query("COMMIT")
+
+    def large(self) -> Iterator[OutboxRow]:
+        """Rows that are too large to be copied; known after `copied`."""
+        for transaction, created, *values in self._large:
+            created_ms = int(created or UNKNOWN)
+            texts = [None if value is None else value.encode("utf-8", "surrogateescape") for value in values]
+            row = huge_row(self._columns, texts, "", max(created_ms, 0))
+            yield OutboxRow(row, int(transaction or 0), created_ms)
 
     def row(self, found: Fields) -> OutboxRow:
         created_ms = int(found[1] or UNKNOWN)
@@ -113,18 +126,17 @@ class PostgresOutbox:
             )
         return columns
 
-    def _query(self, columns: tuple[Column, ...]) -> str:
+    def _query(self, columns: list[str], condition: str) -> str:
         timestamp = self._options.timestamp
         when = f"coalesce((extract(epoch FROM {quote(timestamp)}) * 1000)::bigint, {UNKNOWN})" if timestamp else UNKNOWN
         since, until = self._window
-        bounds = []
+        bounds = [condition]
         if timestamp and since is not None:
             bounds.append(f"{quote(timestamp)} >= to_timestamp({since} / 1000.0)")
         if timestamp and until is not None:
             bounds.append(f"{quote(timestamp)} < to_timestamp({until} / 1000.0)")
-        names = ", ".join(quote(column.name) for column in columns)
-        where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
-        return f"SELECT xmin, {when}, {names} FROM {quote_table(self._options.table)}{where}"  # noqa: S608 - quoted
+        table, where = quote_table(self._options.table), " AND ".join(bounds)
+        return f"SELECT xmin, {when}, {', '.join(columns)} FROM {table} WHERE {where}"  # noqa: S608 - quoted
 
 
 def precedes(transaction: int, other: int) -> bool:

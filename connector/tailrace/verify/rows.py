@@ -68,7 +68,11 @@ class Rows:
         if by_kind is not None and isinstance(outbox, PostgresOutbox) and outbox.sends_utf8:
             plan = plan_of(outbox.begin(), by_kind)
             if plan is not None:
-                return self._read_kinds(outbox, plan)
+                self._read_kinds(outbox, plan)
+                for large in outbox.large():
+                    self.put(large)
+                    self._spool.added(1)
+                return
         pending = 0
         for row in outbox.rows():
             self.put(row)
@@ -76,7 +80,7 @@ class Rows:
             if pending >= AT_ONCE:
                 self._spool.added(pending)
                 pending = 0
-        return self._spool.added(pending)
+        self._spool.added(pending)
 
     def put(self, found: OutboxRow) -> Destination | None:
         """By the line. Where it goes; None if the row cannot be read."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tailrace import killpoint
-from tailrace.errors import ProtocolError, PublicationBroken, SlotAhead
+from tailrace.errors import ProtocolError, PublicationBroken, SlotAhead, UndecodableTransaction
 from tailrace.event import Chunk
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.position import Position, other_kind
@@ -73,6 +73,13 @@ class LogAgain(PostgresSource):
                 remedy="Make a new plan from a later point, or from the table (--from-table).",
             ) from None
         return start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        try:
+            return super().read(limit, limit_bytes, wait)
+        except UndecodableTransaction as error:
+            error.remedy = "Begin behind it, or read the table instead (--from-table)."
+            raise
 
 
 class TableAgain:

@@ -16,6 +16,7 @@ from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LsnPosition, TableRead
+from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.link import Link
 from tailrace.sqlname import quote, split_table
 
@@ -123,7 +124,7 @@ class TableReader:
                 continue
             codec = self._link.codec
             values = tuple(
-                None if value is None else value.encode(codec, "surrogateescape") for value in rest[self._keys :]
+                None if value is None else value.encode(codec, "surrogateescape") for value in rest[self._keys + 1 :]
             )
             columns = self._columns
             if self._link.text is not None:
@@ -131,6 +132,8 @@ class TableReader:
             self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
             place = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
             row = Row(columns, values, place, int(committed_ms or self._untimed_ms))
+            if rest[self._keys] == "t":
+                row = huge_row(self._columns, values, place, row.committed_ms)
             created_ms = None if committed_ms is None else int(committed_ms)
             if self._keeps is None or self._keeps(row, int(xid or 0), created_ms):
                 self._rows += 1
@@ -153,14 +156,21 @@ class TableReader:
         self._keys = len(order_by)
         keys = ", ".join(quote(column) for column in order_by)
         when = _milliseconds(timestamp) if timestamp else "NULL"
-        columns = ", ".join(quote(column) for column in types)
+        # A row that the server could not send would end the whole reading: it comes without its large values.
+        huge = too_large(self._columns)
+        columns = ", ".join(
+            quote(column.name)
+            if small(column) == quote(column.name)
+            else f"CASE WHEN {huge} THEN {small(column)} ELSE {quote(column.name)} END"
+            for column in self._columns
+        )
         conditions = [] if after is None else [_behind(order_by, after, types)]
         if timestamp:
             conditions += _between(timestamp, *within)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
-            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {columns} "  # noqa: S608 - quoted
+            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {huge}, {columns} "  # noqa: S608 - quoted
             f"FROM {quote(schema)}.{quote(name)} {where}ORDER BY {keys}"
         )
 

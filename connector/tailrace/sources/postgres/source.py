@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailrace import killpoint
-from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceUnavailable
+from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
@@ -93,6 +93,7 @@ class PostgresSource:
         self._table: TableReader | None = None
         self._urgent = False
         self._streaming = False
+        self._undecodable: SourceError | None = None
         self._last_heard = self._last_sent = time.monotonic()
 
     def look(self, stored: Position | None) -> None:
@@ -170,6 +171,8 @@ class PostgresSource:
         """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
         if self._table is not None:
             return self._read_table(min(limit, TABLE_PAGE), limit_bytes)
+        if self._undecodable is not None:
+            raise self._undecodable
         self._pulse()
         if self._feedback.look(self._control):
             self._send_status()
@@ -202,19 +205,27 @@ class PostgresSource:
         """Feeds what has arrived to the transactions: how many bytes that was, and whether a limit ended it."""
         transactions = self._transactions
         rows, feed, taken = transactions.rows, transactions.feed, 0
-        for frame in self._stream.frames():
-            taken += len(frame)
-            if frame[0] == XLOG_DATA:
-                feed(frame, XLOG_DATA_BODY)
-            elif frame[0] == KEEPALIVE:
-                self._keepalive(frame)
-            else:
-                decode_frame(frame)  # raises: there is no third kind
-            # One more than asked for: to read it is to have read the Commit that may stand before it.
-            if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
-                # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
-                transactions.columns_changed = False
-                return taken, True
+        try:
+            for frame in self._stream.frames():
+                taken += len(frame)
+                if frame[0] == XLOG_DATA:
+                    feed(frame, XLOG_DATA_BODY)
+                elif frame[0] == KEEPALIVE:
+                    self._keepalive(frame)
+                else:
+                    decode_frame(frame)  # raises: there is no third kind
+                # One more than asked for: to read it is to have read the Commit that may stand before it.
+                if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
+                    # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
+                    transactions.columns_changed = False
+                    return taken, True
+        except SourceError as error:
+            named = transactions.named(error)
+            if named is error or not rows:
+                raise named from None
+            # What came before is published first, or no start would ever get further than here.
+            self._undecodable = named
+            return taken, True
         return taken, False
 
     def settle(self) -> None:

@@ -8,9 +8,16 @@ Row LSNs are never compared: many rows share one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
+from tailrace.errors import (
+    ProtocolError,
+    PublicationBroken,
+    SourceError,
+    UndecodableTransaction,
+    UnexpectedChange,
+)
 from tailrace.event import Column, Columns, Row
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import Cut, LsnPosition
@@ -31,6 +38,9 @@ from tailrace.sources.postgres.wire import unix_ms
 
 _new_row = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per row."""
+
+_is_of_the_server = re.compile(r"\[5\w{4}\]$").search
+"""The SQLSTATE that ends what an error says: the server lacks memory, disk space or a file, or shuts down."""
 
 
 class Transactions:
@@ -67,6 +77,7 @@ class Transactions:
         # Of the transaction that is under way:
         self._commit_lsn = 0
         self._commit_ms = 0
+        self._xid = 0
         self._place = ""
         self._seen = 0
         self._to_skip = 0
@@ -110,6 +121,16 @@ class Transactions:
             # Survives a rollback when not transactional, so it is never a business event.
             pass
 
+    def named(self, error: SourceError) -> SourceError:
+        """An error of the server inside a transaction: it can send the rows before, and never the rest."""
+        if type(error) is not SourceError or not self.open:
+            return error
+        if _is_of_the_server(error.what) and not error.what.endswith("[54000]"):
+            return error
+        return UndecodableTransaction(
+            error.what, xid=self._xid, commit_lsn=self._commit_lsn, commit_ms=self._commit_ms, rows=self._seen
+        )
+
     def idle(self, wal_end: int, at_ms: int) -> bool:
         """Everything up to `wal_end` has been sent; returns whether that moved the position.
 
@@ -126,7 +147,7 @@ class Transactions:
     def _begin(self, begin: Begin) -> None:
         if self._commit_lsn:
             raise self._disorder("a transaction begins inside another")
-        lsn, commit_time, _ = begin
+        lsn, commit_time, self._xid = begin
         self._commit_lsn = lsn
         self._commit_ms = unix_ms(commit_time)
         self._place = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn, without its check: once per transaction

@@ -1,0 +1,78 @@
+"""A transaction that the server cannot decode: a person skips it, and nothing else is skipped with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_command import Tailrace
+from fix_shop import Shop, close_shop, open_shop
+from recovering import apply, plan, recover
+from tailrace.proof.reader import read_all
+from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+
+UNTRANSLATABLE = "convert_from('\\xa9a1', 'EUC_JP')"
+"""In EUC_JP, which the server converts, a character that UTF-8 does not have."""
+INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', 'k', 'Free', '{}')"
+
+
+@pytest.fixture
+def japanese(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    """A shop whose publication has another table, too."""
+    shop = open_shop(postgres, kafka, tmp_path, encoding="EUC_JP")
+    shop.configure(schemas={"unknown": "pass"}, limits={"batch_records": 2})
+    shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox, orders WITH (publish = 'insert')")
+    yield shop
+    close_shop(shop)
+
+
+def test_a_transaction_that_cannot_be_decoded_is_skipped_by_command(japanese: Shop, tailrace: Tailrace) -> None:
+    """What comes before is published; then its other rows, from the table, once, through kills; then the rest."""
+    shop = japanese
+    connector = shop.start()
+    names = [str(uuid.uuid4()) for _ in range(7)]
+    before, first, last, under_savepoint, changed, deleted, after = names
+    with psycopg.connect(shop.dsn) as connection:
+        connection.execute(INSERT, [before])
+        connection.commit()
+        connection.execute(INSERT, [first])
+        connection.execute(f"INSERT INTO orders VALUES ({UNTRANSLATABLE}, 1, 1)")  # type: ignore[arg-type]
+        connection.execute(INSERT, [last])
+        connection.execute(INSERT, [changed])
+        with connection.transaction():
+            connection.execute(INSERT, [under_savepoint])
+        connection.commit()
+        connection.execute("UPDATE outbox SET traceparent = 'x' WHERE id = %s", [changed])
+        connection.execute(INSERT, [deleted])
+        connection.commit()
+        connection.execute("DELETE FROM outbox WHERE id = %s", [deleted])
+        connection.execute(INSERT, [after])
+        connection.commit()
+    connector.failed("UndecodableTransaction")
+    assert [seen.id for seen in shop.published()] == [before, first]
+    xid = shop.execute("SELECT xmin::text::int FROM outbox WHERE id = %s", first)[0][0]
+
+    told = plan(shop)
+    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("UndecodableTransaction", 3, 0), told
+    assert f"skip the transaction {xid}" in told["steps"][0]
+    assert recover(shop, "apply", "--yes", kill="skip-begun").returncode == -signal.SIGKILL
+    shop.start(wait=False).failed("RecoveryUnfinished")
+    assert recover(shop, "apply", "--yes", kill="after-commit").returncode == -signal.SIGKILL
+    assert len(shop.published()) == 4, "the kill was to come between two batches"
+    apply(shop)
+
+    shop.start()
+    wait_until(lambda: after in [seen.id for seen in shop.published()], 60, what="the row behind")
+    published = [seen.id for seen in shop.published()]
+    assert sorted(published) == sorted(names)
+    assert (published[:2], published[-2:]) == ([before, first], [deleted, after])
+    (letter,) = [json.loads(letter.value()) for letter in read_all(shop.kafka.bootstrap, [shop.letters])]
+    assert json.loads(letter["document"])["transaction"] == xid
+    assert "EUC_JP" in letter["why"]
+    tailrace("verify", shop.file)
