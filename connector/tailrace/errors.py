@@ -17,6 +17,7 @@
     ├── CertificateInvalid          a server's certificate is not accepted      user    HALT
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           login, privilege or server setting missing
+    │   ├── SourceReadOnly          the server takes no writes: a standby
     │   ├── SlotMissing             a stored position, but no slot
     │   ├── SlotLost                the server removed WAL the slot still needed
     │   ├── SlotAhead               the slot was moved beyond the stored position
@@ -177,6 +178,10 @@ class SourceError(TailraceError):
 
 
 class AccessRefused(SourceError):
+    pass
+
+
+class SourceReadOnly(SourceError):
     pass
 
 

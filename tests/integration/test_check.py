@@ -163,6 +163,15 @@ def test_a_column_map_that_does_not_fit(shop: Shop, run: Run, columns: dict[str,
     assert "outbox.columns.payload" in report.checks["columns"]["remedy"]
 
 
+def test_rows_in_the_order_of_a_random_id_are_warned_of(shop: Shop, run: Run) -> None:
+    assert "order of rows" not in run(shop.file).checks
+    shop.settings["outbox"] = {}
+    shop.configure()
+    report = run(shop.file)
+    assert (report.failures(), report.state("order of rows")) == ([], "WARN")
+    assert "in the order of id" in report.checks["order of rows"]["found"]
+
+
 def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -> None:
     rule = {"topic": shop.topic, "match": {"aggregate": "order", "column": {"tenant": "acme"}}}
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))

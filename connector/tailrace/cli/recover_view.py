@@ -46,7 +46,7 @@ def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
             say(f"  {tally.fates[fate]:>12,}  {words}", out)
     _show_missed(tally, out)
     say("\nsteps", out)
-    steps = [*plan.steps, f"publish {tally.fates[Fate.MISSED]:,} events in the order of source.order_by"]
+    steps = [*plan.steps, f"publish {tally.fates[Fate.MISSED]:,} events in the order of {', '.join(plan.order_by)}"]
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step}", out)
     say(f"  about {human_seconds(plan.estimate)}", out)
@@ -76,6 +76,7 @@ def plan_json(pipeline: str, plan: Plan) -> dict[str, Any]:
         "lost": str(case.lost) if case.lost else None,
         "ledger": None if entry is None else {"position": str(entry.position), "at": _time(entry.sampled_ms)},
         "steps": plan.steps,
+        "order_by": list(plan.order_by),
         **_counts(plan.tally),
         "undecided": plan.tally.undecided,
         "examples": plan.tally.examples,

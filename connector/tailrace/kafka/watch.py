@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -33,10 +34,15 @@ POLL_SECONDS = 0.2
 
 
 class Cluster(NamedTuple):
-    """The brokers' number, and the partitions of each topic."""
+    """The brokers' number, and the partitions of each topic.
+
+    `copies` has the fewest that a partition of a topic has, `leaderless` how many of its partitions nobody leads.
+    """
 
     brokers: int
     topics: dict[str, int]
+    copies: Mapping[str, int] = MappingProxyType({})
+    leaderless: Mapping[str, int] = MappingProxyType({})
 
 
 class Seen(NamedTuple):
@@ -69,8 +75,13 @@ class Observer:
         except KafkaException as error:
             self.admin.poll(0)  # lets the client tell what it ran into
             raise translate(self._trouble or error_of(error), "asking Kafka for its topics") from None
-        topics = {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
-        return Cluster(len(found.brokers), topics)
+        there = {name: topic.partitions.values() for name, topic in found.topics.items() if topic.error is None}
+        return Cluster(
+            len(found.brokers),
+            {name: len(parts) for name, parts in there.items()},
+            {name: min((len(part.replicas) for part in parts), default=0) for name, parts in there.items()},
+            {name: sum(part.leader < 0 for part in parts) for name, parts in there.items()},
+        )
 
     def _remember(self, error: KafkaError) -> None:
         # That all brokers are down follows from the first error, which says why.

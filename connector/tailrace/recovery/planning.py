@@ -76,6 +76,7 @@ class Plan:
     notes: list[str]
     read_whole: bool
     seconds: float
+    order_by: tuple[str, ...] = ()
 
     @property
     def estimate(self) -> float:
@@ -159,6 +160,7 @@ class Survey:
             self._notes(case, evidence, ground),
             self.seen.whole,
             time.monotonic() - began,
+            self.assembly.database.order_by,
         )
 
     def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:

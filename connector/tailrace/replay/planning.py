@@ -200,7 +200,8 @@ def _table(
             remedy="Name the column in outbox.columns.timestamp; or take all of it, with --from oldest --from-table, "
             "and choose by --type, --key or --id.",
         )
-    notes = ["rows come in the order of source.order_by, not of commits; what was purged cannot come, nor be counted"]
+    order = ", ".join(assembly.database.order_by)
+    notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
     if assembly.settings.source.start != "beginning":
         notes.append("what was there before the pipeline's first start (source.start: now) is in it, too")
     if not isinstance(stored, LsnPosition):

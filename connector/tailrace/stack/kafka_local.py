@@ -110,6 +110,7 @@ def warm_up(train: Callable[[Path, Path], None], progress: Progress) -> Path:
     """The folder with `data` (formatted) and `classes.aot`; `train` makes it by running a broker once."""
     from importlib import metadata
 
+    java()  # named if it is not installed, also where the jars are cached already
     library = jars(progress)
 
     def fill(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from tailrace.lsn import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
@@ -14,6 +15,8 @@ from tailrace.worker.findings import Check, clock_difference, fail, human_bytes,
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
 NOT_VERIFIED = "no certificate is verified: whoever answers in its place is believed"
+IN_ORDER = {20, 21, 23, 1082, 1114, 1184, 1700}
+"""Types whose values grow with time, usually: integers, numeric, date and timestamps."""
 SMALL_WAL_BYTES = 1 << 30
 """Less room than this is gone within an hour of an outage at 300 kB/s of WAL, which is a small service."""
 
@@ -120,6 +123,59 @@ def judge_partitions(spec: TopicSpec, live: int) -> Check | None:
         )
     grow = "or run `tailrace topics apply --grow`, which moves existing keys to other partitions"
     return warn(f"topic {spec.topic}", found, f"{mend}, {grow}.")
+
+
+def judge_copies(name: str, topic: str, copies: int, leaderless: int, brokers: int) -> Check | None:
+    """Whether the topic survives the loss of a disk; None if so, or if there is only one broker anyway."""
+    if leaderless:
+        found = f"{leaderless} partitions of {topic} have no leader: brokers with copies are away, or lost their disks"
+        mend = "Start them. What a lost disk had is lost: `tailrace recover plan` compares the outbox with the rest."
+        return fail(name, found, mend)
+    if copies > 1 or brokers < 2:
+        return None
+    found = f"{topic} has one copy, though there are {brokers} brokers: with that broker's disk it is lost"
+    mend = f"Give it {min(brokers, 3)} copies with kafka-reassign-partitions, and declare as many in the settings."
+    return warn(name, found, mend)
+
+
+def judge_standby(*, in_recovery: bool, has_slot: bool) -> Check | None:
+    """Of the server itself; None for a primary."""
+    if not in_recovery:
+        return None
+    mend = "Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it."
+    if has_slot:
+        return warn("primary", "the server is a standby, which has the slot: it must stay, or be promoted", mend)
+    return fail("primary", "the server is a standby: neither publication nor slot can be created there", mend)
+
+
+def judge_synchronous(setting: str, application: str) -> Check | None:
+    """`setting` is synchronous_standby_names; None if it is empty."""
+    if not setting.strip():
+        return None
+    name = "synchronous standbys"
+    # FIRST 1 (a, "b c"), ANY 2 (*), or a plain list: names are compared without regard to case.
+    names = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|([^\s,()"]+)', setting)]
+    if "*" not in names and application.lower() not in (each.lower() for each in names):
+        return ok(name, f"synchronous_standby_names = {setting}: the connector is not among them")
+    found = (
+        f"synchronous_standby_names = {setting} makes the connector one: commits of the service wait until their "
+        "events are in Kafka, and do not end while it is down"
+    )
+    mend = "Name the standbys: ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (…)'; SELECT pg_reload_conf();"
+    return warn(name, found, mend)
+
+
+def judge_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> Check | None:
+    """Whether the first of the columns says when a row was written; `kinds` are their types by number."""
+    first = order_by[0]
+    if kinds.get(first) in IN_ORDER:
+        return None
+    found = (
+        f"rows of the table (`start: beginning`, a recovery, a replay) come in the order of {', '.join(order_by)}: "
+        f"{first} does not say when a row was written, so events of a key may not come in the order of commits"
+    )
+    mend = "Name the column with a row's time in outbox.columns.timestamp, or one that counts up in source.order_by."
+    return warn("order of rows", found, mend)
 
 
 def judge_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[Check]:

@@ -8,12 +8,12 @@ from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.topic_plan import Change, TopicState, differences
 from tailrace.kafka.topics import make_change, topic_config
 from tailrace.kafka.traces import require_remembered
-from tailrace.kafka.watch import Cluster, Observer
+from tailrace.kafka.watch import Cluster, Observer, topic_matcher
 from tailrace.position import Position
 from tailrace.routing.specs import TopicSpec
-from tailrace.worker.assembly import DEAD_LETTER_BYTES
+from tailrace.worker.assembly import DEAD_LETTER_BYTES, own_topics
 from tailrace.worker.findings import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
-from tailrace.worker.judgements import NOT_VERIFIED, judge_partitions
+from tailrace.worker.judgements import NOT_VERIFIED, judge_copies, judge_partitions
 
 RECORD_OVERHEAD = 512
 """A record is its payload and about this much: key, headers, framing."""
@@ -49,6 +49,7 @@ class KafkaSide:
         looks = [
             ("offsets topic", self._offsets_topic),
             ("dead-letter topic", self._dead_letter_topic),
+            ("internal topics", self._internal_topics),
             *((f"topic {topic}", lambda spec=spec: self._topic(spec)) for topic, spec in self._specs.items()),
             ("topics by template", self._template),
         ]
@@ -97,7 +98,7 @@ class KafkaSide:
             return fail(
                 name, f"{topic} has {partitions} partitions, not 1", "Name another topic in kafka.offsets_topic."
             )
-        return ok(name, f"{topic}, compacted")
+        return self._copies(name, topic) or ok(name, f"{topic}, compacted")
 
     def _dead_letter_topic(self) -> Check:
         options, name = self._options, "dead-letter topic"
@@ -109,6 +110,8 @@ class KafkaSide:
         if "compact" in config.get("cleanup.policy", ""):
             found = f"{topic} is compacted: letters without a key would be refused, others would replace each other"
             return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
+        if (few := self._copies(name, topic)) is not None:
+            return few
         if int(config.get("max.message.bytes", 0)) < DEAD_LETTER_BYTES:
             return warn(
                 name,
@@ -122,6 +125,8 @@ class KafkaSide:
         partitions = self._cluster.topics.get(topic)
         if partitions is None:
             return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
+        if (few := self._copies(name, topic)) is not None:
+            return few
         if (different := judge_partitions(spec, partitions)) is not None:
             return different
         config = topic_config(self._observer.admin, topic)
@@ -141,10 +146,28 @@ class KafkaSide:
         name, default = "topics by template", self._default
         if not default.topic:
             return None
+        made = topic_matcher(set(), default.topic, set(own_topics(self._options)))
+        if (few := self._copies(name, *filter(made, sorted(self._cluster.topics)))) is not None:
+            return few
         if not self._create:
             mend = "Create every topic that events may go to, or set topics.create: true."
             return warn(name, f"{default.topic}: topics.create is false, a new aggregate stops the pipeline", mend)
         return self._to_create(name, default, create=True, setting="topics.replication")
+
+    def _internal_topics(self) -> Check | None:
+        """Those beside offsets and dead letters: the ledger, parked keys."""
+        named = {self._options.offsets_topic, self._options.dead_letter_topic}
+        return self._copies("internal topics", *sorted(own_topics(self._options) - named))
+
+    def _copies(self, name: str, *topics: str) -> Check | None:
+        """The first of the topics that are there and would not survive the loss of a disk."""
+        cluster = self._cluster
+        there = (topic for topic in topics if topic in cluster.topics)
+        found = (
+            judge_copies(name, topic, cluster.copies[topic], cluster.leaderless[topic], cluster.brokers)
+            for topic in there
+        )
+        return next((each for each in found if each is not None), None)
 
     def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> Check:
         """Judges a topic that is not there yet."""
@@ -163,6 +186,11 @@ class KafkaSide:
         changes = [] if spec is self._default else differences(spec, None)
         if (refused := self._refused(name, changes)) is not None:
             return refused
+        if spec.replication == 1 and brokers > 1:
+            found = (
+                f"{spec.topic} is created with one copy, though there are {brokers} brokers: with its disk it is lost"
+            )
+            return warn(name, found, f"Set {setting} to {min(brokers, 3)} before the first start.")
         return ok(name, f"{spec.topic}: is created when needed ({shape})")
 
     def _refused(self, name: str, changes: list[Change]) -> Check | None:

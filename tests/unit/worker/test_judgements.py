@@ -14,12 +14,16 @@ from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.worker.findings import State
 from tailrace.worker.judgements import (
     judge_clock,
+    judge_copies,
     judge_encryption,
     judge_free,
     judge_kept,
+    judge_order,
     judge_partitions,
     judge_rules,
     judge_slot,
+    judge_standby,
+    judge_synchronous,
     judge_version,
     judge_window,
 )
@@ -174,3 +178,59 @@ def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word
 def test_clock(ahead_ms: int, state: State, word: str) -> None:
     check = judge_clock(1_800_000_000_000 + ahead_ms, 1_800_000_000_000.0)
     assert (check.state, word in check.found) == (state, True), check
+
+
+@pytest.mark.parametrize(
+    ("copies", "leaderless", "brokers", "state"),
+    [
+        (1, 0, 1, None),
+        (3, 0, 3, None),
+        (2, 0, 3, None),
+        (1, 0, 3, State.WARN),
+        (1, 0, 2, State.WARN),
+        (1, 1, 3, State.FAIL),
+        (3, 2, 3, State.FAIL),
+        (1, 1, 1, State.FAIL),
+    ],
+)
+def test_copies(copies: int, leaderless: int, brokers: int, state: State | None) -> None:
+    check = judge_copies("offsets topic", "tailrace-offsets", copies, leaderless, brokers)
+    assert (check and check.state) is state
+    assert check is None or (check.remedy and "tailrace-offsets" in check.found)
+
+
+def test_standby() -> None:
+    assert judge_standby(in_recovery=False, has_slot=False) is None
+    assert [getattr(judge_standby(in_recovery=True, has_slot=has), "state", None) for has in (False, True)] == [
+        State.FAIL,
+        State.WARN,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "state"),
+    [
+        ("", None),
+        ("  ", None),
+        ("*", State.WARN),
+        ('"*"', State.WARN),
+        ("FIRST 1 (*)", State.WARN),
+        ("ANY 2 (s1, Tailrace, s2)", State.WARN),
+        ('2 ("tailrace", s1)', State.WARN),
+        ("s1, s2", State.OK),
+        ("FIRST 1 (tailrace_standby, s2)", State.OK),
+    ],
+)
+def test_synchronous_standbys(setting: str, state: State | None) -> None:
+    check = judge_synchronous(setting, "tailrace")
+    assert (check and check.state) is state
+
+
+@pytest.mark.parametrize(
+    ("order_by", "state"),
+    [(("created_at", "id"), None), (("seq",), None), (("id",), State.WARN), (("kind", "seq"), State.WARN)],
+)
+def test_order(order_by: tuple[str, ...], state: State | None) -> None:
+    check = judge_order(order_by, {"created_at": 1184, "seq": 20, "id": 2950, "kind": 25})
+    assert (check and check.state) is state
+    assert check is None or ", ".join(order_by) in check.found

@@ -23,6 +23,7 @@ from tailrace.errors import (
     SlotBusy,
     SlotLost,
     SourceError,
+    SourceReadOnly,
     SourceUnavailable,
     TailraceError,
 )
@@ -30,6 +31,8 @@ from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, 
 from tailrace.sources.postgres.encoding import server_text
 from tailrace.tls import certificate_error
 
+APPLICATION = "tailrace"
+"""What the server calls our sessions."""
 CONNECT_TIMEOUT = 10
 """Seconds for a login; a server that needs longer is treated as away and tried again."""
 
@@ -58,7 +61,7 @@ class Link:
             "connect_timeout": min(CONNECT_TIMEOUT, max(2, int(timeout))),
             "options": _SESSION,
             "client_encoding": "utf8",
-            "application_name": "tailrace",
+            "application_name": APPLICATION,
         }
         if replication:
             extra["replication"] = "database"
@@ -237,6 +240,12 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
         return named
     if sqlstate is not None and sqlstate.startswith(_RIGHTS):
         return _rights(text)
+    if sqlstate == "25006":
+        return SourceReadOnly(
+            text,
+            why="The server is a standby, or takes no writes for another reason (default_transaction_read_only).",
+            remedy="Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it.",
+        )
     if sqlstate is not None and not sqlstate.startswith(_RETRIED):
         return SourceError(
             f"{text} [{sqlstate}]",

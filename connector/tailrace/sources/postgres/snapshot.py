@@ -168,10 +168,12 @@ class TableReader:
         if timestamp:
             conditions += _between(timestamp, *within)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+        # By the table's own columns, not by those of the result, which may be cut.
+        order = ", ".join(f"o.{quote(column)}" for column in order_by)
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
             f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {huge}, {columns} "  # noqa: S608 - quoted
-            f"FROM {quote(schema)}.{quote(name)} {where}ORDER BY {keys}"
+            f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {order}"
         )
 
 
