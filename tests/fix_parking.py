@@ -53,16 +53,19 @@ def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
     return [message for message in letters(shop) if header(message, "tailrace.position") in places]
 
 
-def ask(shop: Shop, message: Message, action: str, payload: str | None = None) -> None:
-    request = Request(
-        name_of(message),
-        "discard" if action == "discard" else "redrive",
-        header(message, "tailrace.position"),
-        "somebody",
-        "a test",
-        None if payload is None else payload.encode(),
-    )
-    park_requests.ask(options(shop), request)
+def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str | None = None) -> None:
+    requests = [
+        Request(
+            name_of(message),
+            "discard" if action == "discard" else "redrive",
+            header(message, "tailrace.position"),
+            "somebody",
+            "a test",
+            None if payload is None else payload.encode(),
+        )
+        for message in (letters if isinstance(letters, list) else [letters])
+    ]
+    park_requests.ask(options(shop), requests)
 
 
 def ids(shop: Shop, key: str) -> list[str]:

@@ -90,7 +90,9 @@ class Parking(Protocol):
     def wait(self, event: OutboxEvent) -> Record: ...
     def park(self, event: OutboxEvent, letter: Record) -> list[Record]: ...
     def due(self) -> bool: ...
-    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]: ...
+    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """A bounded part of what is to be released, transaction by transaction."""
+
     def close(self) -> None: ...
 
 
@@ -123,6 +125,7 @@ class Pipeline:
         self._ready = ready
         self._confirmed: Position | None = None
         self._last_store = 0.0
+        self._release_at = 0.0
 
     def run(self, *, started: Callable[[Position], None] = lambda _: None) -> None:
         """Returns after a clean stop; raises the error that ended it otherwise."""
@@ -155,14 +158,15 @@ class Pipeline:
     def _turn(self, batch: Batch) -> Batch:
         """One round: read, prepare, hand over if the publisher is free, confirm what is stored."""
         urgent = False
-        if self._parking is not None and self._parking.due():
+        releasing = self._parking is not None and self._parking.due()
+        if self._parking is not None and releasing and time.monotonic() >= self._release_at:
             batch = self._release(self._parking, batch)
             if self._stopping():
                 return batch  # cut short, `keys` may lag behind what is committed: nothing more is read
         room = self._line.batch_records - len(batch.records)
         if room > 0 and batch.size < self._line.batch_bytes:
             # What is at hand is not kept waiting for more while the publisher has nothing to do.
-            wait = 0.0 if batch.records and self._publisher.idle else WAIT_SECONDS
+            wait = 0.0 if releasing or (batch.records and self._publisher.idle) else WAIT_SECONDS
             try:
                 chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, wait)
             except SourceError:
@@ -170,6 +174,8 @@ class Pipeline:
                 self._drain(batch)
                 raise
             batch.size += chunk.size
+            if not chunk.more:
+                self._release_at = 0.0
             try:
                 self._prepare(chunk.rows, batch)
             except LayoutMismatch:
@@ -207,7 +213,11 @@ class Pipeline:
         return Batch(batch.position)
 
     def _release(self, parking: Parking, batch: Batch) -> Batch:
-        """Between two batches, so that what waited goes out before any newer event of its key."""
+        """Between two batches, so that what waited goes out before any newer event of its key.
+
+        A part of what there is to release; while there is more to read, reading then gets as much time.
+        """
+        began = time.monotonic()
         if not self._await_publisher():
             return batch
         if batch.records:
@@ -224,6 +234,8 @@ class Pipeline:
             if not self._await_publisher() or self._stopping():
                 break
             self._source.keep_alive()
+        ended = time.monotonic()
+        self._release_at = ended + (ended - began)
         return batch
 
     def _await_publisher(self) -> bool:

@@ -9,11 +9,11 @@ from tailrace.cli.dlq_outcome import Outcome
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letters import Letter
-from tailrace.kafka.parked import FIRST, Request
+from tailrace.kafka.parked import FIRST, Board, Request
 from tailrace.kafka.redrive import Posting
 
 ANSWER_SECONDS = 30.0
-"""A pipeline that runs looks for requests twice a second, and a release takes a few at most."""
+"""A pipeline that runs looks for requests twice a second; it is waited for as long as it gets on."""
 LOOK_SECONDS = 0.5
 STILL = (
     "A pipeline reads schemas and rules when it starts: restart it if they were mended, then redrive again. Until then "
@@ -28,15 +28,15 @@ class Fronts:
         self._options = options
         self._places = {state.place for state in park_requests.board(options, final=True).keys.values()}
         self._asked: list[Letter] = []
+        self._requests: list[Request] = []
 
     def __contains__(self, letter: Letter) -> bool:
         return FIRST in letter.said and letter.position in self._places
 
     def ask(self, letter: Letter, posting: Posting) -> None:
-        """Writes down what is to be done; the payload only if it is another than the letter's own."""
+        """Notes what is to be asked for; the payload only if it is another than the letter's own."""
         mark = posting.mark
-        park_requests.ask(
-            self._options,
+        self._requests.append(
             Request(
                 letter.id,
                 "discard" if mark.action == "discarded" else "redrive",
@@ -44,25 +44,39 @@ class Fronts:
                 mark.by,
                 mark.why,
                 None if posting.letter is letter else posting.letter.value,
-            ),
+            )
         )
         self._asked.append(letter)
 
     def tell(self, outcome: Outcome) -> None:
-        """Waits for the pipeline's answers, and tells them."""
+        """Asks for all of it at once, waits for the pipeline's answers, and reports them."""
+        if not self._requests:
+            return
+        park_requests.ask(self._options, self._requests)
         deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
-        waiting = list(self._asked)
+        waiting = self._asked
         while waiting and time.monotonic() < deadline:
             board = park_requests.board(self._options, final=True)
-            for letter in [each for each in waiting if each.id not in board.requests]:
-                waiting.remove(letter)
-                if letter.id in board.answers:
-                    outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
-                elif (letter.said.get("tailrace.aggregate", ""), letter.key) in board.keys:
-                    outcome.tell(letter, "released", "; one that waited behind it is in front of the key now")
-                else:
-                    outcome.tell(letter, "released", ", and all that waited behind it")
+            left = [letter for letter in waiting if not self._told(letter, board, outcome)]
+            if len(left) < len(waiting):
+                deadline = time.monotonic() + ANSWER_SECONDS  # it is at work
+            waiting = left
             if waiting:
                 pause.wait(LOOK_SECONDS)
         for letter in waiting:
             outcome.tell(letter, "requested", ": the pipeline does it when it runs")
+
+    def _told(self, letter: Letter, board: Board, outcome: Outcome) -> bool:
+        """Reports what became of a request; False if that is not known yet."""
+        if letter.id in board.requests:
+            return False
+        state = board.keys.get((letter.said.get("tailrace.aggregate", ""), letter.key or b""))
+        if letter.id in board.answers:
+            outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
+        elif state is None:
+            outcome.tell(letter, "released", ", and all that waited behind it")
+        elif state.releasing:
+            return False
+        else:
+            outcome.tell(letter, "released", "; one that waited behind it is in front of the key now")
+        return True

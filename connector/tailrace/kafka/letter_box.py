@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -104,6 +104,15 @@ class LetterBox:
             remedy="See `tailrace dlq list`.",
         )
 
+    def near(self, wanted: Collection[LetterId]) -> Generator[Letter, None, None]:
+        """Those of some letters of one partition that are there, in order. Reads all from the first to the last."""
+        first, last = min(wanted), max(wanted)
+        held = self.spans().get(first.partition, Span(0, 0))
+        span = Span(max(first.offset, held.start), min(last.offset + 1, held.end))
+        if span.start < span.end:
+            with closing(self.letters({first.partition: span})) as letters:
+                yield from (letter for letter in letters if letter.id in wanted)
+
     def marked(self, *, final: bool = False) -> Marked:
         """Which letters have a mark. `final`: also those whose transaction is just being finished."""
         found = Marked()
@@ -148,14 +157,9 @@ class LetterBox:
                 counted.by_reason[letter.reason] += letter not in marked
         return counted
 
-    def spans_of(self, topic: str, *, start: int = 0, final: bool = False, known: bool = False) -> Spans:
-        """What another topic of ours holds now, from offset `start` on. `known`: that it is not there is no answer."""
-        spans = self._spans(topic, uncommitted=final, known=known)
-        return {number: Span(max(span.start, start), span.end) for number, span in spans.items() if span.end > start}
-
-    def end_of(self, topic: str, *, final: bool = False) -> int:
-        """Of a topic with one partition; 0 if there is nothing."""
-        return max((span.end for span in self._spans(topic, uncommitted=final).values()), default=0)
+    def spans_of(self, topic: str, *, final: bool = False, known: bool = False) -> Spans:
+        """What another topic of ours holds now. `known`: that it is not there is no answer."""
+        return self._spans(topic, uncommitted=final, known=known)
 
     def scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
         """Every committed record of a topic within `spans`."""
@@ -183,7 +187,7 @@ class LetterBox:
         try:
             found = consumer.list_topics(topic, timeout=ASK_TIMEOUT).topics.get(topic)
             if found is None or found.error is not None:
-                if found is not None and found.error.code() not in _MISSING:
+                if found is not None and found.error.code() not in MISSING:
                     raise translate(found.error, f"asking for {topic}", topic)
                 if known:
                     raise KafkaUnavailable(
@@ -235,7 +239,7 @@ class LetterBox:
                         # Its offset counts control records too, which no message shows.
                         if offset >= end:
                             waiting.pop(number, None)
-                    elif error.code() not in _PASSING:
+                    elif error.code() not in PASSING:
                         raise translate(error, f"reading {topic}", topic)
                 if waiting and time.monotonic() > deadline:
                     raise KafkaUnavailable(
@@ -255,8 +259,8 @@ class LetterBox:
             raise unusable(error) from None
 
 
-_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
-_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 """A broker that is away for a moment: how long is for the deadline to say."""
 
 

@@ -6,6 +6,7 @@ The pipeline carries it out, for only it can keep the order; if it is not runnin
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from confluent_kafka import KafkaException, Producer
 
@@ -15,29 +16,37 @@ from tailrace.kafka.letter_box import LetterBox
 from tailrace.kafka.parked import Board, Request, request_record, state_topic
 
 SEND_TIMEOUT = 20.0
+AT_ONCE = 10_000
+"""Requests that are sent before their delivery is awaited."""
 
 
-def ask(options: KafkaOptions, request: Request) -> None:
-    """Writes the request down; returns when Kafka has it."""
-    record = request_record(options, request, time.time_ns() // 1_000_000)
+def ask(options: KafkaOptions, requests: Sequence[Request]) -> None:
+    """Writes the requests down; returns when Kafka has them."""
     failed: list[object] = []
+    topic = state_topic(options)
     try:
         bounds = {"message.timeout.ms": int(SEND_TIMEOUT * 1000), "message.max.bytes": MAX_MESSAGE_BYTES}
         producer = Producer({**admin_config(options), **bounds})
-        producer.produce(
-            record.topic,
-            record.value,
-            record.key,
-            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
-        )
-        left = producer.flush(SEND_TIMEOUT)
+        left = 0
+        for number, request in enumerate(requests, 1):
+            record = request_record(options, request, time.time_ns() // 1_000_000)
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+            )
+            if number % AT_ONCE == 0 or number == len(requests):
+                left = producer.flush(SEND_TIMEOUT)
+            if left or failed:
+                break
     except KafkaException as error:
-        raise translate(error_of(error), "writing a request down", record.topic) from None
+        raise translate(error_of(error), "writing a request down", topic) from None
     if left or failed:
         raise KafkaUnavailable(
-            f"Kafka did not take the request for letter {request.letter}",
+            f"Kafka did not take all requests, such as that for letter {request.letter}",
             why=str(failed[0]) if failed else f"No answer within {SEND_TIMEOUT:.0f} s.",
-            remedy="Try again.",
+            remedy="Run it again: what was asked for already is not done twice.",
         )
 
 

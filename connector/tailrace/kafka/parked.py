@@ -110,9 +110,9 @@ def _text(value: str | bytes | None) -> str:
     return value if isinstance(value, str) else (value or b"").decode()
 
 
-def is_of(entity: Entity, key: bytes | None) -> bool:
-    """Whether a record of the waiting topic is of this key."""
-    return key == _joined(*entity)
+def waiting_key(entity: Entity) -> bytes:
+    """The key of the waiting topic's records of this entity."""
+    return _joined(*entity)
 
 
 def state_record(options: KafkaOptions, entity: Entity, state: Parked | None, at_ms: int) -> Record:

@@ -1,49 +1,55 @@
 """Keys that are parked behind an event that was set aside, kept in order until somebody deals with it.
 
 Everything is written by the pipeline itself, in the transactions of its batches, because only it can tell what comes
-before what: a person's request is written down, and carried out here between two batches. The letter in front goes out
-or is given up; then everything that waited behind it goes through the line, in order, before any newer event of the
-key. Cut off at any point, the state on the topic says how far it came, and the next start goes on from there.
+before what: a person's request is written down, and carried out here between two batches, a bounded part at a time, so
+that other keys flow on. The letter in front goes out or is given up; then everything that waited behind it goes
+through the line, in order, before any newer event of the key (`releasing.py`). Cut off at any point, the state on the
+topic says how far it came, and the next start goes on from there.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace import killpoint
-from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Reason, Rejected
+from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka import marks
 from tailrace.kafka.client import KafkaOptions, consumer_config
-from tailrace.kafka.letter_box import LetterBox, letter_in
-from tailrace.kafka.letters import Letter
+from tailrace.kafka.letter_box import LetterBox
+from tailrace.kafka.letters import Letter, LetterId
 from tailrace.kafka.marks import Mark
 from tailrace.kafka.parked import (
-    FIRST,
     Board,
     Entity,
     Parked,
     Request,
     answered,
     entity_of,
-    is_of,
     state_record,
     state_topic,
-    waiting_event,
     waiting_record,
     waiting_topic,
 )
+from tailrace.kafka.releasing import Part, Releasing, Steps, in_front
 from tailrace.kafka.topics import create_topic, partition_counts, topic_config
+from tailrace.kafka.waiting import WaitingEvents
 from tailrace.routing.specs import TopicSpec
 
 POLL_SECONDS = 0.5
 """How often requests are looked for, and only while something is parked."""
+LOOKS = 20
+"""How many thousand records are read at a time."""
+REQUESTS = 500
+NEAR = 20_000
+"""How many requests are carried out in a turn, and how far apart their letters may be: they are read in one go."""
+KEY_BYTES = 64 * 1024 * 1024
+"""Of all parked keys together; with ordinary keys, `Bounds.keys` is reached long before."""
 NEARLY = 0.8
 """Of a bound: from here on there is a warning."""
 WAITING_BYTES = 16 * 1024 * 1024
@@ -54,27 +60,6 @@ HOUR_MS = 3_600_000
 class Bounds:
     keys: int = 10_000
     age_hours: float = 168
-
-
-class Steps(Protocol):
-    """What the pipeline does with an event."""
-
-    @property
-    def park_on(self) -> frozenset[Reason]:
-        """The reasons for which a key is parked."""
-
-    @property
-    def batch_bytes(self) -> int:
-        """What a transaction holds at most, unless a single event is larger."""
-
-    def through(self, event: OutboxEvent) -> Record:
-        """Its record; Rejected if it cannot be published."""
-
-    def again(self, event: OutboxEvent) -> Record:
-        """The same for an event that is redriven, and may have been mended."""
-
-    def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
-        """Its dead letter; Halted if the policy is to stop."""
 
 
 class Parking:
@@ -92,8 +77,8 @@ class Parking:
         self._board = Board()
         self._tail: Consumer | None = None
         self._polled = 0.0
-        self._bound: int | None = None
         self.keys: dict[Entity, Parked] = self._board.keys
+        self._releasing = Releasing(options, WaitingEvents(options, admin), self.keys)
 
     def open(self) -> None:
         """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
@@ -102,7 +87,7 @@ class Parking:
         spans = self._box.spans_of(topic, final=True, known=True)
         for message in self._box.scan(topic, spans):
             self._board.read(message.key(), message.value())
-        end = self._box.end_of(waiting_topic(self._options), final=True)
+        end = self._releasing.open()
         if any(state.released > end for state in self.keys.values()):
             raise ParkingUnfit(
                 f"{waiting_topic(self._options)} ends at {end}, before what is known to have been there",
@@ -116,6 +101,7 @@ class Parking:
         if self._tail is not None:
             self._tail.close()
             self._tail = None
+        self._releasing.close()
 
     def wait(self, event: OutboxEvent) -> Record:
         """The record of an event whose key is parked."""
@@ -135,102 +121,111 @@ class Parking:
                 why="Each holds back all later events of its key.",
                 remedy="See `tailrace dlq list`; redrive or discard letters, or raise dead_letters.park_keys.",
             )
+        if self._releasing.key_bytes + len(event.key or b"") > KEY_BYTES:
+            raise ParkingFull(
+                f"the {len(self.keys):,} parked keys have more than {KEY_BYTES:,} bytes together, which is the bound",
+                why="They are kept in memory.",
+                remedy="See `tailrace dlq list`; redrive or discard letters.",
+            )
         self._warn_nearly(len(self.keys) / self._bounds.keys, f"{len(self.keys):,} keys are parked", "park_keys")
         now = time.time_ns() // 1_000_000
-        self.keys[entity] = state = Parked(now, event.place, self._end())
-        return [_in_front(letter), state_record(self._options, entity, state, now)]
+        state = Parked(now, event.place, self._releasing.bound)
+        self._releasing.note(entity, state)
+        return [in_front(letter), state_record(self._options, entity, state, now)]
 
     def due(self) -> bool:
         """Whether there is something to release. Looks for requests now and then; ParkingFull if one is too old."""
         if not self.keys:
             return bool(self._board.requests)  # left over: they are to be answered, too
         now = time.monotonic()
-        if now - self._polled >= POLL_SECONDS and self._tail is not None:
+        looked = now - self._polled >= POLL_SECONDS
+        if looked:
             self._polled = now
-            for message in self._tail.consume(num_messages=1000, timeout=0):
-                if message.error() is None:
-                    self._board.read_request(message.key(), message.value())
-        due = bool(self._board.requests) or any(state.releasing for state in self.keys.values())
-        if not due:
+            self._look_for_requests()
+        due = bool(self._board.requests) or self._releasing.is_busy
+        if looked and not due:
             self._check_age()  # what was asked for comes first: it may be the remedy
         return due
 
-    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
-        """What is to be published, transaction by transaction; whoever asks for the next has committed the last."""
-        for entity, state in list(self.keys.items()):
-            if state.releasing:
-                yield from self._behind(entity, state, steps, limit, [])
-        for request in list(self._board.requests.values()):
-            for records in self._answer(request, steps, limit):
-                yield records
-                self._board.requests.pop(request.letter, None)
+    def _look_for_requests(self) -> None:
+        """Reads on to the end of the state topic, or nearly: while much is released, our own records are most of it."""
+        for _ in range(LOOKS):
+            messages = self._tail.consume(num_messages=1000, timeout=0) if self._tail is not None else []
+            for message in messages:
+                if message.error() is None:
+                    self._board.read_request(message.key(), message.value())
+            if len(messages) < 1000:
+                return
 
-    def _answer(self, request: Request, steps: Steps, limit: int) -> Iterator[list[Record]]:
+    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """One turn: what is to be published now, transaction by transaction, a bounded part of all there is to do.
+
+        Whoever asks for the next transaction has committed the last one, and has read no further event in between.
+        """
+        yield from self._answers(steps, limit)
+        yield from self._releasing.turn(steps, limit)
+
+    def _answers(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """Redrives or discards letters in front, as was asked; what waits behind them is then released."""
+        requests = _neighbours(self._board.requests)
+        if not requests:
+            return
+        # By place, and not by the letter's key, which may have been too large for it.
+        fronts = {state.place: entity for entity, state in self.keys.items() if not state.releasing}
+        part = Part()
+        answered_now: list[LetterId] = []
+        for request, letter in self._with_letters(requests):
+            if part.is_full(steps, limit):
+                yield from self._releasing.committed(part)
+                part = Part()
+                self._forget(answered_now)
+            self._answer(request, letter, fronts, part, steps)
+            answered_now.append(request.letter)
+        yield from self._releasing.committed(part)
+        self._forget(answered_now)
+
+    def _with_letters(self, requests: dict[LetterId, Request]) -> Iterator[tuple[Request, Letter | None]]:
+        """Each request with its letter, if that is there."""
+        left = dict(requests)
+        with closing(self._box.near(requests.keys())) as letters:
+            for letter in letters:
+                yield left.pop(letter.id), letter
+        yield from ((request, None) for request in left.values())
+
+    def _forget(self, answered_now: list[LetterId]) -> None:
+        for letter in answered_now:
+            self._board.requests.pop(letter, None)
+        answered_now.clear()
+
+    def _answer(
+        self, request: Request, letter: Letter | None, fronts: dict[str, Entity], part: Part, steps: Steps
+    ) -> None:
         now = time.time_ns() // 1_000_000
         try:
-            entity = self._in_front(request)
-            letter = self._box.fetch(request.letter)
+            entity = fronts.get(request.position)
+            if entity is None:
+                raise _refusal(f"nothing waits behind letter {request.letter} any more")
+            if letter is None:
+                raise _refusal(f"there is no dead letter {request.letter} any more")
             if letter.position != request.position:
-                raise ConfigError(
-                    f"letter {letter.id} is not the one that was meant", remedy="See `tailrace dlq list`."
-                )
-            records = [] if request.action == "discard" else [self._redriven(letter, request, steps)]
+                raise _refusal(f"letter {letter.id} is not the one that was meant")
+            published = [] if request.action == "discard" else [self._redriven(letter, request, steps)]
         except (ConfigError, Rejected) as refusal:
             failure = refusal.explanation if isinstance(refusal, Rejected) else refusal.what
-            yield answered(self._options, request, failure, now)
+            part.add(*answered(self._options, request, failure, now))
             return
         done = Mark(
-            action="redriven" if records else "discarded",
+            action="redriven" if published else "discarded",
             at_ms=now,
             by=request.by,
             why=request.why,
-            topic=records[0].topic if records else "",
+            topic=published[0].topic if published else "",
             edited=_edited(letter, request),
             position=letter.position,
         )
-        records += [marks.record(self._options, letter, done), *answered(self._options, request, None, now)]
-        yield from self._behind(entity, replace(self.keys[entity], releasing=True), steps, limit, records)
-
-    def _behind(
-        self, entity: Entity, state: Parked, steps: Steps, limit: int, records: list[Record]
-    ) -> Iterator[list[Record]]:
-        """Everything that waits behind the front, until one of it must be parked again."""
-        size = 0
-        for offset, event in self._waiting(entity, state.released):
-            if len(records) >= limit or size >= steps.batch_bytes:
-                state = replace(state, released=offset, releasing=True)
-                yield [*records, self._state(entity, state)]
-                self.keys[entity] = state
-                killpoint.reached(killpoint.RELEASING)
-                records, size = [], 0
-            size += len(event.payload or b"") + len(event.key or b"")
-            try:
-                records.append(steps.through(event))
-            except Rejected as rejected:
-                letter = steps.letter(event, rejected)
-                if rejected.reason in steps.park_on:
-                    state = Parked(state.since_ms, event.place, offset + 1)
-                    yield [*records, _in_front(letter), self._state(entity, state)]
-                    self.keys[entity] = state
-                    return
-                records.append(letter)
-        yield [*records, self._state(entity, None)]
-        self.keys.pop(entity, None)
-        self._bound = None
-
-    def _end(self) -> int:
-        """Where the waiting topic ends, or ended when a key was last released: what lies before it was dealt with."""
-        if self._bound is None:
-            self._bound = self._box.end_of(waiting_topic(self._options))
-        return self._bound
-
-    def _waiting(self, entity: Entity, start: int) -> Iterator[tuple[int, OutboxEvent]]:
-        topic = waiting_topic(self._options)
-        # To the very end: Kafka may answer a commit before readers of committed records see what it holds.
-        for message in self._box.scan(topic, self._box.spans_of(topic, start=start, final=True, known=True)):
-            letter = letter_in(message)
-            if letter is not None and is_of(entity, letter.key):
-                yield letter.id.offset, waiting_event(letter.headers, letter.value)
+        part.add(*published, marks.record(self._options, letter, done), *answered(self._options, request, None, now))
+        part.states[entity] = replace(self.keys[entity], releasing=True)
+        del fronts[request.position]
 
     def _redriven(self, letter: Letter, request: Request, steps: Steps) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
@@ -239,16 +234,6 @@ class Parking:
         if _edited(letter, request):
             headers.append(("tailrace.edited", "true"))
         return record._replace(headers=headers)
-
-    def _in_front(self, request: Request) -> Entity:
-        # By place, and not by the letter's key, which may have been too large for it.
-        for entity, state in self.keys.items():
-            if state.place == request.position and not state.releasing:
-                return entity
-        raise ConfigError(f"nothing waits behind letter {request.letter} any more", remedy="See `tailrace dlq list`.")
-
-    def _state(self, entity: Entity, state: Parked | None) -> Record:
-        return state_record(self._options, entity, state, time.time_ns() // 1_000_000)
 
     def _check_age(self) -> None:
         oldest = min(state.since_ms for state in self.keys.values())
@@ -289,9 +274,16 @@ class Parking:
                 )
 
 
+def _neighbours(requests: dict[LetterId, Request]) -> dict[LetterId, Request]:
+    """Some whose letters lie near each other, the first ones."""
+    names = sorted(requests)
+    near = [name for name in names[:REQUESTS] if name[0] == names[0][0] and name[1] - names[0][1] < NEAR]
+    return {name: requests[name] for name in near}
+
+
+def _refusal(what: str) -> ConfigError:
+    return ConfigError(what, remedy="See `tailrace dlq list`.")
+
+
 def _edited(letter: Letter, request: Request) -> bool:
     return request.payload is not None and not letter.is_original(request.payload)
-
-
-def _in_front(letter: Record) -> Record:
-    return letter._replace(headers=[*letter.headers, (FIRST, "first")])

@@ -16,10 +16,10 @@ from tailrace.kafka.parked import (
     Request,
     answered,
     entity_of,
-    is_of,
     request_record,
     state_record,
     waiting_event,
+    waiting_key,
     waiting_record,
 )
 
@@ -48,12 +48,12 @@ def test_an_event_that_waited_is_the_event_it_was(
     assert back == waits
     entity = entity_of(waits)
     assert entity is not None
-    assert is_of(entity, record.key)
+    assert waiting_key(entity) == record.key
 
 
 def test_keys_of_different_aggregates_are_different() -> None:
     record = waiting_record(OPTIONS, event(aggregate="a", key=b"bc"))
-    assert not is_of(("ab", b"c"), record.key)
+    assert waiting_key(("ab", b"c")) != record.key
     assert entity_of(event(key=None)) is None
 
 

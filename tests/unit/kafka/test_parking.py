@@ -11,17 +11,10 @@ from tailrace.errors import ParkingFull
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.parked import FIRST, Parked
-from tailrace.kafka.parking import HOUR_MS, Bounds, Parking
+from tailrace.kafka.parking import HOUR_MS, KEY_BYTES, Bounds, Parking
 
 LETTER = Record("letters", b"{}", b"k", [], 0)
 nobody: Any = None
-
-
-class Offline(Parking):
-    """Asks no broker where the waiting topic ends."""
-
-    def _end(self) -> int:
-        return 7
 
 
 def event(key: bytes | None) -> OutboxEvent:
@@ -29,7 +22,9 @@ def event(key: bytes | None) -> OutboxEvent:
 
 
 def parking(warnings: list[str], **bounds: float) -> Parking:
-    return Offline(KafkaOptions("localhost:1", "shop"), nobody, Bounds(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+    made = Parking(KafkaOptions("localhost:1", "shop"), nobody, Bounds(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+    made._releasing.bound = 7  # where the waiting topic ends, which no broker is asked here
+    return made
 
 
 def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> None:
@@ -59,6 +54,20 @@ def test_there_is_one_warning_before_there_are_too_many_keys() -> None:
         subject.park(event(b"one more"), LETTER)
 
 
+def test_parked_keys_are_bounded_in_bytes() -> None:
+    subject = parking([])
+    large = KEY_BYTES // 8
+    for number in range(7):
+        subject.park(event(str(number).encode() * large), LETTER)
+    with pytest.raises(ParkingFull, match="67,108,864 bytes together"):
+        subject.park(event(b"8" * large), LETTER)
+    subject._releasing.note(("order", b"0" * large), None)
+    subject._releasing.note(("order", b"1" * large), Parked(0, "0/1:0", releasing=True))
+    subject.park(event(b"8" * large), LETTER)
+    with pytest.raises(ParkingFull, match="7 parked keys"):
+        subject.park(event(b"9" * large), LETTER)
+
+
 @pytest.mark.parametrize(("hours", "warned", "full"), [(7.9, 0, False), (8.1, 1, False), (10.1, 0, True)])
 def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, warned: int, full: bool) -> None:
     warnings: list[str] = []
@@ -76,5 +85,5 @@ def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, 
 
 def test_what_is_being_released_comes_before_its_age() -> None:
     subject = parking([], age_hours=1)
-    subject.keys[("order", b"a")] = Parked(0, "0/1:0", releasing=True)
+    subject._releasing.note(("order", b"a"), Parked(0, "0/1:0", releasing=True))
     assert subject.due()
