@@ -41,8 +41,6 @@ class PostgresOutbox:
         self._link = Link(options.conninfo, replication=False, timeout=options.link_timeout)
         # A policy that hides rows from this role must be an error: the log would have brought them.
         self._link.query("SET row_security = off")
-        # While topics are read and files go to a far store, nothing is asked here.
-        self._link.query("SET idle_session_timeout = 0")
         self._columns, types = described(self._link, options.table)
         keys = key_columns(self._link, options.table)
         self._purge = PostgresPurge(self._link, options.table, self._columns, types, keys)

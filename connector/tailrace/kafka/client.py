@@ -24,6 +24,7 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.kafka.topic_limits import BATCH_BYTES
+from tailrace.process_limits import out_of_files
 from tailrace.tls import certificate_error
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -134,8 +135,14 @@ def require_usable(options: KafkaOptions) -> None:
         raise unusable(error) from None
 
 
-def unusable(error: KafkaException) -> ConfigError:
-    """librdkafka refused its settings before it talked to anyone."""
+def unusable(error: KafkaException) -> TailraceError:
+    """librdkafka refused its settings before it talked to anyone, or was refused memory or a thread."""
+    if error_of(error).code() == KafkaError._CRIT_SYS_RESOURCE:
+        return KafkaUnavailable(
+            f"Kafka's client cannot be started: {error_of(error).str()}",
+            why=out_of_files() or "This process is given no more memory or threads.",
+            remedy="Raise its limits (ulimit, the container's memory). Tailrace tries again by itself.",
+        )
     return ConfigError(
         f"Kafka's client refuses its settings: {error_of(error).str()}",
         why="A name or a value under kafka.settings is not one of librdkafka's.",
@@ -232,7 +239,8 @@ def translate(error: KafkaError, doing: str, topic: str | None = None) -> Tailra
     if code in _FORBIDDING:
         return PublishError(text, why="Kafka does not let us in.", remedy=_FORBIDDING[code])
     if code in _AWAY or error.retriable():
-        return KafkaUnavailable(text, why="Kafka is away, or too slow.", remedy="Tailrace tries again by itself.")
+        why = out_of_files() or "Kafka is away, or too slow."
+        return KafkaUnavailable(text, why=why, remedy="Tailrace tries again by itself.")
     if error.txn_requires_abort() or error.fatal() or code in _UNDECIDED:
         return OutcomeUnknown(
             text,

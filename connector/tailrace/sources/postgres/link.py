@@ -7,6 +7,7 @@ Values come back as text. A link that stays silent past its timeout is given up:
 
 from __future__ import annotations
 
+import re
 import select
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from tailrace.errors import (
     SourceUnavailable,
     TailraceError,
 )
+from tailrace.process_limits import out_of_files
 from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
 from tailrace.sources.postgres.encoding import server_text
 from tailrace.tls import certificate_error
@@ -85,6 +87,9 @@ class Link:
         self._poll.register(self.pgconn.socket, select.POLLIN)
         if self.text is not None:
             self.query("SET client_encoding TO 'SQL_ASCII'")
+        if self.server_version >= 140000:
+            # A session that waits for events is not one that was forgotten.
+            self.query("SET idle_session_timeout = 0")
 
     def __enter__(self) -> Link:
         return self
@@ -221,7 +226,8 @@ class Link:
 
 # SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
 _RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
-_RIGHTS = ("28", "42501", "3D000")
+_RIGHTS = ("28", "42501")
+_NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 # A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
 _RIGHTS_TEXT = (
     "authentication failed",
@@ -238,6 +244,12 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
     named = _slot_or_publication(sqlstate, text)
     if named is not None:
         return named
+    if sqlstate == "3D000" or (sqlstate is None and _NO_DATABASE.search(text)):
+        return AccessRefused(
+            text,
+            why="The server has no database of this name.",
+            remedy="Correct the database in source.postgres, or create it. `psql -l` lists those there are.",
+        )
     if sqlstate is not None and sqlstate.startswith(_RIGHTS):
         return _rights(text)
     if sqlstate == "25006":
@@ -256,7 +268,7 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
         return invalid
     if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
         return _rights(text)
-    return SourceUnavailable(text or "Postgres hung up", remedy="Tailrace reconnects by itself.")
+    return SourceUnavailable(text or "Postgres hung up", why=out_of_files(), remedy="Tailrace reconnects by itself.")
 
 
 def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | None:
