@@ -18,6 +18,7 @@ from tailrace.cli import main
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.outbox.mongosh import user_commands
 from tailrace.position import to_stored
+from tailrace.proof.users_workload import OUTBOX
 from tailrace.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
 from tailrace.stack.mongo_set import MongoSet
 from tailrace.worker import preflight_mongo
@@ -386,3 +387,12 @@ def test_a_clock_that_is_wrong(users: Users, run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(preflight_mongo, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 7300}))
     report = run(users)
     assert (report.state("clock"), "2 h behind this machine's" in report.found("clock")) == (WARN, True)
+
+
+def test_a_view_stops_a_start_with_its_own_cause(users: Users) -> None:
+    with users.client() as client:
+        client[users.database].command("create", "seen", viewOn=OUTBOX, pipeline=[])
+    users.configure(source={"collection": f"{users.database}.seen"})
+    connector = users.start(wait=False)
+    connector.failed("ConfigError", exit_code=2)
+    assert "is not a collection but a view" in connector.log

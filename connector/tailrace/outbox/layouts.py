@@ -25,6 +25,8 @@ from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEven
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
 """The types whose text form is the payload itself; a number or a timestamp would be a mapping mistake."""
+FIRST_OWN_OID = 16_384
+"""Postgres's own types have lower numbers."""
 INSIDE = "#/"
 """`version: headers#/schema/version` is a place inside a JSON column."""
 KNOWN_NAMES = 4096
@@ -182,7 +184,7 @@ class Layout:
         payload_type = columns[at[mapped.payload]].type_oid
         if payload_type not in PAYLOAD_TYPES:
             raise LayoutMismatch(
-                f"column {mapped.payload!r} cannot hold payloads: its type has number {payload_type}",
+                f"column {mapped.payload!r} cannot hold payloads: {_type_named(payload_type)}",
                 why=f"A payload is published byte for byte: {', '.join(PAYLOAD_TYPES.values())} can be.",
                 remedy=f"Change the column's type, or name another column in {self._setting}.payload.",
             )
@@ -203,9 +205,10 @@ class Layout:
     def _missing(self, part: str, name: str, columns: Columns) -> LayoutMismatch:
         present = ", ".join(column.name for column in columns) or "none"
         return LayoutMismatch(
-            f"the outbox table has no column {name!r}",
-            why=f"{self._setting}.{part} names it as the event's {part}; the table's columns are: {present}.",
-            remedy=f"Add the column to the table, or name the right one in {self._setting}.{part}.",
+            f"rows of the outbox have no column {name!r}",
+            why=f"{self._setting}.{part} names it as the event's {part}; rows come with: {present}. The log leaves out "
+            "generated columns, and those that are not in the publication's column list.",
+            remedy=f"Add the column to the table or to that list, or name another in {self._setting}.{part}.",
         )
 
     def _name(self, raw: bytes | None, part: str) -> str:
@@ -266,6 +269,12 @@ def undecodable(columns: Undecodable) -> Rejected:
         remedy="Have the service write the event again with valid text, then discard this letter; or redrive it with "
         "the columns corrected.",
     )
+
+
+def _type_named(oid: int) -> str:
+    if oid >= FIRST_OWN_OID:
+        return "its type was made in this database (a domain, an enum, an extension's type)"
+    return f"its type has number {oid} (SELECT {oid}::regtype)"
 
 
 def _version_inside(raw: bytes, *, path: list[str]) -> str | None:

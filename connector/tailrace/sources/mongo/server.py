@@ -137,13 +137,25 @@ def require_replica_set(hello: Document) -> None:
         raise not_a_replica_set()
 
 
+def require_collection(name: str, kind: str) -> None:
+    """Refuses what has no change stream; `kind` as listCollections says it."""
+    if kind != "collection":
+        raise ConfigError(
+            f"{name} is not a collection but a {kind}",
+            why="MongoDB has change streams of plain collections only.",
+            remedy="Name the collection that the service inserts into in source.collection.",
+        )
+
+
 def collection_ids(client: Client, database: str, names: tuple[str, ...], *, create: bool) -> dict[str, str]:
     """The UUID of each collection, empty where we may not see it; those that are missing are made, or refused."""
     found: dict[str, str] = {}
     for _ in range(2):
         with conversation("looking for the outbox collections"):
             try:
-                listed = client[database].list_collections(filter={"name": {"$in": list(names)}})
+                listed = list(client[database].list_collections(filter={"name": {"$in": list(names)}}))
+                for each in listed:
+                    require_collection(f"{database}.{each['name']}", str(each.get("type", "collection")))
                 found = {each["name"]: each.get("info", {}).get("uuid", b"").hex() for each in listed}
             except OperationFailure as error:
                 if error.code not in REFUSED:
