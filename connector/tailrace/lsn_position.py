@@ -68,6 +68,10 @@ class LsnPosition:
     """The slot is about to be created: nothing has been published from it, so it may be created anew."""
     recovery: Recovery | None = None
     """The table is read to close a gap: what was published before is left out."""
+    watched: int = 0
+    """What happened to the table before this transaction (64 bits) is known to have let no row in past the publication;
+    0 if nothing is known.
+    """
 
     def __str__(self) -> str:
         if self.creating:
@@ -124,6 +128,8 @@ class LsnPosition:
             stored["creating"] = True
         if self.recovery:
             stored["recovery"] = asdict(self.recovery)
+        if self.watched:
+            stored["watched"] = self.watched
         return stored
 
     @classmethod
@@ -138,4 +144,5 @@ class LsnPosition:
             table_read=TableRead(**table_read) if table_read else None,
             creating=bool(stored.get("creating", False)),
             recovery=Recovery(**recovery) if recovery else None,
+            watched=int(stored.get("watched", 0)),
         )

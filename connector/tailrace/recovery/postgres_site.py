@@ -23,10 +23,12 @@ from tailrace.position import Position, other_kind
 from tailrace.recovery.evidence import Evidence, by_time, weigh
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery_mark import Recovery, require_complete
+from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_past, same_server
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order
+from tailrace.sources.postgres.members import MemberWatch
+from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader, require_order
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sqlname import quote, quote_table, split_table
@@ -64,9 +66,11 @@ class PostgresSite:
                 same_server(stored, server)
                 if isinstance(until, LsnPosition):
                     same_past(before, until, server, follow(self._stream, until, server))
-            published = catalogue.read_published(self._control, options.publication, options.table)
+            published = publication.read_published(self._control, options.publication, options.table)
             found = identity(options, server, published.fingerprint)
             admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+            watch = MemberWatch(options.table, stored.watched if stored else 0)
+            watch.verify(self._control, published, timeout=SORT_TIMEOUT)
         except RECOVERABLE as error:
             return error
         return None
@@ -116,7 +120,8 @@ class PostgresSite:
         slot = catalogue.read_slot(self._control, options.slot)
         mend = _publication_mend(self._control, options)
         if mend is None:
-            catalogue.read_published(self._control, options.publication, options.table)
+            found = publication.read_published(self._control, options.publication, options.table)
+            MemberWatch(options.table, 0).verify(self._control, found)
         require_order(self._control, options.table, list(options.order_by), options.timestamp)
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
         return [*([mend] if mend else []), *dropped, f"create the slot {options.slot}"]
@@ -266,7 +271,9 @@ class PostgresRecovery:
             stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
         killpoint.reached(killpoint.SLOT_CREATED)
-        return LsnPosition(self._found, lsn, now, table_read=TableRead(""), recovery=self._mark), exported
+        watched = catalogue.oldest_running(self._control, exported)
+        position = LsnPosition(self._found, lsn, now, table_read=TableRead(""), recovery=self._mark, watched=watched)
+        return position, exported
 
     def _mend_publication(self) -> None:
         statement = _publication_mend(self._control, self._options)
@@ -274,7 +281,7 @@ class PostgresRecovery:
             self._control.query(statement)
 
     def _fingerprint(self) -> str:
-        return catalogue.read_published(self._control, self._options.publication, self._options.table).fingerprint
+        return publication.read_published(self._control, self._options.publication, self._options.table).fingerprint
 
 
 def identity(options: PostgresOptions, server: Server, fingerprint: str) -> LogIdentity:
@@ -285,13 +292,12 @@ def _publication_mend(control: Link, options: PostgresOptions) -> str | None:
     """The statement that puts the publication right, as far as Tailrace may; None if it is, or if a person must."""
     name, table = options.publication, options.table
     if not control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [name]):
-        return catalogue.create_publication(name, table)
-    schema, relation = split_table(table)
-    within = control.query(
-        "SELECT 1 FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3",
-        [name, schema, relation],
+        return publication.create_publication(name, table)
+    return (
+        None
+        if publication.contains(control, name, table)
+        else f"ALTER PUBLICATION {quote(name)} ADD TABLE {quote_table(table)}"
     )
-    return None if within else f"ALTER PUBLICATION {quote(name)} ADD TABLE {quote_table(table)}"
 
 
 def _require_creating(options: PostgresOptions) -> None:

@@ -18,7 +18,9 @@ from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.sources.postgres.members import MemberWatch
+from tailrace.sources.postgres.publication import read_published
+from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
 
 PATIENCE = 15.0
@@ -51,6 +53,10 @@ def passed_rows(
             "WHERE slot_name = $1 AND confirmed_flush_lsn <= $2::pg_lsn)",
             [options.slot, format_lsn(stored.lsn)],
         )
+        # Rows that entered the table past the publication have no position, and the pipeline may not have noticed yet.
+        if stored.watched:
+            published = read_published(link, options.publication, options.table)
+            MemberWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
     now, end = int(oldest or 0), parse_lsn(str(found))
     if stored.lsn > end:
         raise PositionAhead(

@@ -18,6 +18,7 @@ from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.position import Position, other_kind
 from tailrace.replay.log import not_of_this, out_of_reach, shown, told
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
+from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import admit
 from tailrace.sources.postgres.link import Link
@@ -38,7 +39,7 @@ class PostgresLog:
             stream = links.enter_context(Link(options.conninfo, replication=True, timeout=options.link_timeout))
             catalogue.require_able(control)
             server = catalogue.identify(stream)
-            published = catalogue.read_published(control, options.publication, options.table)
+            published = publication.read_published(control, options.publication, options.table)
             slot = catalogue.read_slot(control, options.slot)
         self._log = LogIdentity(
             server.system_id, server.timeline, server.database, options.slot, options.table, published.fingerprint

@@ -20,6 +20,7 @@ from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
 from tailrace.sources.postgres.copying import CopyLink, Fields
 from tailrace.sources.postgres.huge import huge_row, small, too_large
+from tailrace.sources.postgres.members import Member, last_attached, read_members
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.verify.judging import UNKNOWN, nowhere
@@ -135,8 +136,23 @@ class PostgresOutbox:
             bounds.append(f"{quote(timestamp)} >= to_timestamp({since} / 1000.0)")
         if timestamp and until is not None:
             bounds.append(f"{quote(timestamp)} < to_timestamp({until} / 1000.0)")
-        table, where = quote_table(self._options.table), " AND ".join(bounds)
-        return f"SELECT xmin, {when}, {', '.join(columns)} FROM {table} WHERE {where}"  # noqa: S608 - quoted
+        table, where, names = quote_table(self._options.table), " AND ".join(bounds), ", ".join(columns)
+        attached = last_attached(self._members())
+        if not any(attached.values()):
+            return f"SELECT xmin, {when}, {names} FROM {table} WHERE {where}"  # noqa: S608 - quoted
+        # A row is the outbox's since its own transaction, or since its partition was attached, if that was later.
+        pairs = ", ".join(f"('{oid}'::oid, '{at}'::xid)" for oid, at in attached.items())
+        return (
+            f"SELECT CASE WHEN age(o.xmin) > age(p.tailrace_xid) THEN p.tailrace_xid ELSE o.xmin END, "  # noqa: S608
+            f"{when}, {names} FROM {table} o LEFT JOIN (VALUES {pairs}) p (tailrace_oid, tailrace_xid) "
+            f"ON p.tailrace_oid = o.tableoid WHERE {where}"
+        )
+
+    def _members(self) -> list[Member]:
+        ((oid,),) = self._link.query(
+            "SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", list(split_table(self._options.table))
+        )
+        return read_members(self._link, int(oid or 0))
 
 
 def precedes(transaction: int, other: int) -> bool:

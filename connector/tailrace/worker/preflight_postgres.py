@@ -19,6 +19,8 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
+from tailrace.sources.postgres.members import MemberWatch, read_members, require_logged
+from tailrace.sources.postgres.publication import FIRST_OID, PUBLISHES, read_published
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
@@ -111,9 +113,12 @@ class PostgresSide:
             server = catalogue.identify(replication)
             if stored is None and slot is None:
                 return ok("start", "a first start: nothing is stored, the slot is to be created")
-            published = catalogue.read_published(control, options.publication, options.table).fingerprint
+            published = read_published(control, options.publication, options.table)
             stored = stored and follow(replication, stored, server)
-        found = LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, published)
+            watch = MemberWatch(options.table, stored.watched if stored else 0)
+            watch.verify(control, published)
+        where = (server.system_id, server.timeline, server.database)
+        found = LogIdentity(*where, options.slot, options.table, published.fingerprint)
         busy = slot is not None and slot.active_pid is not None
         if slot is not None and stored is not None:
             # That the pipeline runs already is no objection; whether it could start again still is of interest.
@@ -174,26 +179,27 @@ class PostgresSide:
         rows = self._link.query(
             "SELECT c.relkind, c.relpersistence, pg_has_role(c.relowner, 'USAGE'), "
             "has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), "
-            "has_database_privilege(current_database(), 'CREATE'), row_security_active(c.oid) "
+            "has_database_privilege(current_database(), 'CREATE'), row_security_active(c.oid), c.oid "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2",
             [self._schema, self._table],
         )
         if not rows:
             mend = f"Correct source.table, or create it: `tailrace init --table {self._options.table}` writes the SQL."
             return fail("table", f"there is no {self._full}", mend)
-        kind, persistence, *_ = rows[0]
+        kind, persistence, *_, relation_id = rows[0]
         if kind not in ("r", "p"):
             return fail("table", f"{self._full} is not a table", "Name the table itself in source.table.")
         if persistence != "p":
             mend = f"ALTER TABLE {self._full} SET LOGGED;"
             return fail("table", f"{self._full} is not logged: its rows are not in the log", mend)
+        require_logged(read_members(self._link, int(relation_id or 0)))
         self._relation = rows[0]
         return ok("table", self._full)
 
     def _table_rights(self) -> Check | None:
         if not self._relation:
             return None
-        _, _, _, select, usage, _, filtered = self._relation
+        _, _, _, select, usage, _, filtered, _ = self._relation
         who = quote(self._link.pgconn.user.decode())
         judge = fail if self._options.beginning else warn
         if "f" in (select, usage):
@@ -207,13 +213,13 @@ class PostgresSide:
     def _publication(self) -> Check | None:
         if not self._relation:
             return None
-        publication = self._options.publication
+        publication, relation_id = self._options.publication, self._relation[-1]
         rows = self._link.query(
-            "SELECT pubinsert, pubupdate OR pubdelete OR pubtruncate, pubviaroot, EXISTS (SELECT FROM "
-            "pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3), "
-            "(SELECT count(*) FROM pg_publication_tables t WHERE t.pubname = p.pubname) "
+            "SELECT pubinsert, pubupdate OR pubdelete OR pubtruncate, pubviaroot, "  # noqa: S608 - ours
+            f"(SELECT {PUBLISHES} FROM pg_class c WHERE c.oid = $2::oid), "
+            f"(SELECT count(*) FROM pg_class c WHERE c.oid >= {FIRST_OID} AND {PUBLISHES}) "
             "FROM pg_publication p WHERE pubname = $1",
-            [publication, self._schema, self._table],
+            [publication, relation_id],
         )
         if not rows:
             return self._publication_to_create()
@@ -243,13 +249,17 @@ class PostgresSide:
         """Whether rows are filtered; remembers which columns are sent. Neither can be chosen before Postgres 15."""
         if self._link.server_version < 150000:
             return False
-        row_filter, names = self._link.query(
-            "SELECT rowfilter, to_json(attnames) FROM pg_publication_tables "
-            "WHERE pubname = $1 AND schemaname = $2 AND tablename = $3",
-            [self._options.publication, self._schema, self._table],
-        )[0]
-        self._published = set(json.loads(names or "[]"))
-        return row_filter is not None
+        rows = self._link.query(
+            "SELECT r.prqual IS NOT NULL, (SELECT to_json(array_agg(a.attname)) FROM pg_attribute a "
+            "WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs)) FROM pg_publication_rel r "
+            "JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1 AND r.prrelid = $2::oid",
+            [self._options.publication, self._relation[-1]],
+        )
+        if not rows:
+            return False
+        filtered, names = rows[0]
+        self._published = set(json.loads(names)) if names else None
+        return filtered == "t"
 
     def _publication_to_create(self) -> Check:
         publication, owner, may_create = self._options.publication, self._relation[2], self._relation[5]

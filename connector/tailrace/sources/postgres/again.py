@@ -22,6 +22,7 @@ from tailrace.sources.postgres.admission import admit, same_server
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW
 from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.members import MemberWatch
 from tailrace.sources.postgres.snapshot import TableReader
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions, PostgresSource
 from tailrace.wake import Wake
@@ -60,6 +61,7 @@ class LogAgain(PostgresSource):
         try:
             admit(start, found, slot, server_lsn=server.lsn, adopt=False)
             catalogue.copy_slot(self._stream, self._original, options.slot)
+            self._members = MemberWatch(options.table, catalogue.oldest_running(self._control))
             self._feedback = Feedback(options.slot, start, holding=None, warn=self._warn)
             self._begin(start)
         except PublicationBroken as error:

@@ -41,11 +41,14 @@ class Feedback:
         """A replay window is to leave room on the server's disk, as far as that can be known."""
         self._looks.find_disk(control)
 
-    def look(self, control: Link) -> bool:
-        """Looks at the server from time to time; whether there is something to tell it now."""
+    def look(self, control: Link, verify: Callable[[], bool] = lambda: True) -> bool:
+        """Looks at the server from time to time; whether there is something to tell it now.
+
+        `verify` tells whether everything is published that must be, or raises.
+        """
         if not self._looks.due():
             return False
-        self._looks.take(control)
+        self._looks.take(control, verify)
         # The window may have to give way, whether anything is published or not.
         return self._stored is not None and self.advance(self._stored)
 
@@ -63,6 +66,16 @@ class Feedback:
     def passed(self, lsn: int) -> str:
         """A snapshot all of whose rows lie at or before `lsn`; "" if none is known."""
         return self._looks.passed(lsn)
+
+    @property
+    def verified(self) -> int:
+        """The `xmin` of the last look at which everything was published that must be; 0 if there was none."""
+        return self._looks.verified
+
+    @property
+    def watched(self) -> int:
+        """The same of the last look that the stored position has passed."""
+        return self._looks.watched
 
     def update(self, *, reply: bool) -> bytes:
         """The next message; `reply` asks the server for one, too."""

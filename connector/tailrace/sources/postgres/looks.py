@@ -7,12 +7,14 @@ beyond that place, what the snapshot shows is known to be passed: the ledger not
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tailrace.lsn import parse_lsn
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.holding import Room
 from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.snapshot import Snapshot
 
 EVERY_SECONDS = 5.0
 KEPT = 64
@@ -29,6 +31,8 @@ class Looks:
         self._passed: tuple[int, str] = (0, "")
         self._folder: Path | None = None
         self.room = Room()
+        self.verified = 0
+        self.watched = 0
 
     def find_disk(self, control: Link) -> None:
         """From here on, looks tell how much room its disk has, if that can be known."""
@@ -37,7 +41,8 @@ class Looks:
     def due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def take(self, control: Link) -> None:
+    def take(self, control: Link, verify: Callable[[], bool]) -> None:
+        """`verify` is called after the snapshot was taken: if not all that it shows is in the log, the look is void."""
         self._next = time.monotonic() + EVERY_SECONDS
         # One statement: its snapshot is older than the end of the log that it then asks for. Where rows are put into
         # the log, not how far that is written: a row may be seen before it is. A standby has no such place to tell.
@@ -57,6 +62,9 @@ class Looks:
             left=None if left is None else int(left),
             disk=None if self._folder is None else free_bytes(self._folder),
         )
+        if not verify():
+            return
+        self.verified = Snapshot.parse(str(snapshot)).xmin
         waiting = (*self._waiting, (parse_lsn(str(end)), str(snapshot)))
         self._waiting = waiting[::2] if len(waiting) > KEPT else waiting
 
@@ -65,6 +73,7 @@ class Looks:
         done = [look for look in self._waiting if look[0] <= lsn]
         if done:
             self._passed = done[-1]
+            self.watched = Snapshot.parse(done[-1][1]).xmin
             self._waiting = self._waiting[len(done) :]
 
     def passed(self, lsn: int) -> str:

@@ -1,26 +1,17 @@
-"""The catalogue side of a source: who the server is, its slot, its publication. Queries only, no decisions.
+"""The catalogue side of a source: who the server is, and its slot. Queries only, no decisions.
 
 What is found here is judged in `admission.py`, which is pure.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from tailrace.errors import AccessRefused, ConfigError, PublicationBroken
+from tailrace.errors import AccessRefused, ConfigError
 from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.sources.postgres.admission import Server, Slot
 from tailrace.sources.postgres.link import Link
-from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.sqlname import quote
 
 OLDEST = 150000
-
-
-class Published(NamedTuple):
-    """How the outbox is published: a text that changes with it, and the table's number, which renaming keeps."""
-
-    fingerprint: str
-    relation_id: int
 
 
 def identify(replication: Link) -> Server:
@@ -105,6 +96,16 @@ def copy_slot(replication: Link, original: str, name: str) -> None:
     replication.query(f"SELECT pg_copy_logical_replication_slot({', '.join(quoted)}, true)")
 
 
+def oldest_running(control: Link, exported: str | None = None) -> int:
+    """The number (64 bits) of the oldest transaction that has not ended, now or in the snapshot of a slot."""
+    control.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    if exported is not None:
+        control.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
+    found = control.query("SELECT pg_snapshot_xmin(pg_current_snapshot())")[0][0]
+    control.query("COMMIT")
+    return int(found or 0)
+
+
 def drop_slot(control: Link, name: str) -> None:
     control.query("SELECT pg_drop_replication_slot($1)", [name])
 
@@ -115,93 +116,4 @@ def drop_seen(control: Link, slot: Slot) -> None:
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
         "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",
         [slot.name, format_lsn(slot.confirmed_lsn)],
-    )
-
-
-def create_publication(publication: str, table: str) -> str:
-    """The statement that makes it: inserts only, and a partitioned table as the one table it is."""
-    return (
-        f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote_table(table)} "
-        "WITH (publish = 'insert', publish_via_partition_root = true)"
-    )
-
-
-def ensure_publication(control: Link, publication: str, table: str, *, create: bool) -> None:
-    """Creates the publication if it is missing and may be created; must come before the slot."""
-    if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
-        return
-    statement = create_publication(publication, table)
-    if not create:
-        raise PublicationBroken(
-            f"there is no publication {publication}",
-            why="source.create is false, so Tailrace does not create it.",
-            remedy=f"As the owner of the table: {statement};",
-        )
-    try:
-        control.query(statement)
-    except AccessRefused as error:
-        raise AccessRefused(
-            f"the publication {publication} is missing and cannot be created: {error.what}",
-            why="Only the owner of the table may publish it.",
-            remedy=f"As the owner of the table: {statement};",
-        ) from None
-
-
-def read_published(control: Link, publication: str, table: str) -> Published:
-    """Its fingerprint changes whenever rows may have been passed over; raises if the table is not published whole.
-
-    It consists of the numbers of the publication, of the table's memberships (its own, its schema's, its ancestors')
-    and of the table. What is dropped and made anew gets another number, and the publication's `xmin` changes with every
-    ALTER PUBLICATION … SET.
-    """
-    schema, name = split_table(table)
-    rows = control.query(
-        """
-        SELECT p.oid, p.xmin, p.pubinsert, c.oid,
-               (SELECT string_agg(m.oid::text, '+' ORDER BY m.oid) FROM (
-                    SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid
-                        AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
-                    UNION ALL
-                    SELECT n.oid FROM pg_publication_namespace n
-                    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace) m),
-               EXISTS (SELECT FROM pg_publication_rel r
-                       WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND r.prqual IS NOT NULL),
-               EXISTS (SELECT FROM pg_publication_tables t
-                       WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3)
-        FROM pg_publication p
-        LEFT JOIN pg_class c ON c.relname = $3 AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
-        WHERE p.pubname = $1
-        """,
-        [publication, schema, name],
-    )
-    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote_table(table)};"
-    if not rows:
-        raise _broken(f"there is no publication {publication}", f"{create_publication(publication, table)};")
-    oid, version, inserts, relation, memberships, filtered, published = rows[0]
-    if relation is None:
-        raise _broken(
-            f"there is no table {schema}.{name}",
-            "Create it (`tailrace init` prints the DDL) or mend source.table.",
-        )
-    if published != "t":
-        raise _broken(f"the publication {publication} does not contain {schema}.{name}", add)
-    if inserts != "t":
-        raise _broken(
-            f"the publication {publication} does not publish inserts",
-            f"ALTER PUBLICATION {quote(publication)} SET (publish = 'insert');",
-        )
-    if filtered == "t":
-        raise _broken(
-            f"the publication {publication} has a row filter on {schema}.{name}",
-            f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote_table(table)};",
-        )
-    return Published(f"{oid}.{version}/{memberships or 0}/{relation}", int(relation))
-
-
-def _broken(problem: str, mend: str) -> PublicationBroken:
-    return PublicationBroken(
-        problem,
-        why="Rows that are not published never reach the stream, without any error from the server.",
-        remedy=f"{mend} Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
-        "finds them. To go on without them, start once with --adopt.",
     )

@@ -18,6 +18,7 @@ from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LsnPosition, TableRead
 from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.members import WRAP, last_attached, later, read_members
 from tailrace.sqlname import quote, split_table
 
 SORT_TIMEOUT = 3600.0
@@ -57,7 +58,7 @@ class Snapshot:
         """
         if xid < 3:  # frozen or bootstrap: older than anything
             return True
-        full = self.xmin + (xid - self.xmin) % 2**32
+        full = self.xmin + (xid - self.xmin) % WRAP
         return full >= before or (full < self.xmax and full not in self.running)
 
 
@@ -105,6 +106,8 @@ class TableReader:
             self.snapshot = start.table_read.snapshot
         self._filter = None if exported is not None else Snapshot.parse(self.snapshot)
         self._row_bytes = 0
+        self._attached: dict[int, int] = {}
+        self._newest = (self._before - 1) % WRAP
         self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None, within)
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], LsnPosition | None]:
@@ -119,8 +122,9 @@ class TableReader:
         if not fetched:
             return [], None
         rows: list[Row] = []
-        for xid, committed_ms, *rest in fetched:
-            if self._filter is not None and not self._filter.contains(int(xid or 0), before=self._before):
+        for xmin, tableoid, committed_ms, *rest in fetched:
+            xid = self._entered(int(xmin or 0), int(tableoid or 0))
+            if self._filter is not None and not self._filter.contains(xid, before=self._before):
                 continue
             codec = self._link.codec
             values = tuple(
@@ -135,10 +139,14 @@ class TableReader:
             if rest[self._keys] == "t":
                 row = huge_row(self._columns, values, place, row.committed_ms)
             created_ms = None if committed_ms is None else int(committed_ms)
-            if self._keeps is None or self._keeps(row, int(xid or 0), created_ms):
+            if self._keeps is None or self._keeps(row, xid, created_ms):
                 self._rows += 1
                 rows.append(row)
-        return rows, self._at(list(fetched[-1][2 : 2 + self._keys]))
+        return rows, self._at(list(fetched[-1][3 : 3 + self._keys]))
+
+    def _entered(self, xid: int, tableoid: int) -> int:
+        """The transaction since which the row is the outbox's: its own, or that which attached its partition."""
+        return later(xid, self._attached.get(tableoid, self._newest), self._before) if self._attached else xid
 
     def _at(self, after: list[str | None]) -> LsnPosition:
         return replace(self._start, table_read=TableRead(self.snapshot, after, self._rows))
@@ -172,9 +180,17 @@ class TableReader:
         order = ", ".join(f"o.{quote(column)}" for column in order_by)
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
-            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, {when}, {keys}, {huge}, {columns} "  # noqa: S608 - quoted
+            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, tableoid, {when}, {keys}, {huge}, {columns} "  # noqa: S608
             f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {order}"
         )
+        self._look_at_members(schema, name)
+
+    def _look_at_members(self, schema: str, name: str) -> None:
+        """With the cursor open, no table of the outbox can be altered, attached or detached any more."""
+        ((oid,),) = self._link.query("SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", [schema, name])
+        members = read_members(self._link, int(oid or 0))
+        if len(members) > 1:
+            self._attached = last_attached(members)
 
 
 def require_order(

@@ -19,12 +19,14 @@ from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
 from tailrace.recovery_mark import require_complete
+from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Admission, Server, Slot, Step, admit, same_past, same_server
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.snapshot import TableReader
+from tailrace.sources.postgres.members import MemberWatch
+from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, TableReader
 from tailrace.sources.postgres.timelines import follow, require_promoted
 from tailrace.sources.postgres.transactions import Transactions
 from tailrace.sources.postgres.wire import (
@@ -127,8 +129,9 @@ class PostgresSource:
             return None
         if stored is None or stored.creating:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
-            catalogue.ensure_publication(self._control, options.publication, options.table, create=options.create)
+            publication.ensure_publication(self._control, options.publication, options.table, create=options.create)
         self._published = self._read_published()
+        MemberWatch(options.table, 0).verify(self._control, self._published)
         found = LogIdentity(
             server.system_id,
             server.timeline,
@@ -152,7 +155,8 @@ class PostgresSource:
         if admission.position is None:
             start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
         else:
-            start, exported = admission.position, None
+            start, exported = self._require_whole(admission.position), None
+        self._members = MemberWatch(options.table, start.watched)
         if start.table_read is not None:
             start = self._open_table(start, exported)
         if admission.step is not Step.STREAM or start != before:
@@ -174,9 +178,11 @@ class PostgresSource:
         if self._undecodable is not None:
             raise self._undecodable
         self._pulse()
-        if self._feedback.look(self._control):
+        if self._feedback.look(self._control, self._verify_publication):
             self._send_status()
+        self._members.advance(self._feedback.verified)
         transactions = self._transactions
+        transactions.watched = self._feedback.watched or transactions.watched
         rows = transactions.rows = []
         taken, more = self._take(limit, limit_bytes)
         if not rows and not more and wait and self._wait(wait):
@@ -295,6 +301,15 @@ class PostgresSource:
             "with --adopt.",
         )
 
+    def _require_whole(self, position: LsnPosition) -> LsnPosition:
+        """Refuses to go on if rows entered the table past the publication since; with --adopt they are given up."""
+        options = self._options
+        if position.watched and not options.adopt:
+            watch = MemberWatch(options.table, position.watched)
+            watch.verify(self._control, self._published, timeout=SORT_TIMEOUT)
+            return position
+        return replace(position, watched=catalogue.oldest_running(self._control))
+
     def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[LsnPosition, str]:
         options = self._options
         now = time.time_ns() // 1_000_000
@@ -308,7 +323,9 @@ class PostgresSource:
             self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
         killpoint.reached(killpoint.SLOT_CREATED)
-        return LsnPosition(found, lsn, now, table_read=TableRead("") if options.beginning else None), exported
+        watched = catalogue.oldest_running(self._control, exported)
+        read = TableRead("") if options.beginning else None
+        return LsnPosition(found, lsn, now, table_read=read, watched=watched), exported
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
@@ -380,11 +397,13 @@ class PostgresSource:
         patience = int(shown or 0) / 1000 or self._options.link_timeout
         return min(patience, self._options.link_timeout) / 3
 
-    def _read_published(self) -> catalogue.Published:
-        return catalogue.read_published(self._control, self._options.publication, self._options.table)
+    def _read_published(self) -> publication.Published:
+        return publication.read_published(self._control, self._options.publication, self._options.table)
 
-    def _verify_publication(self) -> None:
-        before, now = self._published.fingerprint, self._read_published().fingerprint
+    def _verify_publication(self) -> bool:
+        """Raises if rows may have been left out of the stream; False if that cannot be told at the moment."""
+        found = self._read_published()
+        before, now = self._published.fingerprint, found.fingerprint
         if now != before:
             raise PublicationBroken(
                 "the publication was changed, or dropped and created anew, or the table was taken out and put back",
@@ -392,6 +411,7 @@ class PostgresSource:
                 remedy="Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
                 "finds them. To go on without them, start once with --adopt.",
             )
+        return self._members.verify(self._control, found)
 
     def _keepalive(self, frame: bytes) -> None:
         keepalive = decode_keepalive(frame)

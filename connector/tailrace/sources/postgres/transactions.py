@@ -66,6 +66,8 @@ class Transactions:
         """A Relation message came, of whichever table: a column or the publication may have changed."""
         self.columns_changed = False
         """The outbox has other columns from here on, and there are rows before."""
+        self.watched = start.watched
+        """For the position: see there."""
         self._start = start
         self._lsn = start.lsn
         self._at_ms = start.at_ms
@@ -93,7 +95,15 @@ class Transactions:
         cut = self._skip
         if self._commit_lsn and self._seen > self._to_skip:
             cut = Cut(self._commit_lsn, self._seen)
-        return replace(self._start, lsn=self._lsn, at_ms=self._at_ms, cut=cut, table_read=None, creating=False)
+        return replace(
+            self._start,
+            lsn=self._lsn,
+            at_ms=self._at_ms,
+            cut=cut,
+            table_read=None,
+            creating=False,
+            watched=self.watched,
+        )
 
     def feed(self, frame: bytes, at: int) -> None:
         """Takes the message that fills `frame` from `at` on; rows of the outbox are appended to `rows`."""

@@ -1,0 +1,169 @@
+"""The outbox's publication: whether it publishes the whole table, a fingerprint of it, and the SQL that creates it.
+
+Only catalogue tables are queried. The view pg_publication_tables opens every table of the publication, so under FOR ALL
+TABLES it waits for whoever has locked any table of the database; the stream would stall meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.errors import AccessRefused, PublicationBroken
+from tailrace.sources.postgres.link import Link
+from tailrace.sqlname import quote, quote_table, split_table
+
+FIRST_OID = 16384
+"""Tables with smaller numbers are the server's own."""
+
+
+class Published(NamedTuple):
+    """How the outbox is published."""
+
+    fingerprint: str
+    """A text that changes whenever rows may have been passed over."""
+    relation_id: int
+    """The table's number, which renaming keeps."""
+    direct: bool
+    """The table itself is a member: the server then refuses to make it UNLOGGED, and moving it to another schema does
+    not end its membership.
+    """
+    moved: int
+    """The transaction (32 bits) that last moved the table to another schema, if its membership depends on the schema;
+    0 if there is none.
+    """
+
+
+# Whether a publication `p` contains a table `c` under the table's own name: the rule of pg_publication_tables without
+# its locks. A partition is published under its own name unless the publication goes by roots and has an ancestor of
+# it; a partitioned table only if the publication goes by roots.
+_MEMBER = """
+(p.puballtables
+ OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = {table}.oid)
+ OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = {table}.relnamespace))
+"""
+_MEMBER_ANCESTOR = f"""
+EXISTS (SELECT FROM pg_partition_ancestors(c.oid) t JOIN pg_class a ON a.oid = t.relid
+        WHERE a.oid <> c.oid AND {_MEMBER.format(table="a")})
+"""
+PUBLISHES = f"""
+(c.relpersistence = 'p' AND c.relkind IN ('r', 'p') AND CASE
+    WHEN p.pubviaroot THEN {_MEMBER.format(table="c")} AND NOT {_MEMBER_ANCESTOR}
+    WHEN c.relkind = 'r' THEN {_MEMBER.format(table="c")} OR {_MEMBER_ANCESTOR}
+    ELSE false END)
+"""
+# SET SCHEMA leaves a trace that later statements do not cover up: it updates the constraints of the table, which else
+# are as old as their indexes. Without a constraint it is the table's row type.
+_MOVED = """
+CASE WHEN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conindid <> 0) THEN
+    (SELECT k.xmin FROM pg_constraint k JOIN pg_attribute a ON a.attrelid = k.conindid AND a.attnum = 1
+     WHERE k.conrelid = c.oid AND k.conindid <> 0 AND k.contype IN ('p', 'u', 'x') AND k.xmin <> a.xmin
+     ORDER BY age(k.xmin) LIMIT 1)
+ELSE (SELECT t.xmin FROM pg_type t WHERE t.oid = c.reltype) END
+"""
+
+
+def create_publication(publication: str, table: str) -> str:
+    """The statement that makes it: inserts only, and a partitioned table as the one table it is."""
+    return (
+        f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote_table(table)} "
+        "WITH (publish = 'insert', publish_via_partition_root = true)"
+    )
+
+
+def ensure_publication(control: Link, publication: str, table: str, *, create: bool) -> None:
+    """Creates the publication if it is missing and may be created; must come before the slot."""
+    if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
+        return
+    statement = create_publication(publication, table)
+    if not create:
+        raise PublicationBroken(
+            f"there is no publication {publication}",
+            why="source.create is false, so Tailrace does not create it.",
+            remedy=f"As the owner of the table: {statement};",
+        )
+    try:
+        control.query(statement)
+    except AccessRefused as error:
+        raise AccessRefused(
+            f"the publication {publication} is missing and cannot be created: {error.what}",
+            why="Only the owner of the table may publish it.",
+            remedy=f"As the owner of the table: {statement};",
+        ) from None
+
+
+def contains(control: Link, publication: str, table: str) -> bool:
+    """Whether the publication exists and publishes the table under its own name."""
+    return bool(
+        control.query(
+            "SELECT 1 FROM pg_publication p, pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace "  # noqa: S608 - ours
+            f"WHERE p.pubname = $1 AND s.nspname = $2 AND c.relname = $3 AND {PUBLISHES}",
+            [publication, *split_table(table)],
+        )
+    )
+
+
+def read_published(control: Link, publication: str, table: str) -> Published:
+    """How the table is published; raises if it is not published whole.
+
+    The fingerprint consists of the numbers of the publication, of the table's memberships (its own, its schema's, its
+    ancestors') and of the table. What is dropped and created again gets another number, and the publication's `xmin`
+    changes with every ALTER PUBLICATION … SET.
+    """
+    schema, name = split_table(table)
+    rows = control.query(
+        f"""
+        SELECT p.oid, p.xmin, p.pubinsert, c.oid,
+               (SELECT string_agg(m.oid::text, '+' ORDER BY m.oid) FROM (
+                    SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid
+                        AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+                    UNION ALL
+                    SELECT n.oid FROM pg_publication_namespace n
+                    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace) m),
+               EXISTS (SELECT FROM pg_publication_rel r
+                       WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND r.prqual IS NOT NULL),
+               {PUBLISHES},
+               EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid),
+               CASE WHEN NOT p.puballtables THEN {_MOVED} END
+        FROM pg_publication p
+        LEFT JOIN pg_class c ON c.relname = $3 AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
+        WHERE p.pubname = $1
+        """,  # noqa: S608 - ours
+        [publication, schema, name],
+    )
+    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote_table(table)};"
+    if not rows:
+        raise broken(f"there is no publication {publication}", f"{create_publication(publication, table)};")
+    oid, version, inserts, relation, memberships, filtered, published, direct, moved = rows[0]
+    if relation is None:
+        raise broken(
+            f"there is no table {schema}.{name}",
+            "Create it (`tailrace init` prints the DDL) or mend source.table.",
+        )
+    if published != "t":
+        raise broken(f"the publication {publication} does not contain {schema}.{name}", add)
+    if inserts != "t":
+        raise broken(
+            f"the publication {publication} does not publish inserts",
+            f"ALTER PUBLICATION {quote(publication)} SET (publish = 'insert');",
+        )
+    if filtered == "t":
+        raise broken(
+            f"the publication {publication} has a row filter on {schema}.{name}",
+            f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote_table(table)};",
+        )
+    return Published(
+        f"{oid}.{version}/{memberships or 0}/{relation}",
+        int(relation),
+        direct == "t",
+        0 if direct == "t" else int(moved or 0),
+    )
+
+
+def broken(problem: str, fix: str) -> PublicationBroken:
+    """The error of rows that the stream does not bring; `fix` is a statement that puts the table right."""
+    return PublicationBroken(
+        problem,
+        why="Rows that are not published never reach the stream, without any error from the server.",
+        remedy=f"{fix} Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
+        "finds them. To go on without them, start once with --adopt.",
+    )
