@@ -26,6 +26,7 @@
     │   ├── PositionAhead           the stored position is beyond the server's log
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
     │   ├── UndecodableTransaction  a transaction that Postgres cannot send
+    │   ├── TableRewritten          the rows of an unfinished first read can no longer be told from newer ones
     │   ├── HistoryLost             MongoDB's log no longer reaches back to the stored position
     │   ├── StreamChanged           what MongoDB is asked to watch is not what the position was made with
     │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed
@@ -229,6 +230,10 @@ class UndecodableTransaction(SourceError):
             "transaction, and lets the pipeline go on behind it.",
         )
         self.xid, self.commit_lsn, self.commit_ms, self.rows = xid, commit_lsn, commit_ms, rows
+
+
+class TableRewritten(SourceError):
+    pass
 
 
 class HistoryLost(SourceError):

@@ -28,7 +28,7 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_past, same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
-from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader, require_order
+from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order, require_whole
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sqlname import quote, quote_table, split_table
@@ -69,8 +69,7 @@ class PostgresSite:
             published = publication.read_published(self._control, options.publication, options.table)
             found = identity(options, server, published.fingerprint)
             admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
-            watch = MemberWatch(options.table, stored.watched if stored else 0)
-            watch.verify(self._control, published, timeout=SORT_TIMEOUT)
+            require_whole(self._control, options.table, published, stored)
         except RECOVERABLE as error:
             return error
         return None

@@ -19,8 +19,9 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
-from tailrace.sources.postgres.members import MemberWatch, read_members, require_logged
+from tailrace.sources.postgres.members import read_members, require_logged
 from tailrace.sources.postgres.publication import FIRST_OID, PUBLISHES, read_published
+from tailrace.sources.postgres.snapshot import require_whole
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sqlname import quote, quote_table, split_table
@@ -115,8 +116,7 @@ class PostgresSide:
                 return ok("start", "a first start: nothing is stored, the slot is to be created")
             published = read_published(control, options.publication, options.table)
             stored = stored and follow(replication, stored, server)
-            watch = MemberWatch(options.table, stored.watched if stored else 0)
-            watch.verify(control, published)
+            require_whole(control, options.table, published, stored)
         where = (server.system_id, server.timeline, server.database)
         found = LogIdentity(*where, options.slot, options.table, published.fingerprint)
         busy = slot is not None and slot.active_pid is not None

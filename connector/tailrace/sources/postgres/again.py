@@ -109,6 +109,7 @@ class TableAgain:
             exported=None,
             within=self._within,
             untimed_ms=UNKNOWN_MS,
+            whole=False,
         )
         return start
 

@@ -30,7 +30,8 @@ SELECT t.oid, t.parent, t.oid::regclass, c.relkind, c.relispartition, c.relpersi
        coalesce(t.attached::text, '0'), coalesce(t.command::text, '0'), s.xmin, coalesce(f.xmin, c.xmin), c.xmin,
        EXISTS (SELECT FROM pg_attribute a
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.xmin = coalesce(f.xmin, c.xmin)),
-       pg_snapshot_xmax(pg_current_snapshot())
+       pg_snapshot_xmax(pg_current_snapshot()),
+       c.relkind = 'p' OR coalesce(pg_relation_filenode(c.oid), c.relfilenode) = c.relfilenode
 FROM tree t JOIN pg_class c ON c.oid = t.oid
 JOIN pg_attribute s ON s.attrelid = c.oid AND s.attnum = -1
 LEFT JOIN pg_class f ON f.oid = c.reltoastrelid
@@ -59,6 +60,8 @@ class Member:
     """The rewrite came with a new column or a new type of one: that is why there was one."""
     before: int
     """The number (64 bits) that the server gives out next."""
+    current: bool = True
+    """Its rows are in the file that this transaction's snapshot knows; a function looks at the newest catalogue."""
 
     def is_since(self, transaction: int, since: int) -> bool:
         """Whether `transaction` (32 bits) is `since` (64 bits) or later."""
@@ -71,10 +74,10 @@ def read_members(control: Link, relation_id: int) -> list[Member]:
         Member(
             int(oid or 0), int(parent or 0), str(name), str(kind), partition == "t", str(persistence),
             int(attached or 0), int(command or 0), int(created or 0), int(rewritten or 0), int(altered or 0),
-            retyped == "t", int(before or 0),
+            retyped == "t", int(before or 0), current == "t",
         )
         for (oid, parent, name, kind, partition, persistence, attached, command, created, rewritten, altered, retyped,
-             before) in control.query(_TREE, [str(relation_id)])
+             before, current) in control.query(_TREE, [str(relation_id)])
     ]  # fmt: skip
 
 

@@ -9,17 +9,18 @@ publish. Rows come in the order of `order_by`: the nearest to commit order that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tailrace.errors import LayoutMismatch
+from tailrace.errors import LayoutMismatch, SourceUnavailable, TableRewritten
 from tailrace.event import Column, Row
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LsnPosition, TableRead
 from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.members import WRAP, last_attached, later, read_members
-from tailrace.sqlname import quote, split_table
+from tailrace.sources.postgres.members import WRAP, Member, MemberWatch, last_attached, later, read_members
+from tailrace.sources.postgres.publication import Published
+from tailrace.sqlname import quote, quote_table, split_table
 
 SORT_TIMEOUT = 3600.0
 """Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
@@ -61,6 +62,13 @@ class Snapshot:
         full = self.xmin + (xid - self.xmin) % WRAP
         return full >= before or (full < self.xmax and full not in self.running)
 
+    def condition(self) -> str:
+        """`contains` as SQL, for rows of a table."""
+        full = f"({self.xmin} + mod(xmin::text::bigint - {self.xmin % WRAP} + {WRAP}, {WRAP}))"
+        before = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        running = "".join(f" AND {full} <> {xid}" for xid in self.running)
+        return f"(xmin::text::bigint < 3 OR {full} >= {before} OR ({full} < {self.xmax}{running}))"
+
 
 class TableReader:
     """Pages through the table in one read-only transaction of its own."""
@@ -77,12 +85,15 @@ class TableReader:
         within: tuple[int | None, int | None] = (None, None),
         keeps: Keeps | None = None,
         untimed_ms: int | None = None,
+        whole: bool = True,
     ) -> None:
         """`exported` names the slot's snapshot in its first session; later ones leave it out and filter.
 
         `within` are times (ms) of the column `timestamp`, if only some rows are wanted; `keeps` tells of each row
-        whether it is; `untimed_ms` is the time of rows that have none, if not now.
+        whether it is; `untimed_ms` is the time of rows that have none, if not now. `whole`: no row of the snapshot may
+        be missing because the table was rewritten since.
         """
+        self._whole = whole
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
         self._link = link
         self._start = start
@@ -189,8 +200,50 @@ class TableReader:
         """With the cursor open, no table of the outbox can be altered, attached or detached any more."""
         ((oid,),) = self._link.query("SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", [schema, name])
         members = read_members(self._link, int(oid or 0))
+        if moved := [member.name for member in members if not member.current]:
+            # This snapshot does not see the rows in the new file: it would take the table for an empty one.
+            raise SourceUnavailable(
+                f"{moved[0]} was rewritten while the first read began",
+                why="ALTER TABLE, VACUUM FULL, CLUSTER or TRUNCATE replaced its file.",
+                remedy="Tailrace begins again by itself.",
+            )
         if len(members) > 1:
             self._attached = last_attached(members)
+        if self._filter is not None and self._whole:
+            require_same_rows(self._link, f"{quote(schema)}.{quote(name)}", members, self._filter)
+
+
+def require_same_rows(link: Link, table: str, members: Sequence[Member], snapshot: Snapshot) -> None:
+    """Refuses to resume the read of a table whose rows were all given new numbers since.
+
+    ALTER TABLE does that if it rewrites the table; VACUUM FULL and CLUSTER replace the file, too, but keep the numbers.
+    So of a table that was altered, one row that the snapshot contains proves that the numbers are still the old ones.
+    """
+    for member in members:
+        known = [snapshot.contains(xid, before=member.before) for xid in (member.rewritten, member.altered)]
+        if member.kind == "p" or all(known) or not snapshot.contains(member.created, before=member.before):
+            continue
+        of_it = f"FROM {table} WHERE tableoid = '{member.oid}'"
+        ((filled, same),) = link.query(
+            f"SELECT EXISTS (SELECT {of_it}), EXISTS (SELECT {of_it} AND {snapshot.condition()})",
+            timeout=SORT_TIMEOUT,
+        )
+        if filled == "t" and same != "t":
+            raise TableRewritten(
+                f"{member.name} was rewritten before its first read was complete",
+                why="ALTER TABLE gave all rows a new transaction number, by which rows that were there before the slot "
+                "are told from those that the stream brings.",
+                remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the "
+                "rest of it. To go on without that, start once with --adopt.",
+            )
+
+
+def require_whole(control: Link, table: str, published: Published, stored: LsnPosition | None) -> None:
+    """Refuses what a start at `stored` would refuse because rows of the table would be left out."""
+    MemberWatch(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
+    if stored is not None and stored.table_read is not None and stored.table_read.snapshot:
+        members = read_members(control, published.relation_id)
+        require_same_rows(control, quote_table(table), members, Snapshot.parse(stored.table_read.snapshot))
 
 
 def require_order(

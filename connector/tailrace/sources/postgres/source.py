@@ -336,6 +336,7 @@ class PostgresSource:
             timestamp=options.timestamp,
             start=start,
             exported=exported,
+            whole=not options.adopt,
         )
         table_read = start.table_read or TableRead("")
         return replace(start, table_read=replace(table_read, snapshot=self._table.snapshot))
