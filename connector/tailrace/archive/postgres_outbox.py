@@ -19,6 +19,7 @@ from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres.again import TableAgain
 from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.publication import rows_move
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
@@ -70,7 +71,7 @@ class PostgresOutbox:
             )
         self._require_alone()
         sends = self._link.query("SELECT pubdelete FROM pg_publication WHERE pubname = $1", [options.publication])
-        if options.halt_on_change and sends and sends[0][0] == "t":
+        if options.halt_on_change and sends and sends[0][0] == "t" and not rows_move(self._link, options):
             raise ConfigError(
                 f"the publication {options.publication} sends deletes, and source.on_change is `halt`",
                 why="The running pipeline would stop at the first row that is deleted.",

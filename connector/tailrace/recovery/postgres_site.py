@@ -66,7 +66,7 @@ class PostgresSite:
                 same_server(stored, server)
                 if isinstance(until, LsnPosition):
                     same_past(before, until, server, follow(self._stream, until, server))
-            published = publication.read_published(self._control, options.publication, options.table)
+            published = publication.read_published(self._control, options)
             found = identity(options, server, published.fingerprint)
             admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
             require_whole(self._control, options.table, published, stored)
@@ -119,7 +119,7 @@ class PostgresSite:
         slot = catalogue.read_slot(self._control, options.slot)
         mend = _publication_mend(self._control, options)
         if mend is None:
-            found = publication.read_published(self._control, options.publication, options.table)
+            found = publication.read_published(self._control, options)
             MemberWatch(options.table, 0).verify(self._control, found)
         require_order(self._control, options.table, list(options.order_by), options.timestamp)
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
@@ -280,7 +280,7 @@ class PostgresRecovery:
             self._control.query(statement)
 
     def _fingerprint(self) -> str:
-        return publication.read_published(self._control, self._options.publication, self._options.table).fingerprint
+        return publication.read_published(self._control, self._options).fingerprint
 
 
 def identity(options: PostgresOptions, server: Server, fingerprint: str) -> LogIdentity:
@@ -291,7 +291,7 @@ def _publication_mend(control: Link, options: PostgresOptions) -> str | None:
     """The statement that puts the publication right, as far as Tailrace may; None if it is, or if a person must."""
     name, table = options.publication, options.table
     if not control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [name]):
-        return publication.create_publication(name, table)
+        return publication.create_publication(name, table, moves=publication.rows_move(control, options))
     return (
         None
         if publication.contains(control, name, table)

@@ -36,6 +36,7 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import admit
 from tailrace.sources.postgres.again import LogAgain
 from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.snapshot import TableReader, require_order
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow
@@ -274,7 +275,7 @@ class PostgresSkip:
         return link
 
     def _fingerprint(self) -> str:
-        return catalogue.read_published(self._control, self._options.publication, self._options.table).fingerprint
+        return read_published(self._control, self._options).fingerprint
 
 
 def _now() -> int:

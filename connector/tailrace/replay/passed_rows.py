@@ -55,7 +55,7 @@ def passed_rows(
         )
         # Rows that entered the table past the publication have no position, and the pipeline may not have noticed yet.
         if stored.watched:
-            published = read_published(link, options.publication, options.table)
+            published = read_published(link, options)
             MemberWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
     now, end = int(oldest or 0), parse_lsn(str(found))
     if stored.lsn > end:

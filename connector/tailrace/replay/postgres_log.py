@@ -39,7 +39,7 @@ class PostgresLog:
             stream = links.enter_context(Link(options.conninfo, replication=True, timeout=options.link_timeout))
             catalogue.require_able(control)
             server = catalogue.identify(stream)
-            published = publication.read_published(control, options.publication, options.table)
+            published = publication.read_published(control, options)
             slot = catalogue.read_slot(control, options.slot)
         self._log = LogIdentity(
             server.system_id, server.timeline, server.database, options.slot, options.table, published.fingerprint
@@ -107,7 +107,8 @@ class PostgresLog:
                 f"The slot has confirmed everything before {format_lsn(self._floor)}: the server may have removed it.",
                 [f"`oldest`, {told(self.oldest)}"],
             )
-        return replace(position, log=self._log)
+        # What is known of the table is known of it as it is now, wherever the log is read from.
+        return replace(position, log=self._log, watched=self._stored.watched)
 
     def _at_time(self, at_ms: int) -> Position:
         # Times of commits are nearly, not quite, in the order of the log.
@@ -126,7 +127,7 @@ class PostgresLog:
         """Its time is that of the last known place before it: for people, and for lag."""
         known = [entry.position for entry in self._entries if isinstance(entry.position, LsnPosition)]
         before = [position.at_ms for position in (*known, self._stored) if position.lsn <= lsn]
-        return LsnPosition(self._log, lsn, max(before, default=0))
+        return LsnPosition(self._log, lsn, max(before, default=0), watched=self._stored.watched)
 
     def close(self) -> None:
         """Its connections are closed already: what was asked once is the answer."""

@@ -257,6 +257,8 @@ def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fals
         beginning=source.start == "beginning",
         order_by=source.order_by,
         timestamp=columns.timestamp,
+        id_column=columns.id,
+        event_columns=frozenset(column for _, column in columns.parts()),
         failover=source.failover,
         halt_on_change=source.on_change == "halt",
         link_timeout=source.link_timeout,

@@ -20,7 +20,14 @@ from tailrace.sources.postgres.admission import Slot, Step, admit
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
 from tailrace.sources.postgres.members import read_members, require_logged
-from tailrace.sources.postgres.publication import FIRST_OID, PUBLISHES, read_published
+from tailrace.sources.postgres.publication import (
+    FIRST_OID,
+    PUBLISHES,
+    create_publication,
+    read_published,
+    rows_move,
+    set_publish,
+)
 from tailrace.sources.postgres.snapshot import require_whole
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.timelines import follow
@@ -114,7 +121,7 @@ class PostgresSide:
             server = catalogue.identify(replication)
             if stored is None and slot is None:
                 return ok("start", "a first start: nothing is stored, the slot is to be created")
-            published = read_published(control, options.publication, options.table)
+            published = read_published(control, options)
             stored = stored and follow(replication, stored, server)
             require_whole(control, options.table, published, stored)
         where = (server.system_id, server.timeline, server.database)
@@ -215,7 +222,7 @@ class PostgresSide:
             return None
         publication, relation_id = self._options.publication, self._relation[-1]
         rows = self._link.query(
-            "SELECT pubinsert, pubupdate OR pubdelete OR pubtruncate, pubviaroot, "  # noqa: S608 - ours
+            "SELECT pubinsert, pubdelete, pubupdate OR pubtruncate, pubviaroot, "  # noqa: S608 - ours
             f"(SELECT {PUBLISHES} FROM pg_class c WHERE c.oid = $2::oid), "
             f"(SELECT count(*) FROM pg_class c WHERE c.oid >= {FIRST_OID} AND {PUBLISHES}) "
             "FROM pg_publication p WHERE pubname = $1",
@@ -223,27 +230,31 @@ class PostgresSide:
         )
         if not rows:
             return self._publication_to_create()
-        inserts, more, via_root, contains, tables = rows[0]
+        inserts, deletes, more, via_root, contains, tables = rows[0]
         alter, found, mend = f"ALTER PUBLICATION {quote(publication)}", "", ""
-        only_inserts, only_it = f"{alter} SET (publish = 'insert');", f"{alter} SET TABLE {self._full};"
+        moves = self._relation[0] == "p" and rows_move(self._link, self._options)
+        needed, only_it = set_publish(publication, moves=moves), f"{alter} SET TABLE {self._full};"
         if self._relation[0] == "p" and via_root != "t":
             found = f"sends the partitions of {self._full} instead of it"
             mend = f"{alter} SET (publish_via_partition_root = true);"
         elif contains != "t":
             found, mend = f"does not contain {self._full}", f"{alter} ADD TABLE {self._full};"
         elif inserts != "t":
-            found, mend = "does not publish inserts", only_inserts
+            found, mend = "does not publish inserts", needed
+        elif moves and deletes != "t":
+            found, mend = "does not publish deletes, by which rows that move between partitions are known", needed
         elif self._leaves_out_rows():
             found, mend = "leaves out rows: it has a WHERE clause", only_it
         if found:
             return fail("publication", f"{publication} {found}", mend + AFTERWARDS)
-        if more == "t":
-            found, mend = "sends updates, deletes or truncates, which are not events", only_inserts
+        if more == "t" or (deletes == "t" and not moves):
+            found, mend = "sends updates, deletes or truncates, which are not events", needed
         elif int(tables or 0) > 1:
             found, mend = f"sends {tables} tables: the others' rows are read for nothing", only_it
         if found:
             return warn("publication", f"{publication} {found}", mend + AFTERWARDS)
-        return ok("publication", f"{publication}, inserts of {self._full} only")
+        also = " (deletes, too: by them rows that move between partitions are known)" if moves else ""
+        return ok("publication", f"{publication}, inserts of {self._full} only{also}")
 
     def _leaves_out_rows(self) -> bool:
         """Whether rows are filtered; remembers which columns are sent. Neither can be chosen before Postgres 15."""
@@ -263,10 +274,8 @@ class PostgresSide:
 
     def _publication_to_create(self) -> Check:
         publication, owner, may_create = self._options.publication, self._relation[2], self._relation[5]
-        statement = (
-            f"CREATE PUBLICATION {quote(publication)} FOR TABLE {self._full} "
-            "WITH (publish = 'insert', publish_via_partition_root = true);"
-        )
+        moves = rows_move(self._link, self._options)
+        statement = f"{create_publication(publication, self._options.table, moves=moves)};"
         if not self._options.create:
             return fail("publication", f"there is no {publication}, and source.create is false", statement)
         if "f" in (owner, may_create):

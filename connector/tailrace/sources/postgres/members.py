@@ -21,10 +21,11 @@ WRAP = 2**32
 
 _TREE = """
 WITH RECURSIVE tree AS (
-    SELECT c.oid, 0::oid AS parent, i.xmin AS attached, i.cmin AS command
+    SELECT c.oid, 0::oid AS parent, i.xmin AS attached, i.cmin AS command, 0 AS depth
     FROM pg_class c LEFT JOIN pg_inherits i ON c.relispartition AND i.inhrelid = c.oid WHERE c.oid = $1::oid
     UNION ALL
-    SELECT i.inhrelid, i.inhparent, i.xmin, i.cmin FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    SELECT i.inhrelid, i.inhparent, i.xmin, i.cmin, t.depth + 1 FROM tree t
+    JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
 SELECT t.oid, t.parent, t.oid::regclass, c.relkind, c.relispartition, c.relpersistence,
        coalesce(t.attached::text, '0'), coalesce(t.command::text, '0'), s.xmin, coalesce(f.xmin, c.xmin), c.xmin,
@@ -35,6 +36,7 @@ SELECT t.oid, t.parent, t.oid::regclass, c.relkind, c.relispartition, c.relpersi
 FROM tree t JOIN pg_class c ON c.oid = t.oid
 JOIN pg_attribute s ON s.attrelid = c.oid AND s.attnum = -1
 LEFT JOIN pg_class f ON f.oid = c.reltoastrelid
+ORDER BY t.depth, t.oid
 """
 
 
@@ -69,7 +71,7 @@ class Member:
 
 
 def read_members(control: Link, relation_id: int) -> list[Member]:
-    """The outbox and all tables below it, without taking a lock on any of them."""
+    """The outbox and all tables below it, parents first, without taking a lock on any of them."""
     return [
         Member(
             int(oid or 0), int(parent or 0), str(name), str(kind), partition == "t", str(persistence),
@@ -164,7 +166,7 @@ class MemberWatch:
                 problem = _entered(
                     f"{member.name} was rewritten (SET UNLOGGED and SET LOGGED do so)", "it was unlogged"
                 )
-                yield member, rewrite, problem, f"xmin::text = '{rewrite}'"
+                yield member, rewrite, problem, f"xmin = '{rewrite}'::xid"
 
     def _has_row(self, control: Link, member: Member, condition: str, timeout: float | None) -> bool | None:
         """Whether a row of the table fulfils the condition; None if it is locked."""
@@ -202,7 +204,7 @@ def _older(attached: Member, *, born: bool) -> str:
     at = attached.attached
     newer = f"mod(xmin::text::bigint - {at} + {WRAP}, {WRAP})"
     span = f"mod(pg_snapshot_xmax(pg_current_snapshot())::text::bigint - {at}, {WRAP})"
-    same = f"xmin::text = '{at}' AND cmin::text::bigint < {attached.command}"
+    same = f"xmin = '{at}'::xid AND cmin::text::bigint < {attached.command}"
     return same if born else f"{newer} >= {span} OR {same}"
 
 

@@ -6,7 +6,8 @@ TABLES it waits for whoever has locked any table of the database; the stream wou
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from typing import NamedTuple, Protocol
 
 from tailrace.errors import AccessRefused, PublicationBroken
 from tailrace.sources.postgres.link import Link
@@ -14,6 +15,22 @@ from tailrace.sqlname import quote, quote_table, split_table
 
 FIRST_OID = 16384
 """Tables with smaller numbers are the server's own."""
+
+
+class Outbox(Protocol):
+    """What must be known of the outbox: a part of `PostgresOptions`."""
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def publication(self) -> str: ...
+
+    @property
+    def id_column(self) -> str: ...
+
+    @property
+    def event_columns(self) -> frozenset[str]: ...
 
 
 class Published(NamedTuple):
@@ -31,6 +48,8 @@ class Published(NamedTuple):
     """The transaction (32 bits) that last moved the table to another schema, if its membership depends on the schema;
     0 if there is none.
     """
+    moves: bool
+    """An UPDATE may move a row to another partition: see `rows_move`."""
 
 
 # Whether a publication `p` contains a table `c` under the table's own name: the rule of pg_publication_tables without
@@ -62,19 +81,69 @@ ELSE (SELECT t.xmin FROM pg_type t WHERE t.oid = c.reltype) END
 """
 
 
-def create_publication(publication: str, table: str) -> str:
-    """The statement that makes it: inserts only, and a partitioned table as the one table it is."""
+# Columns of partition keys, those of expressions included: each depends on its table by an internal dependency. And a
+# partition whose deleted rows would come without their id: that takes a replica identity with it.
+_MOVES = """
+WITH RECURSIVE tree AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+    UNION ALL
+    SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+)
+SELECT (SELECT to_json(array_agg(DISTINCT a.attname)) FROM tree t
+        JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid AND d.objsubid > 0 AND d.deptype = 'i'
+            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = 0
+        JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = d.objsubid),
+       (SELECT min(c.oid::regclass::text) FROM tree t JOIN pg_class c ON c.oid = t.oid
+        WHERE c.relkind = 'r' AND c.relreplident <> 'f' AND NOT EXISTS (
+            SELECT FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (x.indkey)
+            WHERE x.indrelid = c.oid AND a.attname = $3
+            AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident ELSE false END))
+"""
+
+
+def rows_move(control: Link, outbox: Outbox) -> bool:
+    """Whether an UPDATE may move rows to other partitions; raises if the log would not tell which.
+
+    Postgres logs a move as a DELETE and an INSERT. With the DELETE, Tailrace knows that the INSERT is no new event.
+    Columns of the event itself, such as its id, key or time, do not change: no row moves by them.
+    """
+    ((names, without),) = control.query(_MOVES, [*split_table(outbox.table), outbox.id_column])
+    mutable = sorted(set(json.loads(names or "[]")) - outbox.event_columns)
+    if mutable and without is not None:
+        raise PublicationBroken(
+            f"rows of {outbox.table} can move between partitions by {', '.join(mutable)}, and {without} has no replica "
+            f"identity with {outbox.id_column}",
+            why="Postgres logs a move as a DELETE and an INSERT. Without the id of the deleted row it would be "
+            "published as a new event.",
+            remedy=f"Give {outbox.table} a primary key that contains {outbox.id_column}, or: "
+            f"ALTER TABLE {without} REPLICA IDENTITY FULL;",
+        )
+    return bool(mutable)
+
+
+def create_publication(publication: str, table: str, *, moves: bool = False) -> str:
+    """The statement that makes it: inserts, and a partitioned table as the one table it is; see `rows_move`."""
     return (
         f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote_table(table)} "
-        "WITH (publish = 'insert', publish_via_partition_root = true)"
+        f"WITH (publish = '{_publish(moves)}', publish_via_partition_root = true)"
     )
 
 
-def ensure_publication(control: Link, publication: str, table: str, *, create: bool) -> None:
+def set_publish(publication: str, *, moves: bool) -> str:
+    """The statement that publishes what is needed and no more."""
+    return f"ALTER PUBLICATION {quote(publication)} SET (publish = '{_publish(moves)}');"
+
+
+def _publish(moves: bool) -> str:
+    return "insert, delete" if moves else "insert"
+
+
+def ensure_publication(control: Link, outbox: Outbox, *, create: bool) -> None:
     """Creates the publication if it is missing and may be created; must come before the slot."""
+    publication = outbox.publication
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
         return
-    statement = create_publication(publication, table)
+    statement = create_publication(publication, outbox.table, moves=rows_move(control, outbox))
     if not create:
         raise PublicationBroken(
             f"there is no publication {publication}",
@@ -102,17 +171,18 @@ def contains(control: Link, publication: str, table: str) -> bool:
     )
 
 
-def read_published(control: Link, publication: str, table: str) -> Published:
+def read_published(control: Link, outbox: Outbox) -> Published:
     """How the table is published; raises if it is not published whole.
 
     The fingerprint consists of the numbers of the publication, of the table's memberships (its own, its schema's, its
     ancestors') and of the table. What is dropped and created again gets another number, and the publication's `xmin`
     changes with every ALTER PUBLICATION … SET.
     """
+    publication, table = outbox.publication, outbox.table
     schema, name = split_table(table)
     rows = control.query(
         f"""
-        SELECT p.oid, p.xmin, p.pubinsert, c.oid,
+        SELECT p.oid, p.xmin, p.pubinsert, p.pubdelete, c.relkind, c.oid,
                (SELECT string_agg(m.oid::text, '+' ORDER BY m.oid) FROM (
                     SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid
                         AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
@@ -132,8 +202,9 @@ def read_published(control: Link, publication: str, table: str) -> Published:
     )
     add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote_table(table)};"
     if not rows:
-        raise broken(f"there is no publication {publication}", f"{create_publication(publication, table)};")
-    oid, version, inserts, relation, memberships, filtered, published, direct, moved = rows[0]
+        statement = create_publication(publication, table, moves=rows_move(control, outbox))
+        raise broken(f"there is no publication {publication}", f"{statement};")
+    oid, version, inserts, deletes, kind, relation, memberships, filtered, published, direct, moved = rows[0]
     if relation is None:
         raise broken(
             f"there is no table {schema}.{name}",
@@ -144,18 +215,28 @@ def read_published(control: Link, publication: str, table: str) -> Published:
     if inserts != "t":
         raise broken(
             f"the publication {publication} does not publish inserts",
-            f"ALTER PUBLICATION {quote(publication)} SET (publish = 'insert');",
+            set_publish(publication, moves=False),
         )
     if filtered == "t":
         raise broken(
             f"the publication {publication} has a row filter on {schema}.{name}",
             f"ALTER PUBLICATION {quote(publication)} SET TABLE {quote_table(table)};",
         )
+    moves = kind == "p" and rows_move(control, outbox)
+    if moves and deletes != "t":
+        raise PublicationBroken(
+            f"the publication {publication} does not publish deletes, and rows of {schema}.{name} can move between "
+            "partitions",
+            why="Postgres logs a move as a DELETE and an INSERT. Without the DELETE the row would be published again.",
+            remedy=f"{set_publish(publication, moves=True)} A pipeline that has run before then needs one start with "
+            "--adopt. Deleted rows are never published.",
+        )
     return Published(
         f"{oid}.{version}/{memberships or 0}/{relation}",
         int(relation),
         direct == "t",
         0 if direct == "t" else int(moved or 0),
+        moves,
     )
 
 

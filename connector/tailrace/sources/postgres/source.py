@@ -62,6 +62,9 @@ class PostgresOptions:
     beginning: bool = False
     order_by: tuple[str, ...] = ("id",)
     timestamp: str | None = None
+    id_column: str = "id"
+    event_columns: frozenset[str] = frozenset()
+    """The columns that make up an event, which therefore do not change."""
     failover: bool = False
     halt_on_change: bool = False
     link_timeout: float = 30.0
@@ -101,7 +104,9 @@ class PostgresSource:
     def look(self, stored: Position | None) -> None:
         """Raises what `open` would refuse with this position. Changes nothing, and leaves nothing open."""
         try:
-            self._admit(stored, look_only=True)
+            admitted = self._admit(stored, look_only=True)
+            if admitted is not None and admitted[2].position is not None:
+                self._require_whole(admitted[2].position)
         finally:
             self.close()
 
@@ -129,7 +134,7 @@ class PostgresSource:
             return None
         if stored is None or stored.creating:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
-            publication.ensure_publication(self._control, options.publication, options.table, create=options.create)
+            publication.ensure_publication(self._control, options, create=options.create)
         self._published = self._read_published()
         MemberWatch(options.table, 0).verify(self._control, self._published)
         found = LogIdentity(
@@ -365,6 +370,7 @@ class PostgresSource:
             halt_on_change=self._options.halt_on_change,
             relation_id=self._published.relation_id,
             text=self._stream.text,
+            moved_by=self._options.id_column if self._published.moves else None,
         )
         if self._table is None:
             self._start_streaming()
@@ -399,7 +405,7 @@ class PostgresSource:
         return min(patience, self._options.link_timeout) / 3
 
     def _read_published(self) -> publication.Published:
-        return publication.read_published(self._control, self._options.publication, self._options.table)
+        return publication.read_published(self._control, self._options)
 
     def _verify_publication(self) -> bool:
         """Raises if rows may have been left out of the stream; False if that cannot be told at the moment."""

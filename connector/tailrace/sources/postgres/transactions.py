@@ -9,6 +9,7 @@ Row LSNs are never compared: many rows share one.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from dataclasses import replace
 
 from tailrace.errors import (
@@ -34,7 +35,13 @@ from tailrace.sources.postgres.pgoutput import (
     decode,
     decode_insert,
 )
+from tailrace.sources.postgres.pgoutput import Row as PgRow
 from tailrace.sources.postgres.wire import unix_ms
+
+DELETES_KEPT = 10_000
+"""Deleted rows of a transaction that are remembered. A move inserts the row right after deleting it, so that one would
+do; a service that deletes rows and inserts them again in one transaction is understood up to this many.
+"""
 
 _new_row = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per row."""
@@ -55,10 +62,13 @@ class Transactions:
         halt_on_change: bool,
         relation_id: int = 0,
         text: ServerText | None = None,
+        moved_by: str | None = None,
     ) -> None:
         """The outbox is known by its name and by `relation_id`, which stays when the table is renamed.
 
-        `text` converts what the server does not.
+        `text` converts what the server does not. `moved_by` is the column of the id, if rows may move between
+        partitions: then deletes come, too, and an insert of a row that the same transaction has just deleted is a move,
+        not an event.
         """
         self._text = text
         self.rows: list[Row] = []
@@ -76,7 +86,10 @@ class Transactions:
         self._halt_on_change = halt_on_change
         self._outbox: dict[int, Columns] = {}
         self._skip = start.cut
+        self._moved_by = moved_by
+        self._id_at: dict[int, int] = {}
         # Of the transaction that is under way:
+        self._deleted: OrderedDict[bytes, None] = OrderedDict()
         self._commit_lsn = 0
         self._commit_ms = 0
         self._xid = 0
@@ -111,6 +124,8 @@ class Transactions:
             relation_id, values = decode_insert(frame, at)
             columns = self._outbox.get(relation_id)
             if columns is not None:
+                if self._deleted and self._is_move(relation_id, values):
+                    return
                 self._seen = seen = self._seen + 1
                 if seen > self._to_skip:
                     if self._text is not None:
@@ -162,6 +177,7 @@ class Transactions:
         self._commit_ms = unix_ms(commit_time)
         self._place = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn, without its check: once per transaction
         self._seen = self._to_skip = 0
+        self._deleted.clear()
         if self._skip is not None:
             if begin.final_lsn > self._skip.commit_lsn:
                 raise self._disorder(
@@ -194,6 +210,9 @@ class Transactions:
             columns = tuple(Column(name(column.name), column.type_oid) for column in relation.columns)
             if columns != known:
                 self._outbox[relation.relation_id] = columns
+                if self._moved_by is not None:
+                    names = [column.name for column in columns]
+                    self._id_at[relation.relation_id] = names.index(self._moved_by) if self._moved_by in names else -1
                 self.columns_changed = bool(self.rows)
         elif known is not None:
             # An older table of this name, renamed, and written to since: those rows would pass unseen.
@@ -203,7 +222,34 @@ class Transactions:
                 remedy="Name the table in source.table as it is called now, then start once with --adopt.",
             )
 
+    def _delete(self, delete: Delete) -> None:
+        """Remembers the row: the same transaction may insert it into another partition."""
+        at = self._id_at[delete.relation_id]
+        row = delete.key or delete.old or ()
+        value = row[at] if 0 <= at < len(row) else None
+        if not isinstance(value, bytes):
+            raise PublicationBroken(
+                f"a row was deleted from the outbox at {self._place}, and its {self._moved_by} did not come",
+                why="Rows can move between partitions, which Postgres logs as a DELETE and an INSERT; without the id "
+                "they could not be told from new ones.",
+                remedy=f"Let the replica identity of every partition contain {self._moved_by}: the primary key, or "
+                "ALTER TABLE … REPLICA IDENTITY FULL. To pass this transaction: `tailrace recover plan FILE`.",
+            )
+        self._deleted[value] = None
+        self._deleted.move_to_end(value)
+        if len(self._deleted) > DELETES_KEPT:
+            self._deleted.popitem(last=False)
+
+    def _is_move(self, relation_id: int, values: PgRow) -> bool:
+        at = self._id_at[relation_id]
+        value = values[at] if 0 <= at < len(values) else None
+        return isinstance(value, bytes) and self._deleted.pop(value, self._deleted) is None
+
     def _change(self, change: Update | Delete | Truncate) -> None:
+        if isinstance(change, Delete) and self._moved_by is not None:
+            if change.relation_id in self._outbox:
+                self._delete(change)
+            return
         touched = change.relation_ids if isinstance(change, Truncate) else (change.relation_id,)
         if self._halt_on_change and any(relation in self._outbox for relation in touched):
             kind = type(change).__name__.upper()

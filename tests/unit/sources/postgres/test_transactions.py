@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.lsn import format_lsn
 from tailrace.lsn_position import Cut, LogIdentity, LsnPosition
-from tailrace.sources.postgres.transactions import Transactions
+from tailrace.sources.postgres.transactions import DELETES_KEPT, Transactions
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
 OUTBOX, OTHER = 16384, 16400
@@ -42,8 +42,9 @@ def insert(value: str, oid: int = OUTBOX) -> bytes:
     return b"I" + struct.pack(">I", oid) + b"N" + struct.pack(">H", 1) + b"t" + struct.pack(">I", len(text)) + text
 
 
-def delete(oid: int = OUTBOX) -> bytes:
-    return b"D" + struct.pack(">I", oid) + b"K" + struct.pack(">H", 1) + b"t" + struct.pack(">I", 1) + b"x"
+def delete(oid: int = OUTBOX, value: str = "x") -> bytes:
+    text = value.encode()
+    return b"D" + struct.pack(">I", oid) + b"K" + struct.pack(">H", 1) + b"t" + struct.pack(">I", len(text)) + text
 
 
 def truncate(*oids: int) -> bytes:
@@ -54,9 +55,18 @@ def message() -> bytes:
     return b"M" + struct.pack(">BQ", 0, 5) + b"p\0" + struct.pack(">I", 1) + b"x"
 
 
-def following(start: LsnPosition | None = None, *, halt: bool = False, relation_id: int = 0) -> Transactions:
+def following(
+    start: LsnPosition | None = None, *, halt: bool = False, relation_id: int = 0, moved_by: str | None = None
+) -> Transactions:
     position = start or LsnPosition(LOG, 100, 5)
-    return Transactions(position, schema="public", table="outbox", halt_on_change=halt, relation_id=relation_id)
+    return Transactions(
+        position,
+        schema="public",
+        table="outbox",
+        halt_on_change=halt,
+        relation_id=relation_id,
+        moved_by=moved_by,
+    )
 
 
 def feed(transactions: Transactions, *messages: bytes) -> None:
@@ -296,3 +306,35 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
 def test_a_frame_without_a_message_is_refused_by_name() -> None:
     with pytest.raises(ProtocolError, match="truncated"):
         following().feed(b"w" * 25, 25)
+
+
+def test_a_row_that_moves_between_partitions_is_no_event() -> None:
+    """Deleted and inserted in one transaction. The ordinals of the other rows do not count it."""
+    start = LsnPosition(LOG, 100, 5, Cut(200, 1))
+    for begins, expected in ((None, ["new", "b", "a"]), (start, ["b", "a"])):
+        transactions = following(begins, halt=True, moved_by="id")
+        feed(transactions, begin(200), relation(), relation(OTHER, "other"))
+        feed(transactions, delete(value="a"), delete(OTHER, "b"), insert("a"), insert("new"), insert("b"), commit(200))
+        # In another transaction, the row is new.
+        feed(transactions, begin(300), delete(value="a"), commit(300), begin(400), insert("a"), commit(400))
+        assert ids(transactions) == expected
+
+
+def test_few_deleted_rows_are_remembered() -> None:
+    """A purge of millions takes no memory; a move is known at any time, for its row is inserted right away."""
+    transactions = following(moved_by="id")
+    feed(transactions, begin(200), relation())
+    for number in range(DELETES_KEPT + 500):
+        feed(transactions, delete(value=f"purged {number}"))
+        feed(transactions, delete(value=f"moved {number}"), insert(f"moved {number}"))
+    assert DELETES_KEPT - 2 < len(transactions._deleted) <= DELETES_KEPT
+    feed(transactions, insert("purged 0"), insert(f"purged {DELETES_KEPT}"))
+    assert ids(transactions) == ["purged 0"]
+
+
+def test_a_deleted_row_without_its_id() -> None:
+    """As with a replica identity that lacks it: a move could not be told from a new row."""
+    transactions = following(moved_by="id")
+    feed(transactions, begin(200), relation(columns=["other"]))
+    with pytest.raises(PublicationBroken, match="did not come"):
+        feed(transactions, delete())

@@ -1,0 +1,127 @@
+"""An UPDATE of a partition key moves the row, which Postgres logs as a DELETE and an INSERT: it is not a new event."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import psycopg
+import pytest
+
+from fix_command import Tailrace
+from fix_shop import Shop
+from tailrace import killpoint
+from tailrace.stack import wait_until
+
+PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
+PARTITIONED = """
+DROP TABLE outbox;
+CREATE TABLE outbox (
+    id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(), processed bool NOT NULL DEFAULT false{key}
+) PARTITION BY LIST (processed);
+CREATE TABLE outbox_new PARTITION OF outbox FOR VALUES IN (false);
+CREATE TABLE outbox_done PARTITION OF outbox FOR VALUES IN (true);
+"""
+KEY = ", PRIMARY KEY (id, processed)"
+
+
+@pytest.fixture(params=["16", "18"])
+def either(request: pytest.FixtureRequest) -> Shop:
+    shop: Shop = request.getfixturevalue("shop" if request.param == "16" else "shop18")
+    return shop
+
+
+def partition(shop: Shop, key: str = KEY) -> None:
+    shop.execute(PARTITIONED.format(key=key))
+    shop.configure(source={"order_by": ["created_at", "id", "processed"]})
+
+
+def insert(connection: psycopg.Connection, count: int) -> list[str]:
+    events = [str(uuid.uuid4()) for _ in range(count)]
+    connection.cursor().executemany(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+        "VALUES (%s, 'order', 'k', 'OrderPlaced', %s)",
+        [(event, PAYLOAD) for event in events],
+    )
+    return events
+
+
+def once(shop: Shop, events: list[str]) -> None:
+    """In this order, and nothing else."""
+    connector = shop.connectors[-1]
+    wait_until(lambda: set(events) <= {seen.id for seen in shop.published()} or not connector.running, 60)
+    assert connector.running, connector.log
+    assert [seen.id for seen in shop.published()] == events
+
+
+def test_moved_rows_are_published_once(either: Shop) -> None:
+    """Marked in a transaction of their own, in that of their insert, in a large one that is killed half-way; purged."""
+    shop = either
+    partition(shop)
+    shop.configure(source={"on_change": "halt", "start": "beginning"}, limits={"batch_records": 10})
+    with psycopg.connect(shop.dsn) as connection:
+        events = insert(connection, 3)
+        connection.commit()
+        connector = shop.start()
+        events += insert(connection, 2)
+        connection.commit()
+        connection.execute("UPDATE outbox SET processed = true")
+        connection.commit()
+        events += insert(connection, 1)
+        connection.execute("UPDATE outbox SET processed = NOT processed")
+        connection.commit()
+        once(shop, events)
+        connection.execute("DELETE FROM outbox WHERE processed")
+        connection.commit()
+        assert connector.stop() == 0
+        for _ in range(2):
+            events += insert(connection, 25)
+            connection.execute("UPDATE outbox SET processed = true WHERE NOT processed")
+        events += insert(connection, 25)
+        connection.commit()
+        connection.execute("UPDATE outbox SET processed = NOT processed")
+        connection.execute("DELETE FROM outbox WHERE processed")
+        connection.commit()
+    for _ in range(2):
+        shop.start(kill=f"{killpoint.AFTER_COMMIT}:2", wait=False).ended()
+    connector = shop.start()
+    with psycopg.connect(shop.dsn) as connection:
+        events += insert(connection, 1)
+    once(shop, events)
+    assert connector.running
+
+
+def test_a_publication_without_deletes_is_refused(shop: Shop, tailrace: Tailrace) -> None:
+    """By a start and by `check`, whose remedy is run as it stands."""
+    partition(shop)
+    shop.execute(
+        f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
+    )
+    shop.start(wait=False).failed("PublicationBroken")
+    found = {each["name"]: each for each in tailrace("check", shop.file, code=1)["checks"]}["publication"]
+    assert (found["state"], "does not publish deletes" in found["found"]) == ("FAIL", True), found
+    shop.execute(found["remedy"])
+    found = {each["name"]: each for each in tailrace("check", shop.file)["checks"]}["publication"]
+    assert (found["state"], "deletes, too" in found["found"]) == ("OK", True), found
+    shop.start()
+
+
+def test_partitions_without_a_replica_identity_are_refused(shop: Shop, tailrace: Tailrace) -> None:
+    """To publish deletes of those would make the service's own DELETE fail, so nothing is created."""
+    partition(shop, key="")
+    connector = shop.start(wait=False)
+    connector.failed("PublicationBroken")
+    assert "replica identity" in connector.log
+    assert shop.execute("SELECT 1 FROM pg_publication") == []
+    found = {each["name"]: each for each in tailrace("check", shop.file, code=1)["checks"]}["publication"]
+    assert (found["state"], "replica identity" in found["found"]) == ("FAIL", True), found
+    for table in ("outbox_new", "outbox_done"):
+        shop.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    shop.start()
+    with psycopg.connect(shop.dsn) as connection:
+        events = insert(connection, 2)
+        connection.commit()
+        connection.execute("UPDATE outbox SET processed = true")
+        events += insert(connection, 1)
+    once(shop, events)
