@@ -17,8 +17,7 @@ PostgresTransaction.mark = mark
 OFFSET_FIRST = """
 from tailrace.projections import block, lane
 async def offset_first(transaction, events, rules, **more):
-    async with projection.store.transaction(events[0].partition) as other:
-        await other.advance(events[-1].offset + 1)
+    await projection.store.reset({events[0].partition: events[-1].offset + 1})
     return await apply(transaction, events, rules, **more)
 apply, lane.apply = lane.apply, offset_first
 from tailrace.projections.postgres_transaction import PostgresTransaction
