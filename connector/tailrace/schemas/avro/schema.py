@@ -254,7 +254,7 @@ class _Compiler:
             self._refuse(path, "the decimal has no usable `precision`", "Write how many digits it may have.")
         if type(scale) is not int or not 0 <= scale <= precision:
             self._refuse((*path, "scale"), "the decimal has no usable `scale`", "Write 0 to its precision.")
-        if size is not None and 10**precision > 1 << 8 * size - 1:
+        if size is not None and (size == 0 or 10**precision > 1 << 8 * size - 1):
             self._refuse(path, f"{precision} digits do not fit into {size} bytes", "Raise size, or lower precision.")
         convert = values.decimal(precision, scale, size)
         return Type(kind, kind, kind, frozenset({str, int, float}), convert, shapes.default_as_bytes)

@@ -43,6 +43,8 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - both ends of a difference are without a zone
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_DAYS = range(date.min.toordinal() - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY + 1)
+"""The years 1 to 9999, as ISO 8601 and most readers know them: others cannot read what lies beyond."""
 _LONGEST = 4000
 """Digits: Python itself refuses to read integers of more than 4,300."""
 
@@ -179,12 +181,20 @@ def _has_units(value: Json) -> bool:
 def moment(digits: int, *, local: bool) -> Convert:
     """timestamp-millis (3 digits of a second), -micros (6), -nanos (9); local ones have no zone."""
     zone = "without a zone" if local else "with its zone"
-    expected = f"an ISO 8601 time {zone}, at most {digits} digits of a second, or an integer"
-    stored = whole(64)
+    expected = f"an ISO 8601 time {zone}, at most {digits} digits of a second, or an integer, of the years 1 to 9999"
+    unit: int = 86_400 * 10**digits
+    known = range(max(_DAYS.start * unit, -(1 << 63)), min(_DAYS.stop * unit, 1 << 63))
+
+    def stored(number: int) -> int:
+        if number not in known:
+            raise ValueError
+        return number
 
     def convert(value: Json) -> int:
         if type(value) is int:
-            return int(stored(value))
+            if value in known:
+                return value
+            raise Misfit(expected, value)
         match = _MOMENT(value) if type(value) is str else None
         if match is None:
             raise Misfit(expected, value)
@@ -199,7 +209,7 @@ def moment(digits: int, *, local: bool) -> Convert:
                 if int(hours) > 23 or int(minutes) > 59:
                     raise Misfit(expected, value)
                 seconds += offset if sign == "-" else -offset
-            return int(stored(seconds * 10**digits + _fraction(fraction, digits)))
+            return stored(seconds * 10**digits + _fraction(fraction, digits))
         except (ValueError, Misfit):
             raise Misfit(expected, value) from None
 
@@ -235,14 +245,14 @@ def _fraction(text: str | None, digits: int) -> int:
 
 
 def day(value: Json) -> int:
-    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+    if type(value) is int and value in _DAYS:
         return value
     if type(value) is str and _DATE(value):
         try:
             return date.fromisoformat(value).toordinal() - _EPOCH_DAY
         except ValueError:
             pass  # the 30th of February
-    raise Misfit("an ISO 8601 date, or an integer of 32 bits", value)
+    raise Misfit("an ISO 8601 date, or the number of its days since 1970, of the years 1 to 9999", value)
 
 
 def uuid_text(value: Json) -> str:

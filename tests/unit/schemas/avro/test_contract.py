@@ -207,6 +207,15 @@ def test_what_fits_is_read_as_it_was_written(document: Any, value: Any, expected
         (decimal(9, 2), "0" * 100_000),
         (decimal(9, 2), [1]),
         (logical("long", "timestamp-millis"), "2026-01-02T03:04:05.6789Z"),
+        (logical("long", "timestamp-millis"), -62_135_596_800_001),
+        (logical("long", "timestamp-millis"), 253_402_300_800_000),
+        (logical("long", "timestamp-millis"), (1 << 63) - 1),
+        (logical("long", "timestamp-millis"), "0001-01-01T00:00:00+00:01"),
+        (logical("long", "timestamp-micros"), "9999-12-31T23:59:59-00:01"),
+        (logical("long", "timestamp-nanos"), 1 << 63),
+        (logical("long", "local-timestamp-micros"), 253_402_300_800_000_000),
+        (logical("int", "date"), -719_163),
+        (logical("int", "date"), 2_932_897),
         (logical("long", "timestamp-millis"), "2026-01-02T03:04:05"),
         (logical("long", "timestamp-millis"), "2026-01-02 03:04:05Z"),
         (logical("long", "timestamp-millis"), "2026-02-30T03:04:05Z"),
@@ -666,3 +675,27 @@ def test_any_bytes_as_base64_come_back(data: bytes) -> None:
     import base64
 
     assert written("bytes", base64.b64encode(data).decode()) == data
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends", "python"),
+    [
+        (logical("int", "date"), (-719_162, 2_932_896), (date.min, date.max)),
+        (
+            logical("long", "timestamp-millis"),
+            (-62_135_596_800_000, 253_402_300_799_999),
+            (datetime.min.replace(tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+        ),
+    ],
+)
+def test_the_first_and_last_moments_can_be_read(kind: Any, ends: tuple[int, int], python: tuple[Any, Any]) -> None:
+    """Also inside a record, whose writer is generated."""
+    assert tuple(written(kind, end) for end in ends) == python
+    assert tuple(written(record(field("at", kind)), {"at": end})["at"] for end in ends) == python
+    for beyond in (ends[0] - 1, ends[1] + 1):
+        assert not compiled(record(field("at", kind))).is_valid({"at": beyond})
+
+
+def test_a_fixed_decimal_of_no_bytes_is_refused() -> None:
+    with pytest.raises(SchemaError, match="do not fit into 0 bytes"):
+        compiled({"type": "fixed", "name": "F", "size": 0, "logicalType": "decimal", "precision": 1})
