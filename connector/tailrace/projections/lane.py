@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from tailrace import killpoint, retry
-from tailrace.errors import ConfigError, Halted, StoreUnavailable, TailraceError
+from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailable, TailraceError
 from tailrace.projections.block import Applied, Failed, Moved, Rules, apply
 from tailrace.projections.event import Event, reread
 from tailrace.projections.expiry import expire, give_up
@@ -175,6 +175,8 @@ class Lane:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is the event's failure
                 failed = error if isinstance(error, Failed) else Failed(error)
+                if isinstance(failed.error, ProjectionError):
+                    raise failed.error from None  # of the projection as a whole, and not of an event
                 self._around.waiting_for(self, failed.error)
                 if self._store.is_away(failed.error):
                     away += 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_store import MemoryStore
-from tailrace.errors import ConfigError, Halted, Reason, Rejected
+from tailrace.errors import ConfigError, Halted, ProjectionError, Reason, Rejected
 from tailrace.projections.block import Applied, Moved, Rules
 from tailrace.projections.event import Event, read
 from tailrace.projections.handlers import Handlers, Handling
@@ -260,6 +260,17 @@ async def test_a_declaration_that_is_wrong_sets_no_event_aside() -> None:
         await scene.lane.settle([event(0), event(1), event(2)])
     assert scene.history() == ["e0"]
     assert scene.letters == []
+
+
+@on_stage
+async def test_a_store_that_is_not_to_be_used_any_more_sets_no_event_aside() -> None:
+    """Such as that of a rebuild which is over: no event is to blame, and none is tried again."""
+    scene = await opened()
+    scene.error = lambda: ProjectionError("the rebuild is over")
+    scene.fails["e1"] = 99
+    with pytest.raises(ProjectionError, match="is over"):
+        await scene.lane.settle([event(0), event(1), event(2)])
+    assert (scene.letters, scene.slept, scene.history()) == ([], [], [])
 
 
 @on_stage
