@@ -287,6 +287,19 @@ def test_the_least_rights_are_enough(shop: Shop) -> None:
     right(shop)
 
 
+def test_rows_without_a_time_come_in_the_order_of_their_transactions(shop: Shop) -> None:
+    """Their ids are random; killed in between, it is resumed in the same order."""
+    shop.settings["outbox"] = {}
+    shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
+    written = [shop.insert(PAYLOAD) for _ in range(40)]
+    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -signal.SIGKILL
+    assert 0 < len(shop.published()) < len(written)
+    shop.start()
+    written.append(shop.insert(PAYLOAD))
+    wait_until(lambda: len(shop.published()) >= len(written), 60, what="all rows")
+    assert [seen.id for seen in shop.published()] == written
+
+
 @pytest.mark.usefixtures("role")
 def test_a_publication_that_only_the_owner_can_make(shop: Shop) -> None:
     connector = shop.start(wait=False)

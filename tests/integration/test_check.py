@@ -169,7 +169,7 @@ def test_rows_in_the_order_of_a_random_id_are_warned_of(shop: Shop, run: Run) ->
     shop.configure()
     report = run(shop.file)
     assert (report.failures(), report.state("order of rows")) == ([], "WARN")
-    assert "in the order of id" in report.checks["order of rows"]["found"]
+    assert "(xmin), then of id" in report.checks["order of rows"]["found"]
 
 
 def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -> None:

@@ -160,7 +160,7 @@ class Survey:
             self._notes(case, evidence, ground),
             self.seen.whole,
             time.monotonic() - began,
-            self.assembly.database.order_by,
+            getattr(self.site, "order_by", self.assembly.database.order_by),
         )
 
     def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:

@@ -28,7 +28,7 @@ from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_past, same_server
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
-from tailrace.sources.postgres.snapshot import Snapshot, TableReader, require_order, require_whole
+from tailrace.sources.postgres.snapshot import Snapshot, TableReader, reading_order, require_order, require_whole
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sqlname import quote, quote_table, split_table
@@ -45,6 +45,7 @@ class PostgresSite:
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
+        self.order_by = options.order_by
         self._control = Link(options.conninfo, replication=False, timeout=options.link_timeout)
         self._stream = Link(options.conninfo, replication=True, timeout=options.link_timeout)
         catalogue.require_able(self._control)
@@ -121,7 +122,8 @@ class PostgresSite:
         if mend is None:
             found = publication.read_published(self._control, options)
             MemberWatch(options.table, 0).verify(self._control, found)
-        require_order(self._control, options.table, list(options.order_by), options.timestamp)
+        _, types = require_order(self._control, options.table, list(options.order_by), options.timestamp)
+        self.order_by = tuple(reading_order(options.order_by, types))
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
         return [*([mend] if mend else []), *dropped, f"create the slot {options.slot}"]
 

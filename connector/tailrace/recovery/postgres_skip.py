@@ -37,7 +37,7 @@ from tailrace.sources.postgres.admission import admit
 from tailrace.sources.postgres.again import LogAgain
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.publication import read_published
-from tailrace.sources.postgres.snapshot import TableReader, require_order
+from tailrace.sources.postgres.snapshot import TableReader, reading_order, require_order
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow
 from tailrace.verify.judging import WAITING
@@ -139,7 +139,8 @@ class SkipSite(PostgresSite):
 
     def steps(self, lost: Position | None) -> list[str]:
         options, around = self._options, self.around
-        require_order(self._control, options.table, list(options.order_by), options.timestamp)
+        _, types = require_order(self._control, options.table, list(options.order_by), options.timestamp)
+        self.order_by = tuple(reading_order(options.order_by, types))
         around.read_ahead(around.end())
         found = around.transaction
         also = [f"{len(around.others)} later transactions cannot be decoded either: one more skip each"]

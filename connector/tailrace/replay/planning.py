@@ -201,6 +201,8 @@ def _table(
             "and choose by --type, --key or --id.",
         )
     order = ", ".join(assembly.database.order_by)
+    if assembly.database.timestamp is None and isinstance(stored, LsnPosition):
+        order += " (first of the transactions that wrote them, if that does not count up)"
     notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
     if assembly.settings.source.start != "beginning":
         notes.append("what was there before the pipeline's first start (source.start: now) is in it, too")

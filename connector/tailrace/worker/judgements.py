@@ -170,9 +170,11 @@ def judge_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> Check | No
     first = order_by[0]
     if kinds.get(first) in IN_ORDER:
         return None
+    by = ", ".join(order_by)
+    by = f"the transactions that wrote them (xmin), then of {by}" if len(order_by) == 1 else by
     found = (
-        f"rows of the table (`start: beginning`, a recovery, a replay) come in the order of {', '.join(order_by)}: "
-        f"{first} does not say when a row was written, so events of a key may not come in the order of commits"
+        f"rows of the table (`start: beginning`, a recovery, a replay) come in the order of {by}: {first} does not say "
+        "when a row was written, so events of a key may not come in the order of commits"
     )
     mend = "Name the column with a row's time in outbox.columns.timestamp, or one that counts up in source.order_by."
     return warn("order of rows", found, mend)

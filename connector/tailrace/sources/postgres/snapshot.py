@@ -29,6 +29,13 @@ FIRST_PAGE = 10
 TRANSACTION_TIMEOUT = 170000
 """The first version of Postgres that has a setting of this name."""
 
+WRITTEN = "xmin"
+"""Stands in an order for the number of the transaction that wrote the row: near to commit order, and the same as long
+as the row is not changed.
+"""
+TIMELESS = ("uuid", "text", "character", "bytea")
+"""How the names of types begin whose order says nothing about when a row was written."""
+
 Keeps = Callable[[Row, int, int | None], bool]
 """Whether a row is wanted: the row, the number of its writer's transaction, when it was created (ms)."""
 
@@ -172,8 +179,16 @@ class TableReader:
     ) -> None:
         schema, name = split_table(table)
         self._columns, types = require_order(self._link, table, order_by, timestamp)
+        if after is None or len(after) > len(order_by):
+            order_by = reading_order(order_by, types)
         self._keys = len(order_by)
-        keys = ", ".join(quote(column) for column in order_by)
+        names = {column: f"o.{quote(column)}" for column in order_by}
+        if WRITTEN in names:
+            # Read as 64 bits, backwards from the snapshot that is stored with the position: so it is the same when the
+            # reading is resumed.
+            last = Snapshot.parse(self.snapshot).xmax
+            names[WRITTEN] = f"({last} - mod({last % 2**32} - o.xmin::text::bigint + {2**32}, {2**32}))"
+        keys = ", ".join(names.values())
         when = _milliseconds(timestamp) if timestamp else "NULL"
         # A row that the server could not send would end the whole reading: it comes without its large values.
         huge = too_large(self._columns)
@@ -183,16 +198,14 @@ class TableReader:
             else f"CASE WHEN {huge} THEN {small(column)} ELSE {quote(column.name)} END"
             for column in self._columns
         )
-        conditions = [] if after is None else [_behind(order_by, after, types)]
+        conditions = [] if after is None else [_behind(names, after, {**types, WRITTEN: "bigint"})]
         if timestamp:
             conditions += _between(timestamp, *within)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        # By the table's own columns, not by those of the result, which may be cut.
-        order = ", ".join(f"o.{quote(column)}" for column in order_by)
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
             f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, tableoid, {when}, {keys}, {huge}, {columns} "  # noqa: S608
-            f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {order}"
+            f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {keys}"
         )
         self._look_at_members(schema, name)
 
@@ -283,12 +296,17 @@ def require_order(
     return tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found), types
 
 
-def _behind(order_by: list[str], after: list[str | None], types: dict[str, str]) -> str:
+def reading_order(order_by: Sequence[str], types: dict[str, str]) -> list[str]:
+    """By which columns rows are read: the transaction first, where a single one would say nothing about time."""
+    timeless = len(order_by) == 1 and types[order_by[0]].startswith(TIMELESS)
+    return [WRITTEN, *order_by] if timeless else list(order_by)
+
+
+def _behind(names: dict[str, str], after: list[str | None], types: dict[str, str]) -> str:
     """The condition for rows that sort behind `after`. NULL sorts last and equals NULL, which `>` alone denies."""
     ways: list[str] = []
     same: list[str] = []
-    for column, value in zip(order_by, after, strict=True):
-        name = quote(column)
+    for (column, name), value in zip(names.items(), after, strict=True):
         if value is None:
             same.append(f"{name} IS NULL")
             continue

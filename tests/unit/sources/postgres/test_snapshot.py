@@ -79,4 +79,4 @@ TYPES = {"at": "timestamp", "id": "text"}
     ],
 )
 def test_the_condition_for_what_comes_behind(after: list[str | None], condition: str) -> None:
-    assert _behind(["at", "id"], after, TYPES) == condition
+    assert _behind({"at": '"at"', "id": '"id"'}, after, TYPES) == condition
