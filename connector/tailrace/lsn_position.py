@@ -68,6 +68,10 @@ class LsnPosition:
     """The slot is about to be created: nothing has been published from it, so it may be created anew."""
     recovery: Recovery | None = None
     """The table is read to close a gap: what was published before is left out."""
+    moves_before: int = 0
+    """The first read was resumed at this LSN: whether a row was read that moved to another partition before is not
+    known.
+    """
     watched: int = 0
     """What happened to the table before this transaction (64 bits) is known to have let no row in past the publication;
     0 if nothing is known.
@@ -128,6 +132,8 @@ class LsnPosition:
             stored["creating"] = True
         if self.recovery:
             stored["recovery"] = asdict(self.recovery)
+        if self.moves_before:
+            stored["moves_before"] = format_lsn(self.moves_before)
         if self.watched:
             stored["watched"] = self.watched
         return stored
@@ -144,5 +150,6 @@ class LsnPosition:
             table_read=TableRead(**table_read) if table_read else None,
             creating=bool(stored.get("creating", False)),
             recovery=Recovery(**recovery) if recovery else None,
+            moves_before=parse_lsn(stored.get("moves_before", "0/0")),
             watched=int(stored.get("watched", 0)),
         )

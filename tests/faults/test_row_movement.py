@@ -8,6 +8,7 @@ import uuid
 import psycopg
 import pytest
 
+import recovering
 from fix_command import Tailrace
 from fix_shop import Shop
 from tailrace import killpoint
@@ -90,6 +91,29 @@ def test_moved_rows_are_published_once(either: Shop) -> None:
         events += insert(connection, 1)
     once(shop, events)
     assert connector.running
+
+
+def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
+    """Killed in between, some are read and some are not, and the log brings all as moved: a recovery finds out."""
+    partition(shop)
+    shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
+    with psycopg.connect(shop.dsn) as connection:
+        events = insert(connection, 60)
+    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    seen = len(shop.published())
+    assert 0 < seen < 60
+    shop.execute("UPDATE outbox SET processed = true")
+    shop.start(wait=False).failed("TableRewritten")
+    assert len(shop.published()) == seen
+    shop.start(wait=False).failed("TableRewritten")
+    told = recovering.plan(shop)
+    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("TableRewritten", 60 - seen, 0), told
+    assert recovering.apply(shop)["published"] == 60 - seen
+    shop.start()
+    shop.execute("UPDATE outbox SET processed = false")
+    with psycopg.connect(shop.dsn) as connection:
+        events += insert(connection, 1)
+    once(shop, events)
 
 
 def test_a_publication_without_deletes_is_refused(shop: Shop, tailrace: Tailrace) -> None:

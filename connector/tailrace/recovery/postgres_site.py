@@ -31,6 +31,7 @@ from tailrace.sources.postgres.members import MemberWatch
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, reading_order, require_order, require_whole
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
+from tailrace.sources.postgres.transactions import moved_too_early
 from tailrace.sqlname import quote, quote_table, split_table
 from tailrace.wake import Wake
 
@@ -71,6 +72,8 @@ class PostgresSite:
             found = identity(options, server, published.fingerprint)
             admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
             require_whole(self._control, options.table, published, stored)
+            if stored is not None and stored.moves_before > stored.lsn and not stored.table_read:
+                raise moved_too_early()
         except RECOVERABLE as error:
             return error
         return None
@@ -190,7 +193,8 @@ class PostgresRecovery:
                 remedy="Run `tailrace recover plan FILE` again.",
             )
         self._mend_publication()
-        self._found = identity(options, server, self._fingerprint())
+        published = publication.read_published(self._control, options)
+        self._found = identity(options, server, published.fingerprint)
         exported: str | None = None
         if self._resume and isinstance(stored, LsnPosition) and stored.table_read is not None:
             start = stored
@@ -204,10 +208,10 @@ class PostgresRecovery:
             start=start,
             exported=exported,
             keeps=self._keeps,
+            moves=published.moves,
         )
-        read = start.table_read or TableRead("")
-        self._start = replace(start, table_read=replace(read, snapshot=self._table.snapshot))
-        self._end = replace(start, table_read=None, recovery=None)
+        self._start = self._table.start
+        self._end = replace(self._start, table_read=None, recovery=None)
         store(self._start)
         return self._start
 

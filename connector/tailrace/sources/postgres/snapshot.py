@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tailrace.errors import LayoutMismatch, SourceUnavailable, TableRewritten
 from tailrace.event import Column, Row
-from tailrace.lsn import format_lsn
+from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.lsn_position import LsnPosition, TableRead
 from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.link import Link
@@ -93,12 +93,13 @@ class TableReader:
         keeps: Keeps | None = None,
         untimed_ms: int | None = None,
         whole: bool = True,
+        moves: bool = False,
     ) -> None:
         """`exported` names the slot's snapshot in its first session; later ones leave it out and filter.
 
         `within` are times (ms) of the column `timestamp`, if only some rows are wanted; `keeps` tells of each row
         whether it is; `untimed_ms` is the time of rows that have none, if not now. `whole`: no row of the snapshot may
-        be missing because the table was rewritten since.
+        be missing because the table was rewritten since. `moves`: rows may move between partitions.
         """
         self._whole = whole
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
@@ -117,6 +118,10 @@ class TableReader:
             link.query("SET LOCAL transaction_timeout = 0")
         current = str(link.query("SELECT pg_current_snapshot()")[0][0])
         self._before = Snapshot.parse(current).xmax
+        if moves and exported is None:
+            # A row that has moved since the slot began has a new number, and looks like one that the stream brings.
+            ((end,),) = link.query("SELECT pg_current_wal_insert_lsn()")
+            self._start = replace(start, moves_before=parse_lsn(str(end)))
         if exported is not None:
             self.snapshot = current
         else:
@@ -127,6 +132,12 @@ class TableReader:
         self._attached: dict[int, int] = {}
         self._newest = (self._before - 1) % WRAP
         self._declare(table, order_by, timestamp, start.table_read.after if start.table_read else None, within)
+
+    @property
+    def start(self) -> LsnPosition:
+        """Where it began."""
+        read = self._start.table_read or TableRead("")
+        return replace(self._start, table_read=replace(read, snapshot=self.snapshot))
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], LsnPosition | None]:
         """The next rows and the position behind them; position None when the table is exhausted.

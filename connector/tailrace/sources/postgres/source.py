@@ -313,7 +313,7 @@ class PostgresSource:
             watch = MemberWatch(options.table, position.watched)
             watch.verify(self._control, self._published, timeout=SORT_TIMEOUT)
             return position
-        return replace(position, watched=catalogue.oldest_running(self._control))
+        return replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
 
     def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[LsnPosition, str]:
         options = self._options
@@ -342,9 +342,9 @@ class PostgresSource:
             start=start,
             exported=exported,
             whole=not options.adopt,
+            moves=self._published.moves and not options.adopt,
         )
-        table_read = start.table_read or TableRead("")
-        return replace(start, table_read=replace(table_read, snapshot=self._table.snapshot))
+        return self._table.start
 
     def _read_table(self, limit: int, limit_bytes: int) -> Chunk:
         assert self._table is not None  # noqa: S101 - the caller looked

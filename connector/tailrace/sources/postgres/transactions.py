@@ -16,6 +16,7 @@ from tailrace.errors import (
     ProtocolError,
     PublicationBroken,
     SourceError,
+    TableRewritten,
     UndecodableTransaction,
     UnexpectedChange,
 )
@@ -87,6 +88,7 @@ class Transactions:
         self._outbox: dict[int, Columns] = {}
         self._skip = start.cut
         self._moved_by = moved_by
+        self._moves_before = start.moves_before
         self._id_at: dict[int, int] = {}
         # Of the transaction that is under way:
         self._deleted: OrderedDict[bytes, None] = OrderedDict()
@@ -116,6 +118,7 @@ class Transactions:
             table_read=None,
             creating=False,
             watched=self.watched,
+            moves_before=self._moves_before if self._moves_before > self._lsn else 0,
         )
 
     def feed(self, frame: bytes, at: int) -> None:
@@ -243,7 +246,12 @@ class Transactions:
     def _is_move(self, relation_id: int, values: PgRow) -> bool:
         at = self._id_at[relation_id]
         value = values[at] if 0 <= at < len(values) else None
-        return isinstance(value, bytes) and self._deleted.pop(value, self._deleted) is None
+        if not isinstance(value, bytes) or value not in self._deleted:
+            return False
+        del self._deleted[value]
+        if self._commit_lsn < self._moves_before:
+            raise moved_too_early()
+        return True
 
     def _change(self, change: Update | Delete | Truncate) -> None:
         if isinstance(change, Delete) and self._moved_by is not None:
@@ -265,3 +273,14 @@ class Transactions:
             why="The slot does not continue where the stored position ends.",
             remedy="Nothing was skipped. Start again; if it comes back, keep the slot and report it with this text.",
         )
+
+
+def moved_too_early() -> TableRewritten:
+    """The refusal to guess whether a row was read that moved before a first read was resumed."""
+    return TableRewritten(
+        "rows moved to other partitions before the first read was complete",
+        why="A row that was moved has a new transaction number. A read that was resumed leaves it to the stream, which "
+        "brings it as moved: whether it was published before is not known.",
+        remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the rest of "
+        "it. To go on without that, start once with --adopt.",
+    )
