@@ -19,6 +19,7 @@ from tailrace.errors import LayoutMismatch
 from tailrace.event import Row
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.sources.postgres import huge
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.again import TableAgain
 from tailrace.sources.postgres.link import Link
@@ -119,6 +120,15 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
     assert len(table.ids) == ROWS
     told = table.archive()
     assert (told.finished, told.changed) == (ROWS - 1, 1)
+    assert table.ids == [3]
+
+
+def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's limit is 1 GB; a lower one for this test."""
+    monkeypatch.setattr(huge, "LIMIT", 1000)
+    table.execute("ALTER TABLE outbox ALTER payload TYPE text")
+    table.execute("UPDATE outbox SET payload = repeat('a', 2000) WHERE id = 3")
+    assert sum(entry.rows for entry in table.archive().files) == ROWS - 1
     assert table.ids == [3]
 
 

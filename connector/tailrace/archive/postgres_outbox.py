@@ -14,7 +14,7 @@ from tailrace.archive.outbox import Candidate, Purged
 from tailrace.archive.postgres_purge import STATEMENT_TIMEOUT, PostgresPurge, array, text
 from tailrace.archive.postgres_table import described, has_changed, key_columns
 from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
-from tailrace.event import Columns, Row, with_text_checked
+from tailrace.event import UNREADABLE, Columns, Row, with_text_checked
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres.again import TableAgain
@@ -89,6 +89,8 @@ class PostgresOutbox:
             while True:
                 rows, position, *_ = source.read(PAGE_ROWS, PAGE_BYTES, 0)
                 for row in rows:
+                    if row.columns == UNREADABLE:
+                        continue  # too large to be sent: it stays in the table
                     if row.columns != self._columns:
                         raise has_changed(self._options.table)
                     kept = Kept(row.values, "", row.committed_ms, row.committed_ms)

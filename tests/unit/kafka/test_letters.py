@@ -12,6 +12,7 @@ from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Column, Headers, OutboxEvent, Record, Row
 from tailrace.kafka.dead_letters import dead_letter
 from tailrace.kafka.letters import Letter, LetterId, Wanted
+from tailrace.outbox.layouts import DEBEZIUM, Layout
 
 ROW = Row((Column("id", 2950), Column("payload", 17), Column("note", 25)), (b"e", b"\\xff", None), "0/1:0", 1700)
 REJECTED = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.a: expected string, got 1.", remedy="Mend it.")
@@ -109,6 +110,15 @@ def test_any_row_is_the_same_again(cells: list[tuple[str, bytes | None]]) -> Non
     found = letter(None, row, limit=10_000)
     assert found.is_row
     assert found.row() == row
+
+
+def test_a_row_with_bytes_that_are_no_text_passes_once_they_are_corrected() -> None:
+    columns = tuple(Column(name, 25) for name in ("id", "type", "aggregatetype", "aggregateid", "payload"))
+    found = letter(None, Row(columns, (b"e", b"T", b"order", b"k\xff", b"{}"), "0/2:1", 1234), limit=10_000)
+    with pytest.raises(Rejected, match="column aggregateid"):
+        Layout(DEBEZIUM).read(found.row())
+    corrected = b'{"id": "e", "type": "T", "aggregatetype": "order", "aggregateid": "k", "payload": "{}"}'
+    assert Layout(DEBEZIUM).read(found.with_payload(corrected).row()).key == b"k"
 
 
 @pytest.mark.parametrize(
