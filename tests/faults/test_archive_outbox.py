@@ -258,5 +258,5 @@ def test_a_column_that_is_called_otherwise_since(table: Table) -> None:
     assert (told.rows, told.deleted, told.finished, told.changed) == (1, 1, 0, ROWS)
     table.execute("ALTER TABLE outbox RENAME COLUMN id TO event")
     table.options = replace(table.options, order_by=("event",))
-    with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet: .* have no column 'event'"):
+    with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet: .* has no column 'event'"):
         table.archive()
