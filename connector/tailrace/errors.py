@@ -55,6 +55,7 @@
     │   ├── ReadRefused             Kafka refuses to let it read (rights, group)
     │   ├── PositionMoved           its position was set back while it ran
     │   ├── ProjectionStalled       it makes no progress, or has no partitions, for too long
+    │   ├── RecordsDropped          records that were fetched do not get to it, time and again
     │   └── BehindHorizon           a reset would apply events whose markers are gone       (exit 2)
     ├── SchemaError                 a registered schema is itself not usable    user    HALT
     │   └── RegistryRefused         the registry wants other credentials, or is none
@@ -345,6 +346,10 @@ class PositionMoved(ProjectionError):
 
 
 class ProjectionStalled(ProjectionError):
+    pass
+
+
+class RecordsDropped(ProjectionError):
     pass
 
 

@@ -2,7 +2,11 @@
 
 Faust gives each record to the event loop of the app some time after it was fetched, and a seek may come between. So
 each seek begins a new *reading* of its partitions, by number, and whatever is fetched says of which reading it is: no
-record of an older one can be taken for one that comes behind the seek.
+record of an older one can be taken for one that comes behind the seek. A fetch that was asked for in an older reading
+takes nothing of a newer one: the app would drop it, for it asked for something else.
+
+What a fetch returns also says which stretch of the log it has read. The stretches of a reading follow each other
+without a gap, so whoever gets them can tell if one was lost on its way.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 import aiokafka
@@ -28,7 +33,7 @@ from faust.transport.drivers.aiokafka import Transport as KafkaTransport
 from faust.types import TP
 
 from tailrace.errors import ConfigError
-from tailrace.projections.reading import Bounds, start_offset
+from tailrace.projections.reading import Bounds, Stretch, start_offset
 from tailrace.projections.store import Partition
 
 COMMIT_SECONDS = 5.0
@@ -40,14 +45,29 @@ log = logging.getLogger("tailrace.projections")
 
 
 class Fetched(dict[TP, list[Any]]):
-    """Records by partition, with the reading and the position of each partition at that moment."""
+    """Records by partition, and of the partitions of projections which stretch of the log was read."""
 
-    def __init__(
-        self, records: Mapping[TP, list[Any]], readings: Mapping[TP, int], positions: Mapping[TP, int]
-    ) -> None:
+    def __init__(self, records: Mapping[TP, list[Any]], stretches: Mapping[TP, Stretch]) -> None:
         super().__init__(records)
-        self.readings = readings
-        self.positions = positions
+        self.stretches = stretches
+        self.chains = {
+            tp: stretch.chain([record.offset for record in records[tp]])
+            for tp, stretch in stretches.items()
+            if tp in records
+        }
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a reading has come: the end of its last stretch, and the offset behind its last record.
+
+    `state` is aiokafka's, made with each assignment: another one stands at a position that is not ours.
+    """
+
+    state: Any
+    reading: int
+    end: int
+    follows: int
 
 
 class ConsumerThread(AIOKafkaConsumerThread):
@@ -59,7 +79,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
         super().__post_init__()
         self.owned: Set[TP] = frozenset()
         """The partitions of projections; set by the consumer, looked at by this thread."""
-        self._readings: dict[TP, int] = {}
+        self._cursors: dict[TP, Cursor] = {}
 
     def _create_worker_consumer(self, transport: KafkaTransport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
@@ -100,6 +120,16 @@ class ConsumerThread(AIOKafkaConsumerThread):
         end = await consumer.end_offsets(asked)
         return {tp: Bounds(first[tp], end[tp]) for tp in tps}
 
+    async def ends(self, tps: Collection[TP]) -> Mapping[TP, int]:
+        """Where partitions end. Not through the queue of calls: without an answer it would hold up fetches."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ends(tps), self.thread_loop))
+
+    async def _ends(self, tps: Collection[TP]) -> Mapping[TP, int]:
+        ends: Mapping[TP, int] = {}
+        if tps:
+            ends = await self._ensure_consumer().end_offsets([ensure_aiokafka_TP(tp) for tp in tps])
+        return ends
+
     async def partitions(self, topics: Iterable[str]) -> Collection[TP]:
         """Those that the topics have now: aiokafka's own knowledge may be half a minute old."""
         tps: Collection[TP] = await self.call_thread(self._partitions, topics)
@@ -112,14 +142,17 @@ class ConsumerThread(AIOKafkaConsumerThread):
         return [TP(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()]
 
     async def begin(self, starts: Mapping[TP, int], reading: int) -> None:
-        """Seeks; what is fetched from now on is of this reading."""
+        """Seeks; what is asked for from now on is of this reading."""
         await self.call_thread(self._begin, starts, reading)
 
     async def _begin(self, starts: Mapping[TP, int], reading: int) -> None:
         consumer = self._ensure_consumer()
         for tp, offset in starts.items():
+            known = self._cursors.get(tp)
+            if known is not None and known.reading > reading:
+                continue  # this call was overtaken by a newer one
             consumer.seek(ensure_aiokafka_TP(tp), offset)
-            self._readings[tp] = reading
+            self._cursors[tp] = Cursor(self._state(tp), reading, offset, offset)
 
     async def seek_to_own(self, tps: Collection[TP]) -> Mapping[TP, int]:
         """Seeks to what Kafka has as committed, or where the app's settings say: Faust's way, for topics of others."""
@@ -142,30 +175,69 @@ class ConsumerThread(AIOKafkaConsumerThread):
 
     # What it reads.
 
-    async def _fetch_records(
-        self,
-        consumer: aiokafka.AIOKafkaConsumer,
-        active_partitions: Set[TP],
-        timeout: float | None = None,
-        max_records: int | None = None,
-    ) -> Fetched:
-        records: Mapping[TP, list[Any]] = {}
+    async def fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> Fetched:
+        """Records of the partitions that are asked for; of those with a reading only if it is still the same."""
+        fetched: Fetched = await self.call_thread(self._fetch, asked, readings, timeout)
+        return fetched
+
+    async def _fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> Fetched:
+        consumer = self._ensure_consumer()
+        self._return_to_cursors(readings)
+        records: dict[TP, list[Any]] = {}
         try:
-            records = await super()._fetch_records(consumer, active_partitions, timeout, max_records)  # type: ignore[arg-type]
+            # An empty set of partitions would mean all of them.
+            if asked is None or asked:
+                limit = consumer._max_poll_records
+                records = dict(await self._fetch_records(consumer, asked, timeout, limit))  # type: ignore[arg-type]
         except OffsetOutOfRangeError as error:
             await self._out_of_range(error.args[0])
         except NoOffsetForPartitionError as error:
             await self._reset(tp for tp in error.args if tp not in self.owned)
         # Nothing else has run in this thread since the records were taken: a seek comes before or behind them.
-        return Fetched(records, dict(self._readings), self._positions())
+        stretches = {}
+        for tp in self.owned | self._cursors.keys():
+            stretch = self._stretch(tp, readings, records)
+            if stretch is None:
+                records.pop(tp, None)
+            else:
+                stretches[tp] = stretch
+        return Fetched(records, stretches)
 
-    def _positions(self) -> dict[TP, int]:
+    def _return_to_cursors(self, readings: Mapping[TP, int]) -> None:
+        """Takes back what a fetch has passed that then failed, for example because of another partition's records."""
+        for tp, cursor in self._cursors.items():
+            position = self._position(tp, cursor)
+            if readings.get(tp) == cursor.reading and position is not None and position != cursor.end:
+                log.warning("%s: fetched up to offset %s, and not returned", Partition(*tp), position)
+                self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
+
+    def _stretch(self, tp: TP, readings: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> Stretch | None:
+        """What this fetch has read of a partition; None if it must not be handed over."""
+        cursor = self._cursors.get(tp)
+        position = self._position(tp, cursor) if cursor is not None else None
+        if cursor is None or position is None:
+            return None  # not sought in this assignment: it is before it is read
+        if readings.get(tp) != cursor.reading:
+            if position != cursor.end:
+                log.debug("%s: fetched for an older reading, offset %s is next", Partition(*tp), cursor.end)
+                self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
+            return None
+        stretch = Stretch(cursor.reading, cursor.end, cursor.follows, position)
+        cursor.end = position
+        if tp in records:
+            cursor.follows = records[tp][-1].offset + 1
+        return stretch
+
+    def _position(self, tp: TP, cursor: Cursor) -> int | None:
+        """Where the consumer stands in a partition; None if it was not sought there since it was assigned."""
+        state = cursor.state
+        position: int | None = state.position if state is self._state(tp) and state.has_valid_position else None
+        return position
+
+    def _state(self, tp: TP) -> Any:  # noqa: ANN401 - aiokafka has no types
         subscription = self._ensure_consumer()._subscription.subscription
         assignment = subscription.assignment if subscription is not None else None
-        if assignment is None:
-            return {}
-        states = {tp: assignment.state_value(ensure_aiokafka_TP(tp)) for tp in self._readings}
-        return {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
+        return assignment.state_value(ensure_aiokafka_TP(tp)) if assignment is not None else None
 
     async def _out_of_range(self, places: Mapping[TopicPartition, int]) -> None:
         for tp, offset in places.items():

@@ -40,6 +40,9 @@ class Surroundings(Protocol):
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         """What holds the lane up; None when it goes on."""
 
+    def missed(self, lane: Lane) -> None:
+        """A record came without the one before it: both must come again."""
+
     def reached(self, lane: Lane) -> int:
         """The offset below which nothing is left to apply, if all that was handed over is applied."""
 
@@ -49,7 +52,7 @@ class Surroundings(Protocol):
 
 
 class Lane:
-    """`next` is the offset behind the last event that the store has committed."""
+    """`next` is the offset behind the last event that the store has committed, `expected` behind the last one put."""
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Lane:
     ) -> None:
         self.partition = partition
         self.next = start
+        self.expected = start
         self._furthest = furthest
         self.busy_since: float | None = None
         """Since when it works on what it has without having committed anything; None if it has nothing."""
@@ -80,8 +84,18 @@ class Lane:
         self._paused = False
         self._is_retold = False
 
-    def put(self, event: Event) -> None:
-        """Queues an event; never blocks, but may ask for a pause."""
+    def put(self, event: Event, follows: int) -> None:
+        """Queues an event; never blocks, but may ask for a pause.
+
+        `follows` is the offset behind the event before it in the log. Only what follows the last one that was queued is
+        queued: one that came before is passed over, one behind a gap is refused.
+        """
+        if event.offset < self.expected:
+            return
+        if follows > self.expected:
+            self._around.missed(self)
+            return
+        self.expected = event.offset + 1
         self._queue.append(event)
         self._queued_bytes += len(event.value or b"")
         if not self._arrived.is_set():
@@ -273,6 +287,7 @@ class Lane:
                 raise
         else:
             self.next = max(self.next, reached)
+            self.expected = max(self.expected, self.next)
 
     async def expire(self) -> None:
         """Decides about what has waited too long: what is due by now is applied, the rest is set aside."""

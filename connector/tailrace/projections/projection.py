@@ -174,16 +174,19 @@ class Projection:
         self._open = False
         await self.store.close()
 
-    def take(self, topic: str, partition: int, offset: int, message: Any) -> None:  # noqa: ANN401 - Faust's message
-        """A record, from Faust. One of a partition that is no longer ours has no lane: its new owner reads it."""
+    def take(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:  # noqa: ANN401
+        """A record (Faust's message); whether its lane has it. A projection that is finished needs none."""
         lane = self.lanes.get(Partition(topic, partition))
-        if lane is not None and offset >= lane.next:
+        if lane is None:
+            return self.is_finished
+        if offset >= lane.expected:
             stamp = int((message.timestamp or 0) * 1000)
             event = read(lane.partition, offset, message.key, message.value, message.headers or (), stamp)
             event.is_retold = self.is_rebuilding
             if event.replay_id is not None:
                 self._meet(event.replay_id)
-            lane.put(event)
+            lane.put(event, follows)
+        return True
 
     def _meet(self, replay: str) -> None:
         """Says once of a replay that only a rebuild takes it up."""
@@ -283,6 +286,9 @@ class Projection:
 
     def reached(self, lane: Lane) -> int:
         return self.app.reader.reached().get(lane.partition, lane.next) if self.app.started else lane.next
+
+    def missed(self, lane: Lane) -> None:
+        self.app.reader.missed(lane.partition)
 
     def pause(self, lane: Lane) -> None:
         self.app.pause(lane.partition, self)

@@ -94,6 +94,23 @@ def start_offset(partition: Partition, stored: int | None, bounds: Bounds, start
     return stored
 
 
+class Stretch(NamedTuple):
+    """The part of a partition's log that one fetch has read, from `start` up to `end`, with nothing left out.
+
+    Offsets in it that are no records are explained by the log: transaction markers, aborted records, compaction.
+    `follows` is the offset behind the last record before it in the same reading, or where that reading began.
+    """
+
+    reading: int
+    start: int
+    follows: int
+    end: int
+
+    def chain(self, offsets: Sequence[int]) -> dict[int, int]:
+        """For each of its records the offset behind the record before: between the two there is no other record."""
+        return dict(zip(offsets, [self.follows, *(offset + 1 for offset in offsets)], strict=False))
+
+
 class Reach(NamedTuple):
     """How far the reading of a partition that began at `start` has come.
 

@@ -118,6 +118,9 @@ class Rehearsal:
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         """Nobody watches."""
 
+    def missed(self, lane: Lane) -> None:
+        """None is missing here."""
+
     def reached(self, lane: Lane) -> int:
         """There is nothing between events here."""
         return lane.next

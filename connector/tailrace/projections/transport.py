@@ -3,11 +3,16 @@
 For the topics that projections own the guide is the truth, and Faust's ways of keeping account are switched off: acks,
 gaps and read offsets stay empty. A partition of theirs is read only once its stored position was asked for and sought;
 Kafka's committed offset follows what the store has committed. Other topics of the same app are read as Faust does it.
+
+Between the fetch and the projection Faust drops records in several places, without a word. So each record says which
+one it follows, and a record that does not follow the last one that was handed over is not handed over: the partition is
+read again from where its projections are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import defaultdict
@@ -24,7 +29,8 @@ from faust.types.transports import ConductorT, ConsumerT, TPorTopicSet
 from mode import Service
 
 from tailrace.projections.consumer_thread import ConsumerThread, Fetched
-from tailrace.projections.reading import Bounds, Guide, Reach, start_offset
+from tailrace.projections.handover import Handover
+from tailrace.projections.reading import Bounds, Guide, start_offset
 from tailrace.projections.store import Partition
 
 POLL_SECONDS = 0.2
@@ -33,14 +39,18 @@ RECORDS_AT_ONCE = 200
 """After so many the event loop gets its turn: lanes commit, heartbeats of others go out."""
 IDLE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
+READ_AGAIN_SECONDS = 0.1
 AHEAD_TRIES = 3
 """A new leader may for a moment know less than the old one: a position beyond its end is looked at again."""
 
 log = logging.getLogger("tailrace.projections")
 
 
-Taker = Callable[[str, int, int, Message], None]
-"""Is given a record: topic, partition, offset, and Faust's message. It queues it and returns."""
+Taker = Callable[[str, int, int, int, Message], bool]
+"""Is given a record: topic, partition, offset, the offset behind the record before it, and Faust's message.
+
+It queues it and returns; one that it must have and did not take (False) is read again.
+"""
 
 
 class Guided(Protocol):
@@ -77,16 +87,18 @@ class Consumer(driver.Consumer):
         self.records = 0
         """How many records of projections were handed over."""
         self.unsettled_since: float | None = None
-        """Since when the group owes us an answer which partitions we get; None while we have one, be it none."""
+        """Since when the group owes us an answer which partitions we get, or Kafka or a store where to begin in them.
+
+        None while they are read, be it none.
+        """
         self._owned: Set[TP] = frozenset()
         self._placed: set[TP] = set()
         self._held: dict[TP, set[object]] = {}
-        self._readings: dict[TP, int] = {}
-        self._reach: dict[TP, Reach] = {}
+        self._handover = Handover()
         self._followed: dict[TP, int] = {}
         self._reading_numbers = count(1)
         self._placing: asyncio.Future[Any] | None = None
-        self._fetched = Fetched({}, {}, {})
+        self._fetched = Fetched({}, {})
         self._let_go = asyncio.Event()
         super().__init__(*args, **kwargs)
         self._read_offset = ReadOffsets(lambda tp: tp in self._owned)
@@ -114,7 +126,7 @@ class Consumer(driver.Consumer):
 
     def is_current(self, message: Message) -> bool:
         """Whether a record is of the reading that began at the last `assigned`. Others are to be dropped."""
-        reading = self._readings.get(message.tp)
+        reading = self._handover.number(message.tp)
         return reading is not None and getattr(message, "reading", None) == reading
 
     def hold(self, partition: Partition, holder: object) -> None:
@@ -135,6 +147,10 @@ class Consumer(driver.Consumer):
                 del self._held[tp]
                 self.on_buffer_drop(tp)
 
+    def missed(self, partition: Partition) -> None:
+        """A lane was given a record, but not the one before it: both are read again."""
+        self._handover.missed(partition)
+
     # Assignments.
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
@@ -150,9 +166,10 @@ class Consumer(driver.Consumer):
         self._thread.owned = self._owned
         self._buffered_partitions.clear()
         await super().on_partitions_assigned(assigned, generation_id)
-        self.unsettled_since = None
         if self._owned and not self.app.should_stop:
             self._placing = self.add_future(self._place(self._owned))
+        else:
+            self.unsettled_since = None
 
     async def on_stop(self) -> None:
         await self._end_reading()
@@ -166,7 +183,7 @@ class Consumer(driver.Consumer):
             self._placing = None
         if not self._owned:
             return
-        self._readings.clear()
+        self._handover.end()
         self._held.clear()
         progress = dict(self.guide.progress())
         await self.guide.revoked()
@@ -174,7 +191,7 @@ class Consumer(driver.Consumer):
         progress |= self.guide.progress()
         await self._follow(progress)
         self._placed.clear()
-        self._reach.clear()
+        self._handover.forget()
         self._followed.clear()
         self._owned = frozenset()
 
@@ -192,13 +209,15 @@ class Consumer(driver.Consumer):
             partition: [start_offset(partition, each.stored, bounds[tp], each.start) for each in places[partition]]
             for partition, tp in by_name.items()
         }
+        # Before the seek: whatever is read behind it finds its lane.
+        await self.guide.assigned(starts)
         try:
             await self._begin({by_name[partition]: min(offsets) for partition, offsets in starts.items()})
         except IllegalStateError:
             return  # taken away already: the next assignment begins anew
-        await self.guide.assigned(starts)
         self._placed |= tps
         self.resume_partitions(tps)
+        self.unsettled_since = None
         log.info("reading", extra={"fields": {"partitions": len(tps), "topics": len({tp.topic for tp in tps})}})
 
     async def _bounds(self, stored: Mapping[TP, int | None]) -> Mapping[TP, Bounds]:
@@ -221,8 +240,7 @@ class Consumer(driver.Consumer):
     async def _begin(self, starts: Mapping[TP, int]) -> None:
         reading = next(self._reading_numbers)
         # Before the seek: from here on nothing that was fetched earlier is current.
-        self._readings.update(dict.fromkeys(starts, reading))
-        self._reach.update({tp: Reach(offset, offset, offset) for tp, offset in starts.items()})
+        self._handover.begin(starts, reading)
         await self._thread.begin(starts, reading)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -260,25 +278,36 @@ class Consumer(driver.Consumer):
         return await super()._wait_next_records(timeout)
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> RecordMap:
-        # A copy: Faust changes its set while the thread is looking at it, and an empty set means all partitions.
+        await self._read_dropped_again()
+        # A copy: Faust changes its set while the thread is looking at it.
         asked = None if active_partitions is None else set(active_partitions)
-        fetched = await super()._getmany(asked, min(timeout, POLL_SECONDS))
-        if isinstance(fetched, Fetched):
-            self._fetched = fetched
-            self._note_reach(fetched)
+        readings = self._handover.numbers(self._owned)
+        self._fetched = fetched = await self._thread.fetch(asked, readings, min(timeout, POLL_SECONDS))
+        for tp, stretch in fetched.stretches.items():
+            self._handover.fetched(tp, stretch, fetched[tp][-1].offset if tp in fetched else None)
         return fetched
 
-    def _note_reach(self, fetched: Fetched) -> None:
-        for tp, passed in fetched.positions.items():
-            if tp in self._reach and fetched.readings.get(tp) == self._readings.get(tp):
-                start, delivered, _ = self._reach[tp]
-                if tp in fetched:
-                    delivered = fetched[tp][-1].offset + 1
-                self._reach[tp] = Reach(start, delivered, passed)
+    async def _read_dropped_again(self) -> None:
+        """Seeks back to what was fetched and not handed over: for whatever reason, it must not be left out."""
+        # Nothing is on its way now: Faust asks for more when it is done with what it has.
+        dropped = self._handover.dropped(self._placed)
+        if not dropped:
+            return
+        numbers, progress = self._handover.numbers(dropped), self.guide.progress()
+        starts = {tp: self._handover.again(tp, progress.get(Partition(*tp), 0)) for tp in dropped}
+        for tp, offset in starts.items():
+            told = {"partition": str(Partition(*tp)), "offset": offset}
+            log.warning("records were dropped before a projection had them: reading again", extra={"fields": told})
+        await asyncio.sleep(READ_AGAIN_SECONDS)
+        with contextlib.suppress(IllegalStateError):  # taken away already: the next assignment begins anew
+            await self._begin({tp: starts[tp] for tp in dropped if self._handover.number(tp) == numbers[tp]})
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:  # noqa: ANN401 - aiokafka has no types
         message = super()._to_message(tp, record)
-        message.reading = self._fetched.readings.get(tp)  # type: ignore[attr-defined]
+        stretch = self._fetched.stretches.get(tp)
+        if stretch is not None:
+            message.reading = stretch.reading  # type: ignore[attr-defined]
+            message.follows = self._fetched.chains[tp].get(record.offset)  # type: ignore[attr-defined]
         return message
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
@@ -286,13 +315,16 @@ class Consumer(driver.Consumer):
         async for tp, message in super().getmany(timeout):
             if tp not in self._owned:
                 yield tp, message
-            elif self.is_current(message):
+                continue
+            follows: int = getattr(message, "follows", -1)
+            if self._handover.hand(tp, getattr(message, "reading", None), follows, message.offset):
                 self.records += 1
                 if tp.topic not in takers:
                     yield tp, message
                     continue
                 for take in takers[tp.topic]:
-                    take(message.topic, message.partition, message.offset, message)
+                    if not take(message.topic, message.partition, message.offset, follows, message):
+                        self._handover.missed(tp)
                 if self.records % RECORDS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -300,16 +332,21 @@ class Consumer(driver.Consumer):
 
     def reached(self) -> Mapping[Partition, int]:
         """Of each partition, the offset below which nothing is left to apply."""
-        progress = self.guide.progress()
-        return {
-            Partition(*tp): self._reach[tp].committable(progress.get(Partition(*tp)))
-            for tp in self._placed & self.assignment()
-        }
+        return self._committable(self.guide.progress())
+
+    def _committable(self, progress: Mapping[Partition, int]) -> dict[Partition, int]:
+        reaches = {Partition(*tp): self._handover.reach(tp) for tp in self._placed & self.assignment()}
+        return {each: reach.committable(progress.get(each)) for each, reach in reaches.items() if reach is not None}
 
     async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
         """Where each partition ends that these topics have now, be it ours or not."""
         tps = await self._thread.partitions(topics)
-        return {Partition(*tp): each.end for tp, each in (await self._thread.bounds(tps)).items()} if tps else {}
+        return await self.ends_of(Partition(*tp) for tp in tps)
+
+    async def ends_of(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Where these end: behind their last stable record."""
+        found = await self._thread.ends([TP(*each) for each in partitions])
+        return {Partition(*tp): end for tp, end in found.items()}
 
     async def force_commit(self, topics: TPorTopicSet | None = None, start_new_transaction: bool = True) -> bool:
         did_commit = await super().force_commit(topics, start_new_transaction)
@@ -318,11 +355,8 @@ class Consumer(driver.Consumer):
         return bool(did_commit)
 
     async def _follow(self, progress: Mapping[Partition, int]) -> None:
-        news = {}
-        for tp in self._placed & self.assignment():
-            offset = self._reach[tp].committable(progress.get(Partition(*tp)))
-            if offset > self._followed.get(tp, -1):
-                news[tp] = offset
+        reached = {TP(*partition): offset for partition, offset in self._committable(progress).items()}
+        news = {tp: offset for tp, offset in reached.items() if offset > self._followed.get(tp, -1)}
         if news and await self._thread.follow(news):
             self._followed |= news
 

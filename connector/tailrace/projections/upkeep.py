@@ -1,23 +1,29 @@
 """What a worker does beside applying events: prunes markers, and notices when it no longer gets anywhere.
 
 A worker that stands still must not look alive. It exits with an error if a lane makes no progress with what it has, if
-it lost its partitions and got none back, or if its event loop hangs, as it does when a handler blocks it: that last one
-is seen by a thread, which ends the process itself since nothing else can.
+nothing arrives although the log goes on, if it lost its partitions and got none back or cannot begin to read them, or
+if its event loop hangs, as it does when a handler blocks it: that last one is seen by a thread, which ends the process
+itself since nothing else can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from aiokafka.errors import KafkaError
+
 from tailrace.errors import ProjectionStalled
+from tailrace.projections.arrivals import Arrivals
 from tailrace.projections.lane import Lane
+from tailrace.projections.store import Partition
 from tailrace.projections.topics import ensure_letters
 
 if TYPE_CHECKING:
@@ -55,8 +61,9 @@ def stalled(projection: Projection, now: float, unassigned_since: float | None) 
         )
     if unassigned_since is not None and now - unassigned_since > bound:
         return ProjectionStalled(
-            f"{projection.name}: no partitions for {now - unassigned_since:.0f} s",
-            why="They were taken away and not given back: Kafka is away, or the group does not settle.",
+            f"{projection.name}: no partitions to read for {now - unassigned_since:.0f} s",
+            why="They were taken away and not given back, or Kafka does not say where they begin and end: it is away, a"
+            " partition has no leader, or the group does not settle.",
             remedy="Look at the brokers and at the other members of the group; then start again.",
         )
     return None
@@ -83,6 +90,7 @@ class Caretaker:
         self._app = app
         self._task: asyncio.Task[None] | None = None
         self._watchdog: Watchdog | None = None
+        self._arrivals = Arrivals(2 * LOOK_SECONDS)
 
     async def start(self) -> None:
         for projection in self._app.projections:
@@ -90,6 +98,7 @@ class Caretaker:
             await projection.open()
         if self._app.projections:
             self._task = asyncio.create_task(self._keep_up(), name="upkeep")
+            self._task.add_done_callback(self._ended)
             self._watchdog = Watchdog(min(each.rules.settings.give_up for each in self._app.projections))
             self._watchdog.start(asyncio.get_running_loop())
 
@@ -101,46 +110,72 @@ class Caretaker:
         for projection in self._app.projections:
             await projection.close()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._app.should_stop:
+            self._app.fail(error)  # without it nobody would notice that the worker stands still
+
     async def _keep_up(self) -> None:
         pruned_at = time.monotonic()
         pruning: asyncio.Task[None] | None = None
         warned: set[str] = set()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._app.should_stop:
+                return
+            await self._look_at_ends()
             now = time.monotonic()
+            unsettled_since = self._app.reader.unsettled_since
             for projection in self._app.projections:
-                error = stalled(projection, now, self._app.reader.unsettled_since)
+                bound = projection.rules.settings.give_up
+                error = stalled(projection, now, unsettled_since) or self._arrivals.stalled(
+                    projection.name, projection.lanes.keys(), bound
+                )
                 if error is not None:
                     self._app.fail(error)
                     return
-                _warn(projection, now, warned)
+                unhealthy(projection, now, unsettled_since, self._arrivals, warned)
             if now - pruned_at > PRUNE_SECONDS and (pruning is None or pruning.done()):
                 pruned_at = now
                 # Beside: a database that takes its time must not keep the worker from noticing that it stands still.
                 pruning = asyncio.create_task(self._prune(), name="prune")
+
+    async def _look_at_ends(self) -> None:
+        """Compares how far each partition was read with the end of its log."""
+        lanes = [lane for projection in self._app.projections for lane in projection.lanes.values()]
+        if not lanes:
+            self._arrivals.look(time.monotonic(), {}, {}, ())
+            return
+        ends: Mapping[Partition, int] | None = None
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                ends = await self._app.reader.ends_of({lane.partition for lane in lanes})
+        busy = {lane.partition for lane in lanes if lane.queued or lane.busy_since is not None}
+        self._arrivals.look(time.monotonic(), self._app.reader.reached(), ends, busy)
 
     async def _prune(self) -> None:
         for projection in self._app.projections:
             await _prune_if_possible(projection)
 
 
-def _warn(projection: Projection, now: float, warned: set[str]) -> None:
+def unhealthy(
+    projection: Projection, now: float, unsettled_since: float | None, arrivals: Arrivals, warned: set[str]
+) -> None:
+    """Says once of a projection that it has stood still for half the time after which the worker ends."""
     lane, seconds = slowest(projection.lanes.values(), now)
-    if lane is not None and seconds > WARN_AFTER * projection.rules.settings.give_up:
-        if projection.name not in warned:
-            warned.add(projection.name)
-            log.warning(
-                "unhealthy",
-                extra={
-                    "fields": {
-                        "projection": projection.name,
-                        "partition": str(lane.partition),
-                        "seconds": round(seconds),
-                    }
-                },
-            )
-    else:
+    missing, waited = arrivals.longest(projection.lanes.keys())
+    unsettled = now - unsettled_since if unsettled_since is not None else 0.0
+    longest = max(seconds, waited, unsettled)
+    if longest <= WARN_AFTER * projection.rules.settings.give_up:
         warned.discard(projection.name)
+    elif projection.name not in warned:
+        warned.add(projection.name)
+        told: dict[str, object] = {"projection": projection.name, "seconds": round(longest)}
+        partition = (
+            lane.partition if lane is not None and seconds == longest else missing if waited == longest else None
+        )
+        if partition is not None:
+            told["partition"] = str(partition)
+        log.warning("unhealthy", extra={"fields": told})
 
 
 async def _prune_if_possible(projection: Projection) -> None:

@@ -45,6 +45,7 @@ class Scene:
         self.error: Callable[[], Exception] = lambda: ValueError("it fails")
         self.applied = Applied()
         self.paused: list[bool] = []
+        self.missed_at: list[int] = []
         self.looked_at = 0
         handlers = Handlers()
         handlers.add((), Handling(self.append, None, deletes=False))
@@ -85,6 +86,9 @@ class Scene:
 
     def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
         self.held_up.append(type(error).__name__)
+
+    def missed(self, lane: Lane) -> None:
+        self.missed_at.append(lane.expected)
 
     def reached(self, lane: Lane) -> int:
         return max(lane.next, self.looked_at)
@@ -435,7 +439,7 @@ async def test_a_replay_behind_the_horizon_is_not_guessed() -> None:
 async def test_a_full_lane_asks_for_a_pause_and_goes_on_by_itself() -> None:
     scene = await opened(events=2, within=0.0)
     for offset in range(20):
-        scene.lane.put(event(offset))
+        scene.lane.put(event(offset), offset)
     assert scene.paused == [True]
     running = asyncio.create_task(scene.lane.run())
     while len(scene.history()) < 20:
@@ -492,16 +496,34 @@ async def test_a_lane_at_rest_stores_how_far_it_has_looked() -> None:
     await scene.lane.settle([event(0)])
     await scene.lane.pass_over(5)
     assert scene.store.records.offsets == {P0: 5}
-    scene.lane.put(event(7))
+    scene.lane.put(event(7), 1)
     await scene.lane.pass_over(9)
     assert scene.store.records.offsets == {P0: 5}, "something is left to apply"
+
+
+@on_stage
+async def test_a_lane_takes_only_what_follows_the_last_event_it_was_given() -> None:
+    scene = await opened(within=0.0)
+    scene.lane.put(event(0), 0)
+    scene.lane.put(event(3), 1)  # the log has no event between
+    scene.lane.put(event(5), 5)  # 4 was dropped on its way
+    scene.lane.put(event(6), 6)
+    assert scene.missed_at == [4, 4]
+    for offset, follows in ((3, 0), (4, 4), (5, 5), (6, 6)):  # read again from before
+        scene.lane.put(event(offset), follows)
+    running = asyncio.create_task(scene.lane.run())
+    while len(scene.history()) < 5:
+        await asyncio.sleep(0)
+    running.cancel()
+    assert scene.history() == ["e0", "e3", "e4", "e5", "e6"]
+    assert scene.missed_at == [4, 4]
 
 
 @on_stage
 async def test_large_events_fill_a_lane_too() -> None:
     scene = await opened()
     for offset in range(5):
-        scene.lane.put(event(offset, value=b"x" * (8 << 20)))
+        scene.lane.put(event(offset, value=b"x" * (8 << 20)), offset)
     assert scene.paused == [True]
 
 

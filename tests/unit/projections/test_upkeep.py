@@ -50,7 +50,7 @@ def projection(**choices: Any) -> Projection:
         (950.0, None, None),
         (795.0, None, "orders[0] has made no progress for 205 s, next offset 7"),
         (None, 950.0, None),
-        (None, 895.0, "no partitions for 105 s"),
+        (None, 895.0, "no partitions to read for 105 s"),
     ],
 )
 def test_standing_still(busy_since: float | None, unassigned_since: float | None, told: str | None) -> None:

@@ -1,0 +1,294 @@
+"""Records must not get lost on their way from Kafka to a projection, whoever joins or leaves the group meanwhile.
+
+A member that reads nothing takes partitions away and gives them back; delays are put at each await of the way. And
+where records are dropped on purpose, as Faust does it in several places, they are read again, or the worker ends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pymongo
+import pytest
+from confluent_kafka import Consumer
+
+from fix_projection import APP, Projected, Worker
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+
+KEYS = [f"o-{number}" for number in range(12)]
+ROUNDS = 7
+QUICK = (
+    'app = projection_app({name!r}, broker="kafka://{bootstrap}"',
+    'app = projection_app({name!r}, broker="kafka://{bootstrap}", broker_heartbeat_interval=0.2',
+)
+"""A worker learns of a rebalance with a heartbeat."""
+IN_MONGO = """
+from tailrace.projections import MongoStore, Projection, projection_app
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+store = MongoStore({dsn!r}, {schema!r}, collections={{"history": []}})
+projection = Projection(app, {topic!r}, store=store, {settings})
+
+@projection.on()
+async def append(event, effects):
+    await effects.collection("history").update_one(
+        {{"_id": event.key.decode()}}, {{"$push": {{"ids": event.id}}}}, upsert=True
+    )
+{more}
+"""
+DELAYS = """
+import asyncio
+from tailrace.projections import transport
+from tailrace.projections.app import ProjectionApp
+from tailrace.projections.consumer_thread import ConsumerThread
+from tailrace.projections.guide import ProjectionGuide
+from tailrace.projections.transport import Consumer
+
+# A fetch that was asked for before a rebalance is often still on its way when the rebalance is done.
+transport.POLL_SECONDS = 1.0
+SITES = [
+    (owner, name)
+    for owner, names in (
+        (ConsumerThread, "_begin fetch _fetch bounds _bounds begin _follow"),
+        (ProjectionGuide, "assigned positions revoked"),
+        (Consumer, "_begin _getmany on_partitions_assigned on_partitions_revoked"),
+        (ProjectionApp, "_on_partitions_assigned _on_partitions_revoked"),
+    )
+    for name in names.split()
+]
+turn = 0
+
+def delayed(owner, name):
+    original = getattr(owner, name)
+    async def slowly(*args, **named):
+        global turn
+        if name == "on_partitions_revoked":
+            turn += 1
+        await pause(owner, name)
+        result = await original(*args, **named)
+        await pause(owner, name)
+        return result
+    setattr(owner, name, slowly)
+
+async def pause(*site):
+    # In each turn at another place; nowhere else, or what overlaps elsewhere would not.
+    if SITES[turn % len(SITES)] == site:
+        await asyncio.sleep(0.25)
+
+for site in SITES:
+    delayed(*site)
+"""
+HELD = """
+import asyncio
+from pathlib import Path
+from tailrace.projections import transport
+from tailrace.projections.transport import Consumer
+
+transport.POLL_SECONDS = 60
+fetch, begin = Consumer._getmany, Consumer._begin
+
+async def patiently(self, active_partitions, timeout):
+    if not Path("hold").exists():
+        return await fetch(self, active_partitions, 0.2)
+    # It outlives the rebalance: nothing is published before.
+    print("asked", flush=True)
+    fetched = await fetch(self, active_partitions, 60)
+    print("answered", flush=True)
+    return fetched
+
+async def held(self, starts):
+    await begin(self, starts)
+    if Path("hold").exists():
+        print("sought", flush=True)
+    while Path("hold").exists():
+        await asyncio.sleep(0.02)
+
+Consumer._getmany, Consumer._begin = patiently, held
+"""
+
+
+class InMongo(Projected):
+    """The same history, in documents."""
+
+    def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, folder: Path, mongo: MongoServer) -> None:
+        super().__init__(postgres, kafka, folder, partitions=4)
+        self.dsn = mongo.uri
+
+    def state(self) -> dict[str, list[str]]:
+        with pymongo.MongoClient[dict[str, list[str]]](self.dsn) as client:
+            return {str(each["_id"]): each["ids"] for each in client[self.name].history.find()}
+
+
+@pytest.fixture
+def in_postgres(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Projected]:
+    made = Projected(postgres, kafka, tmp_path, partitions=4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def in_mongo(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, tmp_path: Path) -> Iterator[InMongo]:
+    made = InMongo(postgres, kafka, tmp_path, mongo)
+    yield made
+    made.close()
+
+
+@contextmanager
+def visitor(projected: Projected) -> Iterator[Consumer]:
+    """A member of the group that reads nothing: it takes partitions away, and gives them back when it leaves."""
+    member = Consumer(
+        {
+            "bootstrap.servers": projected.kafka.bootstrap,
+            "group.id": projected.name,
+            "partition.assignment.strategy": "roundrobin",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    member.subscribe([projected.topic])
+    try:
+        yield member
+    finally:
+        member.close()
+
+
+def visit(projected: Projected, worker: Worker, chance: random.Random) -> None:
+    before = worker.log.count('"reading"')
+
+    def has_read(times: int) -> bool:
+        now_and_then(projected, chance)
+        return worker.log.count('"reading"') >= before + times
+
+    with visitor(projected) as member:
+
+        def is_settled() -> bool:
+            member.poll(0.05)
+            return has_read(1) and bool(member.assignment())
+
+        wait_until(is_settled, 60, what="both to have partitions")
+    wait_until(lambda: has_read(2), 60, what="the worker to have them all")
+
+
+def now_and_then(projected: Projected, chance: random.Random) -> None:
+    """Publishes, with pauses: what was asked for before a rebalance is then answered behind it."""
+    if chance.random() < 0.2:
+        projected.publish(*({"key": chance.choice(KEYS)} for _ in range(4)))
+
+
+def shake(projected: Projected, app: str) -> None:
+    assert QUICK[0] in app
+    projected.configure("events=5, within=0.01", DELAYS, app=app.replace(*QUICK))
+    chance = random.Random(15)
+    worker = projected.start()
+    for _ in range(ROUNDS):
+        visit(projected, worker, chance)
+    projected.caught_up()
+    assert worker.running, worker.log
+
+
+def test_joins_and_leaves_with_delays_everywhere_in_postgres(in_postgres: Projected) -> None:
+    shake(in_postgres, APP)
+
+
+def test_joins_and_leaves_with_delays_everywhere_in_mongodb(in_mongo: InMongo) -> None:
+    shake(in_mongo, IN_MONGO)
+
+
+def test_a_fetch_that_was_asked_for_before_a_rebalance_takes_nothing_behind_it(in_postgres: Projected) -> None:
+    """It was asked for in the old reading: Faust drops its records, for in the new one nothing was asked for yet."""
+    in_postgres.configure("within=0.01", HELD, app=APP.replace(*QUICK))
+    everywhere = [{"key": key} for key in KEYS]
+    in_postgres.publish(*everywhere)
+    worker = in_postgres.start()
+    in_postgres.caught_up()
+    hold = in_postgres.folder / "hold"
+    hold.touch()
+    worker.says("asked", 60)
+    with visitor(in_postgres) as member:
+        wait_until(lambda: member.poll(0.05) or "sought" in worker.log, 60, what="the seek of the new assignment")
+        in_postgres.publish(*everywhere)
+        worker.says("answered", 60)
+        hold.unlink()
+        worker.says('"reading"', 60)
+    in_postgres.publish(*everywhere)
+    in_postgres.caught_up()
+
+
+# A drop on purpose, at each place where records can get lost.
+
+ONCE = """
+PLACES = ["answer", "faust", "take", "put"]
+def drops(place, offset):
+    # Once in each place, one after the other, and not the first record: what comes before it is applied.
+    if offset >= 3 and PLACES[:1] == [place]:
+        del PLACES[0]
+        print("dropped by", place, flush=True)
+        return True
+    return False
+"""
+ALWAYS = """
+def drops(place, offset):
+    return place == "faust" and offset >= 3
+"""
+DROPS = """
+import faust.transport.consumer
+from tailrace.projections.consumer_thread import ConsumerThread, Fetched
+from tailrace.projections.lane import Lane
+
+fetch, getmany = ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany
+take, put = projection.take, Lane.put
+
+async def lost(self, *args):
+    fetched = await fetch(self, *args)
+    if any(drops("answer", records[-1].offset) for records in fetched.values()):
+        return Fetched({}, {})
+    return fetched
+
+async def filtered(self, timeout):
+    async for tp, message in getmany(self, timeout):
+        if not drops("faust", message.offset):
+            yield tp, message
+
+def taken(topic, partition, offset, *more):
+    return not drops("take", offset) and take(topic, partition, offset, *more)
+
+def queued(self, event, follows):
+    if not drops("put", event.offset):
+        put(self, event, follows)
+
+ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany = lost, filtered
+projection.take, Lane.put = taken, queued
+"""
+
+
+@pytest.fixture
+def narrow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Projected]:
+    made = Projected(postgres, kafka, tmp_path, partitions=1)
+    yield made
+    made.close()
+
+
+def test_records_that_are_dropped_on_their_way_are_read_again(narrow: Projected) -> None:
+    """Also the last one, behind which nothing comes that could show the gap; only a lane needs one to see it."""
+    narrow.configure("within=0.01", ONCE + DROPS)
+    narrow.publish(*({"key": key} for key in KEYS[:4]))
+    worker = narrow.start()
+    worker.says("dropped by put", 60)
+    narrow.publish({"key": "behind"})
+    narrow.caught_up(60)
+    assert worker.log.count("reading again") == 4, worker.log
+
+
+def test_records_that_are_dropped_each_time_end_the_worker(narrow: Projected) -> None:
+    narrow.configure("within=0.01", ALWAYS + DROPS)
+    ids = narrow.publish(*({"key": "k"} for _ in range(6)))
+    worker = narrow.start(wait=False)
+    assert worker.ended(60) == 3, worker.log
+    assert "RecordsDropped" in worker.log
+    assert narrow.state() == {"k": ids[:3]}
+    narrow.configure("within=0.01")
+    narrow.start()
+    narrow.caught_up()

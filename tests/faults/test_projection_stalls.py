@@ -1,0 +1,77 @@
+"""A projection's worker that no longer gets records must not look alive: it says so, and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_projection import Projected
+from kill_loop import ended_within
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+IMPATIENT = """
+from tailrace.projections import upkeep
+from tailrace.projections.consumer_thread import ConsumerThread
+upkeep.LOOK_SECONDS = 0.5
+"""
+NO_FETCHES = """
+@projection.on("Fetched")
+async def stop_fetching(event, effects):
+    # As after an error that aiokafka did not expect: the task that fetches ends, and nobody asks it.
+    fetcher = app.reader._thread._consumer._fetcher
+    app.reader._thread.thread_loop.call_soon_threadsafe(fetcher._fetch_task.cancel)
+"""
+NO_BOUNDS = """
+from aiokafka.errors import LeaderNotAvailableError
+async def bounds(self, tps):
+    raise LeaderNotAvailableError()
+ConsumerThread.bounds = bounds
+"""
+
+
+def test_a_worker_that_gets_nothing_although_the_log_goes_on_ends(projected: Projected) -> None:
+    """It looks like one that has nothing to do: only the end of the log tells."""
+    projected.configure("give_up=3, within=0.01", IMPATIENT + NO_FETCHES)
+    worker = projected.start()
+    [first] = projected.publish({"key": "k", "headers": {"type": "Fetched"}})
+    wait_until(lambda: projected.execute("SELECT 1 FROM tailrace_markers WHERE event_id = %s", first), 60)
+    assert not ended_within(worker, 5), "nothing is missing yet"
+    projected.publish({"key": "k"})
+    assert worker.ended(60) == 3, worker.log
+    assert '"unhealthy"' in worker.log
+    assert "ProjectionStalled" in worker.log
+    assert "nothing has come from offset" in worker.log
+    projected.configure("within=0.01")
+    projected.start()
+    wait_until(lambda: sum(map(len, projected.state().values())) == 1, 60, what="the second event")
+
+
+def test_a_worker_that_cannot_begin_to_read_ends(projected: Projected) -> None:
+    """Kafka has given it partitions, and does not say where they begin: that may heal, but not for ever."""
+    projected.configure("give_up=3, within=0.01", IMPATIENT + NO_BOUNDS)
+    worker = projected.start(wait=False)
+    assert worker.ended(60) == 3, worker.log
+    assert "waiting for Kafka" in worker.log
+    assert '"unhealthy"' in worker.log
+    assert "ProjectionStalled" in worker.log
+
+
+@pytest.fixture
+def own(postgres: PostgresServer, tmp_path: Path) -> Iterator[Projected]:
+    """With a broker of its own, to be killed."""
+    with KafkaBroker(source=Source.LOCAL) as kafka:
+        made = Projected(postgres, kafka, tmp_path)
+        yield made
+        made.close()
+
+
+def test_a_worker_without_kafka_ends(own: Projected) -> None:
+    own.configure("give_up=3, within=0.01", IMPATIENT)
+    worker = own.start()
+    own.publish({"key": "k"})
+    own.caught_up()
+    own.kafka.kill()
+    assert worker.ended(60) == 3, worker.log
+    assert "KafkaUnavailable" in worker.log or "ProjectionStalled" in worker.log, worker.log
