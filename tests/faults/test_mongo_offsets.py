@@ -68,7 +68,8 @@ def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users, anew:
     delete(users, topic)
     if anew:
         create(users, topic)
-    for _ in range(3):
+    for on_log_loss in ("halt", "recover", "recover"):
+        users.configure(source={"on_log_loss": on_log_loss})
         users.start(wait=False).failed("PositionForgotten")
     users.start("--adopt")
     arrived(users, users.insert("k", 2))

@@ -93,8 +93,12 @@ class Claim:
 
         With `patience`, waits that long until it was looked for just now; KafkaUnavailable if it could not be.
         """
-        if self._signs is not None and self._watch is not None:
+        if self._watch is None:
+            return
+        if self._signs is not None:
             self._signs.require_held(patience)
+        elif patience and self.lost():
+            raise _taken()
 
     def lost(self) -> bool:
         """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told."""
@@ -125,6 +129,14 @@ class Claim:
             return False
 
 
+def _taken() -> Fenced:
+    return Fenced(
+        "another instance of this pipeline has claimed it",
+        why="It was started, or this one was taken for gone: it gave no sign of life for some seconds.",
+        remedy="If another instance runs, all is well: it goes on. Otherwise start this one again.",
+    )
+
+
 class _Signs:
     """A thread that gives signs of life and, with a watch, looks for claims of others."""
 
@@ -143,11 +155,7 @@ class _Signs:
         with self._looked:
             known = self._looked.wait_for(self._is_known, patience)
         if self._taken:
-            raise Fenced(
-                "another instance of this pipeline has claimed it",
-                why="It was started, or this one was taken for gone: it gave no sign of life for some seconds.",
-                remedy="If another instance runs, all is well: it goes on. Otherwise start this one again.",
-            )
+            raise _taken()
         if patience and not known:
             raise KafkaUnavailable(
                 f"whether this instance still owns the pipeline could not be read within {patience:.0f} s",

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicUnfit
+from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicUnfit, TopicMissing
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
 from tailrace.kafka.topics import create_topic, topic_config
@@ -26,6 +26,9 @@ Admin = AdminClient
 """For rooms that hand one on without talking to it."""
 READ_TIMEOUT = 90.0
 """Longer than a transaction's timeout: a hanging transaction of another pipeline may hold the topic's end back."""
+MISSING_SECONDS = 5.0
+"""A topic is taken for gone only after this long: brokers may not know it yet after it was created, or they started."""
+MISSING_PAUSE = 0.2
 STATUS_SUFFIX = "/status"
 """A pipeline's last announced state stands beside its position, under this key."""
 
@@ -126,21 +129,32 @@ class Follower:
     def __init__(self, options: KafkaOptions, *, committed: bool = False) -> None:
         """`committed`: only records whose transaction is committed; see `read_keys`."""
         self._options = options
-        self._partition = TopicPartition(options.offsets_topic, 0, 0)
         isolation = {} if committed else {"isolation.level": "read_uncommitted"}
         self._consumer = Consumer({**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), **isolation})
-        self._consumer.assign([self._partition])
         self._committed = committed
         self._next = 0
 
     def read(self, timeout: float) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values up to the end that the topic has now, and not less; KafkaUnavailable if that takes longer."""
+        deadline = time.monotonic() + MISSING_SECONDS
+        while True:
+            try:
+                yield from self._read(timeout)
+            except TopicMissing:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(MISSING_PAUSE)
+            else:
+                return
+
+    def _read(self, timeout: float) -> Iterator[tuple[bytes, bytes | None]]:
         options = self._options
         try:
             end = _high_watermark(options) if self._committed else self._end()
-            if end < self._next:  # deleted and created again
-                self._next = 0
-                self._consumer.assign([self._partition])
+            if end < self._next:
+                self._next = 0  # the topic was deleted and created again
+            if end > self._next:
+                self._consumer.assign([TopicPartition(options.offsets_topic, 0, self._next)])
             deadline = time.monotonic() + timeout
             while self._next < end:
                 for message in self._consumer.consume(num_messages=500, timeout=0.02):
@@ -163,11 +177,13 @@ class Follower:
                         why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
                         remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
                     )
+            self._consumer.unassign()  # or it would go on fetching in the background
         except KafkaException as error:
             raise translate(error_of(error), "reading the stored position", options.offsets_topic) from None
 
     def _end(self) -> int:
-        return int(self._consumer.get_watermark_offsets(self._partition, timeout=10, cached=False)[1])
+        partition = TopicPartition(self._options.offsets_topic, 0)
+        return int(self._consumer.get_watermark_offsets(partition, timeout=10, cached=False)[1])
 
     def close(self) -> None:
         self._consumer.close()

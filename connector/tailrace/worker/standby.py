@@ -34,21 +34,21 @@ class Standby:
         self._announced_at = float("-inf")
         self._is_announced = False
 
-    def wait(self) -> OwnerWatch | None:
-        """Returns once this instance may take the pipeline over; None if it was stopped before that.
+    def wait(self) -> bool:
+        """Returns once this instance may take the pipeline over; False if it was stopped before that.
 
         Raises what keeps it from running.
         """
-        watch = self._watching()
+        watch = self.watch
         while not self._stopped.is_set():
             watch.look()
             busy = self._busy(watch)
             if busy is None:
-                return watch
+                return True
             if watch.is_live or not watch.in_use:
                 self._report(busy, standby=watch.in_use)
             self._stopped.wait(LOOK_SECONDS)
-        return None
+        return False
 
     def _busy(self, watch: OwnerWatch) -> TailraceError | None:
         """Who else runs the pipeline, as an error; None if nobody does."""
@@ -74,7 +74,7 @@ class Standby:
     def is_in_use(self, *, wait: bool) -> bool:
         """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
         try:
-            watch = self._watching()
+            watch = self.watch
             watch.look()
             while wait and watch.in_use and not watch.is_live and not self._stopped.is_set():
                 self._stopped.wait(LOOK_SECONDS)
@@ -89,13 +89,17 @@ class Standby:
         self._is_announced = True
         return announce(self._assembly.kafka, state, error, standby=True)
 
-    def end(self) -> None:
-        """This instance does not wait any longer."""
+    def end(self, *, keep_watch: bool) -> None:
+        """This instance does not wait any longer. `keep_watch`: somebody else uses the watch from now on."""
+        if self._watch is not None and not keep_watch:
+            self._watch.close()
+        self._watch = None
         if self._is_announced:
             withdraw_standby(self._assembly.kafka)
             self._is_announced = False
 
-    def _watching(self) -> OwnerWatch:
+    @property
+    def watch(self) -> OwnerWatch:
         if self._watch is None:
             self._watch = OwnerWatch(self._assembly.kafka)
         return self._watch

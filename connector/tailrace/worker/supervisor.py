@@ -105,7 +105,7 @@ class Supervisor:
         if self._claim.made or not self._standby.is_in_use(wait=False):
             self._announce("STOPPED")
         self._claim.release()
-        self._standby.end()
+        self._standby.end(keep_watch=self._claim.made)
         self._log.info("stopped")
 
     def _attempt(self) -> None:
@@ -152,13 +152,19 @@ class Supervisor:
 
     def _take_over(self) -> bool:
         """Waits until nobody else runs the pipeline, then claims it; False if stopped before that."""
-        watch = self._standby.wait()
-        if watch is None:
+        if not self._standby.wait():
             return False
-        # A transaction fences this instance if another one takes over; without one it has to look for that itself.
-        self._claim.make(None if self._assembly.kafka.exactly_once else watch)
-        self._standby.end()
+        self._make_claim()
         return True
+
+    def _make_claim(self) -> None:
+        # A transaction fences this instance if another one takes over; without one it has to look for that itself.
+        watch = None if self._assembly.kafka.exactly_once else self._standby.watch
+        try:
+            self._claim.make(watch)
+        finally:
+            if self._claim.made:
+                self._standby.end(keep_watch=watch is not None)
 
     def _mended(self, error: TailraceError) -> TailraceError | None:
         """None if a recovery has closed the gap; else what is left: the error itself, or what the recovery ended with.
@@ -169,9 +175,10 @@ class Supervisor:
             return error
         try:
             if not self._claim.made:
-                if self._standby.is_in_use(wait=True):
+                # A claim without a position would make a forgotten one look like a first start that was killed.
+                if self._standby.is_in_use(wait=True) or self._standby.watch.stored is None:
                     return error
-                self._claim.make()
+                self._make_claim()
             if not self._recover(error, self._assembly, self._wake, self._stopped.is_set):
                 return error
         except TailraceError as failure:
