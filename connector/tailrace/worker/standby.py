@@ -13,6 +13,7 @@ from tailrace.errors import Action, PipelineBusy, SlotBusy, TailraceError
 from tailrace.kafka import offsets
 from tailrace.kafka.owner import OwnerWatch
 from tailrace.kafka.status import announce, withdraw_standby
+from tailrace.kafka.topics import partition_counts
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
 
@@ -74,6 +75,10 @@ class Standby:
     def is_in_use(self, *, wait: bool) -> bool:
         """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
         try:
+            if self._watch is None and self._assembly.kafka.offsets_topic not in partition_counts(
+                self._assembly.admin()
+            ):
+                return False
             watch = self.watch
             watch.look()
             while wait and watch.in_use and not watch.is_live and not self._stopped.is_set():
@@ -82,6 +87,10 @@ class Standby:
         except TailraceError:
             return False
         return watch.in_use
+
+    def has_position(self) -> bool:
+        """Whether a position was stored when the topic was last looked at."""
+        return self._watch is not None and self._watch.stored is not None
 
     def announce(self, state: str, error: TailraceError | None) -> bool:
         """Beside the state of the pipeline, which is the other instance's."""

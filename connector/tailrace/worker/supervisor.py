@@ -176,7 +176,7 @@ class Supervisor:
         try:
             if not self._claim.made:
                 # A claim without a position would make a forgotten one look like a first start that was killed.
-                if self._standby.is_in_use(wait=True) or self._standby.watch.stored is None:
+                if self._standby.is_in_use(wait=True) or not self._standby.has_position():
                     return error
                 self._make_claim()
             if not self._recover(error, self._assembly, self._wake, self._stopped.is_set):
