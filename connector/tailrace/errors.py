@@ -26,7 +26,7 @@
     │   ├── PositionAhead           the stored position is beyond the server's log
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
     │   ├── UndecodableTransaction  a transaction that Postgres cannot send
-    │   ├── TableRewritten          the rows of an unfinished first read can no longer be told from newer ones
+    │   ├── TableRewritten          the rows of an unfinished first read can no longer be identified
     │   ├── HistoryLost             MongoDB's log no longer reaches back to the stored position
     │   ├── StreamChanged           what MongoDB is asked to watch is not what the position was made with
     │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed

@@ -208,7 +208,7 @@ def read_published(control: Link, outbox: Outbox) -> Published:
     if relation is None:
         raise broken(
             f"there is no table {schema}.{name}",
-            "Create it (`tailrace init` prints the DDL) or mend source.table.",
+            "Create it (`tailrace init` prints the DDL) or correct source.table.",
         )
     if published != "t":
         raise broken(f"the publication {publication} does not contain {schema}.{name}", add)

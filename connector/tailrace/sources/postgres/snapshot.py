@@ -255,8 +255,8 @@ def require_same_rows(link: Link, table: str, members: Sequence[Member], snapsho
         if filled == "t" and same != "t":
             raise TableRewritten(
                 f"{member.name} was rewritten before its first read was complete",
-                why="ALTER TABLE gave all rows a new transaction number, by which rows that were there before the slot "
-                "are told from those that the stream brings.",
+                why="ALTER TABLE gave all rows a new transaction number, which separates rows that were there before "
+                "the slot from those that the stream brings.",
                 remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the "
                 "rest of it. To go on without that, start once with --adopt.",
             )

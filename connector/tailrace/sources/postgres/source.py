@@ -408,7 +408,7 @@ class PostgresSource:
         return publication.read_published(self._control, self._options)
 
     def _verify_publication(self) -> bool:
-        """Raises if rows may have been left out of the stream; False if that cannot be told at the moment."""
+        """Raises if rows may have been left out of the stream; False if that is not known at the moment."""
         found = self._read_published()
         before, now = self._published.fingerprint, found.fingerprint
         if now != before:

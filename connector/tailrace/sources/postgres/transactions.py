@@ -234,7 +234,7 @@ class Transactions:
             raise PublicationBroken(
                 f"a row was deleted from the outbox at {self._place}, and its {self._moved_by} did not come",
                 why="Rows can move between partitions, which Postgres logs as a DELETE and an INSERT; without the id "
-                "they could not be told from new ones.",
+                "they look like new ones.",
                 remedy=f"Let the replica identity of every partition contain {self._moved_by}: the primary key, or "
                 "ALTER TABLE … REPLICA IDENTITY FULL. To pass this transaction: `tailrace recover plan FILE`.",
             )

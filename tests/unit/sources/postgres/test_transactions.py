@@ -333,7 +333,7 @@ def test_few_deleted_rows_are_remembered() -> None:
 
 
 def test_a_deleted_row_without_its_id() -> None:
-    """As with a replica identity that lacks it: a move could not be told from a new row."""
+    """As with a replica identity that lacks it: a move would look like a new row."""
     transactions = following(moved_by="id")
     feed(transactions, begin(200), relation(columns=["other"]))
     with pytest.raises(PublicationBroken, match="did not come"):
