@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from fix_command import Tailrace
 from fix_parking import BAD, good
 from fix_shop import Shop
 from recovering import apply, goes_on, offsets_deleted, plan, ran_before, recover, refused, right, slot_dropped, work
@@ -66,7 +67,7 @@ FAULTS: list[tuple[int, Callable[[Shop], None], str]] = [
 ]
 
 
-def test_one_loss_after_another(shop: Shop) -> None:
+def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
     """A plan changes nothing; it is refused while the pipeline runs or is well; then each is recovered from."""
     shop.configure(source={"start": "beginning"}, kafka={"offsets_topic": f"{shop.name}.offsets"})
     ran_before(shop)
@@ -81,6 +82,14 @@ def test_one_loss_after_another(shop: Shop) -> None:
             told = plan(shop)
             assert (told["missed"], told["undecided"]) == (missed, 0), told
             assert (shop.confirmed_lsn(), len(shop.published())) == (slot, seen)
+        if fault is table_taken_out:
+            # What `check` advises: the publication put right, then `recover`. --adopt comes last, with what it costs.
+            (found,) = (
+                each for each in tailrace("check", shop.file, code=1)["checks"] if each["name"] == "publication"
+            )
+            statement, _, advice = found["remedy"].partition(" -- ")
+            assert 0 < advice.index("recover apply") < advice.index("--adopt") < advice.index("lost"), advice
+            shop.execute(statement)
         done = apply(shop)
         assert (done["case"], done["missed"]) == (code, missed), (row, done)
         assert done["published"] + done["dead_letters"] == missed, (row, done)

@@ -29,7 +29,8 @@ def run(
     adopt: bool = typer.Option(
         False,
         "--adopt",
-        help="Take slot and publication as they are now, once, after an error that asks for it.",
+        help="Accept the slot and publication as they are, for this start only. What was missed is given up: `tailrace "
+        "recover` publishes it.",
     ),
     log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object a line."),
 ) -> None:

@@ -93,8 +93,9 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
         raise OffsetRecordCorrupt(
             f"the record under key {options.pipeline!r} on {options.offsets_topic} is not a position: {error!r}",
             why="Something else wrote it, or a newer version of Tailrace did.",
-            remedy="Find the last good record of that key and write it again, or write a tombstone and start once with "
-            "--adopt.",
+            remedy="Find the last good record of that key and write it again. If it is lost, `tailrace recover plan "
+            "FILE` compares the outbox with the topics. A tombstone and one start with --adopt go on without what was "
+            "missed.",
         ) from None
 
 

@@ -68,7 +68,8 @@ def judged(unread: Unread, database: str) -> str:
     raise RecoveryUncertain(
         f"{what} or renamed",
         why="They were not published, and a recovery reads collections, which no longer have them. The log has.",
-        remedy="Start once with --adopt: it publishes them from the log, and what was inserted since.",
+        remedy="Instead of `recover`, start once with --adopt: it publishes them from the log, and what was inserted "
+        "since.",
     )
 
 

@@ -205,7 +205,10 @@ def judge_slot(slot: Slot | None, name: str, database: str) -> Check:
     )
     if slot.wal_status == "lost" or slot.invalidation:
         found = f"{name} is invalidated ({slot.invalidation or 'wal_removed'}): the server removed WAL that it needed"
-        mend = f"Publish from the table what was missed, then: {drop} and start once with --adopt."
+        mend = (
+            "`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it and creates "
+            f"the slot. To go on without it, so that it is never published: {drop} then start once with --adopt."
+        )
         return fail("slot", found, mend)
     state = f"read by server process {slot.active_pid}" if slot.active_pid else "not in use"
     found = (

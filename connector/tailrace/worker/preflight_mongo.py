@@ -108,7 +108,10 @@ class MongoSide:
             first = "with what is in the collection" if options.beginning else "with what is inserted from then on"
             return ok("start", f"a first start: nothing is stored, it begins {first}")
         if self._missing:
-            mend = "Correct source.collection. If it is to be made anew and followed, start once with --adopt."
+            mend = (
+                "Correct source.collection. If it is to be created again and followed: `tailrace recover plan FILE` "
+                "says what was missed. One start with --adopt goes on without what only the lost collection held."
+            )
             return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", mend)
         with observer(options) as client:
             facts = identify(client)

@@ -49,7 +49,11 @@ from tailrace.worker.judgements import (
 TIMES = {1082, 1114, 1184}
 """date, timestamp, timestamptz: what a row's time may be."""
 
-AFTERWARDS = " -- a pipeline that has run before then needs one start with --adopt"
+AFTERWARDS = (
+    " -- If the pipeline has run before, rows may have been left out of the stream meanwhile: `tailrace recover plan "
+    "FILE` finds them, `recover apply` publishes them. One start with --adopt goes on without them: they are lost to "
+    "consumers."
+)
 """Rows may have been passed over while the publication changed, so a stored position is not simply continued."""
 
 

@@ -18,14 +18,16 @@ def require_continuable(stored: TokenPosition, found: StreamIdentity, now: Clust
             f"the stored position {stored} belongs to database {log.database} of replica set "
             f"{log.replica_set}, this is {found.database} of {found.replica_set}",
             why="The settings point to another server or database.",
-            remedy="Mend source.mongo or source.collection. If it is meant, start once with --adopt.",
+            remedy="Correct source.mongo or source.collection. If it is meant, `tailrace recover plan FILE` compares "
+            "the collection with the topics. One start with --adopt goes on from now: what is there already is not "
+            "published.",
         )
     if log.pipeline != found.pipeline:
         raise StreamChanged(
             f"the stored position {stored} was made while watching {_names(log)}; now {_names(found)} is asked for",
             why="A resume token is good for the same question only: with another one, changes could be passed over.",
-            remedy="Restore source.collection. If the change is meant, start once with --adopt: "
-            "it goes on from the same time, and what a new collection holds from before is not published.",
+            remedy="Restore source.collection. If the change is meant, `tailrace recover plan FILE` finds what a new "
+            "collection holds from before; one start with --adopt goes on from the same time without it.",
         )
     for name, now_id in found.collections.items():
         was = log.collections.get(name, "")

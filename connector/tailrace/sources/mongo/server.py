@@ -236,8 +236,8 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
         return EventTooLarge(
             "a change is larger than MongoDB can send (16 MB)",
             why=f"The document is close to that limit already: {said}",
-            remedy="MongoDB 6.0.9, 7.0 and newer send it in parts: upgrade. Otherwise publish it by other means and "
-            "start once with --adopt, which goes on behind it.",
+            remedy="MongoDB 6.0.9, 7.0 and newer send it in parts: upgrade. Otherwise `tailrace recover plan FILE` "
+            "looks for it in the collection; or start once with --adopt, which goes on behind it and leaves it out.",
         )
     if code in NO_REPLICA_SET:
         return not_a_replica_set()

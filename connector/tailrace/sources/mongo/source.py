@@ -272,7 +272,8 @@ class MongoSource:
         if not self._options.adopt:
             raise CollectionGone(
                 "the server has ended the stream: what it watched is gone",
-                remedy="Create the collection again if it is to be followed, then start once with --adopt.",
+                remedy="Create the collection again if it is to be followed. If the log may have lost something, "
+                "`tailrace recover plan FILE` finds what is in the collection. Otherwise start once with --adopt.",
             )
         self._follow({"startAfter": server_token(self._following.position.token)})
 

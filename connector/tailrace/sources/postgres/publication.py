@@ -228,8 +228,9 @@ def read_published(control: Link, outbox: Outbox) -> Published:
             f"the publication {publication} does not publish deletes, and rows of {schema}.{name} can move between "
             "partitions",
             why="Postgres logs a move as a DELETE and an INSERT. Without the DELETE the row would be published again.",
-            remedy=f"{set_publish(publication, moves=True)} A pipeline that has run before then needs one start with "
-            "--adopt. Deleted rows are never published.",
+            remedy=f"{set_publish(publication, moves=True)} If the pipeline has run before, `tailrace recover plan "
+            "FILE` then finds what was missed meanwhile; one start with --adopt goes on without it. Deleted rows are "
+            "never published.",
         )
     return Published(
         f"{oid}.{version}/{memberships or 0}/{relation}",

@@ -302,8 +302,9 @@ class PostgresSource:
         raise SlotMissing(
             f"there is no slot {options.slot}",
             why="source.create is false, so Tailrace does not create it.",
-            remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); then start once "
-            "with --adopt.",
+            remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); and start once "
+            "with --adopt: only rows written after that are published. If the pipeline has run before, run `tailrace "
+            "recover plan FILE` instead, which finds what was missed.",
         )
 
     def _require_whole(self, position: LsnPosition) -> LsnPosition:

@@ -222,7 +222,8 @@ class Transactions:
             raise PublicationBroken(
                 f"the outbox table was renamed to {relation.namespace}.{relation.name} while it was read",
                 why="Rows written under the other name are not recognised as this outbox's.",
-                remedy="Name the table in source.table as it is called now, then start once with --adopt.",
+                remedy="Name the table in source.table as it is called now. `tailrace recover plan FILE` then finds "
+                "what was missed, `recover apply` publishes it; one start with --adopt goes on without it.",
             )
 
     def _delete(self, delete: Delete) -> None:

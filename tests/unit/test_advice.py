@@ -1,0 +1,50 @@
+"""Every text that suggests `--adopt` names `tailrace recover`: the first gives rows up, the second publishes them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import tailrace
+
+PACKAGE = Path(tailrace.__file__).parent
+SPOKEN_OF_ONLY = {
+    ("cli/run.py", "--adopt"),  # the option's name
+    ("sources/postgres/source.py", "drop the slot and start without --adopt to publish the table from its beginning."),
+}
+
+
+def texts(file: Path) -> list[str]:
+    """The strings of a module, docstrings left out."""
+    tree = ast.parse(file.read_text())
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (docs | inside):
+            found.append(node.value)
+    return found
+
+
+def test_nobody_is_told_to_adopt_without_hearing_of_recover() -> None:
+    suggesting = [
+        (str(file.relative_to(PACKAGE)), text)
+        for file in PACKAGE.rglob("*.py")
+        for text in texts(file)
+        if "--adopt" in text
+    ]
+    assert len(suggesting) > 20, "the texts are looked for in the wrong way"
+    silent = [
+        (file, text)
+        for file, text in suggesting
+        if "recover" not in text and not any(file == known and text.endswith(end) for known, end in SPOKEN_OF_ONLY)
+    ]
+    assert silent == []
