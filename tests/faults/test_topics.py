@@ -136,3 +136,20 @@ def test_rights_that_are_revoked_while_running_stop_the_pipeline(shop: Shop) -> 
     shop.start()
     wait_until(lambda: len(shop.published()) == 1, 60, what="the placed order")
     wait_until(lambda: len(read_all(shop.kafka.bootstrap, [topic])) == 2, 60, what="the changed order")
+
+
+def test_a_name_that_kafka_does_not_take_for_a_topic_concerns_its_event_alone(shop: Shop) -> None:
+    """The service chooses the aggregate, and a template makes a topic of it. To Kafka, a_b collides with a.b."""
+    shop.configure(topics={"template": f"{shop.name}.{{aggregate}}"})
+    connector = shop.start()
+    row = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), %s, 'k', %s, %s"
+    for aggregate in ("a.b", "a_b", "c"):
+        shop.execute(row, aggregate, "OrderPlaced", VALID)
+    last = shop.insert(VALID)
+    wait_until(lambda: last in {seen.id for seen in shop.published()}, 60, what=f"the last event:\n{connector.log}")
+    (letter,) = read_all(shop.kafka.bootstrap, [shop.letters])
+    assert header(letter, "tailrace.reason") == "permanent_failure"
+    assert "collides" in header(letter, "tailrace.explanation")
+    for aggregate in ("a.b", "c"):
+        assert len(read_all(shop.kafka.bootstrap, [f"{shop.name}.{aggregate}"])) == 1
+    assert connector.running

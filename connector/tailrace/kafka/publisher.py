@@ -39,9 +39,9 @@ from tailrace.kafka.client import (
     unusable,
 )
 from tailrace.kafka.dead_letters import what_for
-from tailrace.kafka.refusals import TOO_LARGE, Suspects, guilty, record_bytes
+from tailrace.kafka.refusals import TOO_LARGE, Suspects, guilty, places_of, record_bytes
 from tailrace.kafka.rewinds import Rewind
-from tailrace.kafka.topics import TopicKeeper
+from tailrace.kafka.topics import NameRefused, TopicKeeper
 from tailrace.position import Position
 from tailrace.wake import Wake
 
@@ -199,7 +199,12 @@ class Publisher:
 
     def _publish(self, batch: Batch) -> None:
         topics = list(batch.topics)
-        self._topics.require(topics)
+        try:
+            self._topics.require(topics)
+        except NameRefused as refused:
+            # The events name the topic themselves: the next attempt sets them aside.
+            told = f"{refused.what}: {refused.why}"
+            raise RecordsRefused(refused.what, places_of(batch.records, refused.topic, told)) from None
         self._require_fit("a topic that is written to for the first time takes less")
         self._began = time.monotonic()
         try:

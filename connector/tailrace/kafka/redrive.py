@@ -33,6 +33,7 @@ from tailrace.kafka.letters import Letter
 from tailrace.kafka.marks import Mark
 from tailrace.kafka.refusals import CONCERN_A_RECORD
 from tailrace.kafka.stamps import stamp
+from tailrace.kafka.topics import NameRefused
 from tailrace.schemas.checking import Checked
 
 TRANSACTIONAL_SUFFIX = ".redrive"
@@ -155,8 +156,8 @@ class Desk:
             return [], []
         try:
             self._send(batch)
-        except TopicRefused:
-            if not self._concerns_a_record():
+        except TopicRefused as error:
+            if not self._concerns_a_record(error):
                 raise
         else:
             return batch, []
@@ -168,7 +169,7 @@ class Desk:
                 self._send([posting])
                 sent.append(posting)
             except TopicRefused as error:
-                if not self._concerns_a_record():
+                if not self._concerns_a_record(error):
                     raise
                 refused.append(Refusal(posting, error))
         return sent, refused
@@ -241,8 +242,10 @@ class Desk:
         if self._refused is None or (error.code() in CONCERN_A_RECORD and not self._concerns_a_record()):
             self._refused = (error, str(message.topic()))
 
-    def _concerns_a_record(self) -> bool:
-        """Whether a topic refused something for what it is, and not for who sends it."""
+    def _concerns_a_record(self, error: TopicRefused | None = None) -> bool:
+        """Whether something was refused for what it is, and not for who sends it."""
+        if isinstance(error, NameRefused):
+            return True
         return self._refused is not None and self._refused[0].code() in CONCERN_A_RECORD
 
     def _why(self, error: KafkaError) -> TailraceError:

@@ -74,9 +74,23 @@ def guilty(producer: Producer, suspects: Iterable[Record], *, transactional: boo
             code = _probe(producer, record, transactional=transactional)
             if code is not None:
                 why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
-                redriven = any(name == "tailrace.redriven" for name, _ in record.headers)
-                return {place: why, redriven_place(place): why} if redriven else {place: why}
+                return _named(record, place, why)
     return {}
+
+
+def places_of(records: Iterable[Record], topic: str, why: str) -> dict[str, str]:
+    """The places of all events that go to a topic, with the reason why they cannot."""
+    found: dict[str, str] = {}
+    for record in records:
+        place = _place(record) if record.topic == topic else None
+        if place is not None:
+            found.update(_named(record, place, why))
+    return found
+
+
+def _named(record: Record, place: str, why: str) -> dict[str, str]:
+    redriven = any(name == "tailrace.redriven" for name, _ in record.headers)
+    return {place: why, redriven_place(place): why} if redriven else {place: why}
 
 
 def _place(record: Record) -> str | None:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tailrace.errors import ConfigError, TailraceError, TopicMissing
+from tailrace.errors import ConfigError, TailraceError, TopicMissing, TopicRefused
 from tailrace.kafka.client import error_of, translate
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.topic_limits import TopicLimits
@@ -119,10 +119,29 @@ class TopicKeeper:
                 remedy=f"Create it: kafka-topics --create --topic {topic}; nothing was skipped.",
             )
         spec = self._specs.get(topic)
-        if spec is None:
-            spec = TopicSpec(topic, self._default.partitions, self._default.replication, self._default.config)
+        if spec is not None:
+            create_topic(self._admin, spec)
+            return spec.partitions
+        spec = TopicSpec(topic, self._default.partitions, self._default.replication, self._default.config)
+        try:
+            _create(self._admin, spec, spec.config, validate_only=True)
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.TOPIC_EXCEPTION:
+                raise NameRefused(topic, error_of(error).str()) from None
         create_topic(self._admin, spec)
         return spec.partitions
+
+
+class NameRefused(TopicRefused):
+    """Kafka takes no topic of a name that an event gave: it is one of Kafka's own, or collides with another."""
+
+    def __init__(self, topic: str, why: str) -> None:
+        super().__init__(
+            f"Kafka does not take the name {topic} for a topic",
+            why=why,
+            remedy="Have the service use another name, or add a topic spec that covers the event.",
+        )
+        self.topic = topic
 
 
 def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> dict[str, int]:
