@@ -48,6 +48,12 @@ class Connector:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    @property
+    def waits(self) -> list[dict[str, Any]]:
+        """What it said each time that it waited for its next attempt."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == "waiting" and "attempt" in line]
+
     def says(self, text: str, timeout: float = 60) -> None:
         """Waits until its log contains `text`; a process that ended without it fails the test."""
         try:

@@ -124,7 +124,7 @@ def test_a_fast_shutdown_is_not_delayed(own: Shop, load: str) -> None:
 
 
 def test_sessions_ended_by_an_administrator(own: Shop) -> None:
-    """Row 16: the walsender, then the control session; the second return waits a little longer than the first."""
+    """Row 16: the walsender, then the control session."""
     connector = own.start()
     own.writer().start(rate=50)
     for victim in ("walsender", "client backend"):
@@ -138,7 +138,6 @@ def test_sessions_ended_by_an_administrator(own: Shop) -> None:
             # It is needed only when a relation or an idle position comes; an added column brings the first.
             own.execute("ALTER TABLE outbox ADD COLUMN more text")
         reconnects(connector, before)
-    assert '"attempt": 2' in connector.log, "the delays do not grow"
     finish(own)
 
 

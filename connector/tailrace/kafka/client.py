@@ -31,6 +31,15 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """A hanging transaction holds back every reader of its partitions until this passes, so it stays short."""
 MESSAGE_TIMEOUT_MS = 30_000
 """Must be below the transaction's timeout: a message that times out must still find a transaction to abort."""
+SOCKET_TIMEOUT_MS = 8_000
+"""For the answer to a request of the publisher. A broker that hangs is replaced by others after 9 s, by default
+(`broker.session.timeout.ms`): what was sent to it is then to be sent again, and not only after a minute."""
+SETUP_TIMEOUT_MS = 5_000
+"""For a new connection, login included: the kernel of a broker that hangs still accepts connections."""
+METADATA_MS = 3_000
+"""How soon a partition's new leader is known, if nobody says that the old one is gone."""
+RECONNECT_MS = 2_000
+"""How long a client waits at most before it connects again to a broker that was away."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """What the client itself lets pass. Topics set the real bound; dead letters may be larger than any event."""
 
@@ -58,6 +67,11 @@ KAFKA_TLS = "ssl.ca.location, ssl.certificate.location and ssl.key.location unde
 def common_config(options: KafkaOptions) -> Config:
     """Settings of every client: the user's own pass through, ours stand above them."""
     return {
+        # Defaults a user may change:
+        "socket.connection.setup.timeout.ms": SETUP_TIMEOUT_MS,
+        "api.version.request.timeout.ms": SETUP_TIMEOUT_MS,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
+        "reconnect.backoff.max.ms": RECONNECT_MS,
         **options.settings,
         "bootstrap.servers": options.bootstrap,
         "client.id": f"tailrace-{options.pipeline}",
@@ -102,6 +116,7 @@ def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) ->
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 65536,
         "message.timeout.ms": MESSAGE_TIMEOUT_MS,
+        "socket.timeout.ms": SOCKET_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": 5000,
         **common_config(options),
         # What the guarantees stand on:
@@ -114,6 +129,9 @@ def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) ->
         config["batch.size"] = batch_bytes
     if options.exactly_once:
         config.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        if "socket.timeout.ms" not in options.settings:
+            # librdkafka refuses one that is longer than the transaction's.
+            config["socket.timeout.ms"] = min(SOCKET_TIMEOUT_MS, int(config["transaction.timeout.ms"]))
         config["transactional.id"] = options.pipeline
     return config
 

@@ -27,6 +27,7 @@ from tailrace.kafka.client import (
 
 LOOK_TIMEOUT = 5.0
 """A broker that says nothing for so long is away to a person who waits for the answer."""
+PROBE_TIMEOUT = 2.0
 DISCOVER_SECONDS = 2.0
 """How often new topics and partitions are looked for."""
 POLL_SECONDS = 0.2
@@ -100,6 +101,23 @@ def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
     except TailraceError:
         pass  # it is away for another reason
     return None
+
+
+def answering(options: KafkaOptions) -> Callable[[], bool]:
+    """A cheap question that may be asked again and again: whether any broker answers now."""
+    config: Config = {**admin_config(options), "reconnect.backoff.max.ms": 1000, "error_cb": lambda _: None}
+    clients: list[AdminClient] = []
+
+    def answers() -> bool:
+        try:
+            if not clients:
+                clients.append(AdminClient(config))
+            clients[0].describe_cluster(request_timeout=PROBE_TIMEOUT).result(2 * PROBE_TIMEOUT)
+        except (KafkaException, TimeoutError):
+            return False
+        return True
+
+    return answers
 
 
 class Watch:

@@ -10,7 +10,15 @@ from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import Pipeline as Settings
-from tailrace.errors import ConfigError, KafkaUnavailable, RegistryRefused, RegistryUnavailable, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    KafkaUnavailable,
+    OutcomeUnknown,
+    RegistryRefused,
+    RegistryUnavailable,
+    SourceUnavailable,
+    TailraceError,
+)
 from tailrace.event import OutboxEvent, Route
 from tailrace.extras import install
 from tailrace.kafka import ledger, offsets
@@ -26,7 +34,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper, partition_counts
 from tailrace.kafka.traces import require_remembered, require_stored
-from tailrace.kafka.watch import certificate_trouble
+from tailrace.kafka.watch import answering, certificate_trouble
 from tailrace.line import Line
 from tailrace.lsn_position import LsnPosition
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
@@ -38,11 +46,13 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.holding import ReplayWindow
+from tailrace.sources.postgres.link import is_up
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 from tailrace.worker.contracts import PipelineContracts
 from tailrace.worker.logs import Log
 from tailrace.worker.notices import Notices
+from tailrace.worker.outage import Probe, listens
 from tailrace.worker.webhook import WebhookOptions
 
 DAY_MS = 24 * 3600 * 1000
@@ -175,6 +185,21 @@ class Assembly:
                 remedy="Set kafka.delivery: exactly_once until all of them are released, then delete that topic.",
             )
         return Parking(self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn)
+
+    def probe(self, error: TailraceError) -> Probe | None:
+        """How to find out cheaply whether the server that an error speaks of answers; None if it speaks of none."""
+        if isinstance(error, KafkaUnavailable | OutcomeUnknown):
+            return Probe("kafka", answering(self.kafka))
+        registry = self.settings.schemas.registry if self.settings.schemas else None
+        if isinstance(error, RegistryUnavailable) and registry is not None:
+            return Probe("registry", partial(listens, registry.url))
+        if not isinstance(error, SourceUnavailable):
+            return None
+        if isinstance(self.database, MongoOptions):
+            from tailrace.sources.mongo.server import has_primary
+
+            return Probe("mongo", partial(has_primary, self.database.uri, app_name=f"{self.database.app_name} (probe)"))
+        return Probe("postgres", partial(is_up, self.database.conninfo))
 
     def notices(self, log: Log) -> Notices:
         """One for the life of the process: it has a thread of its own."""

@@ -31,11 +31,13 @@ from tailrace.position import Position
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
+from tailrace.worker.outage import Outage
 from tailrace.worker.rewound import followed, rewound
 from tailrace.worker.standby import Standby
 
 STEADY_SECONDS = 30.0
-"""A run that lasted this long was healthy: the next trouble starts again with the shortest delay."""
+"""A run that lasted this long was healthy, as is one that stored a position: the next trouble starts again with the
+shortest delay."""
 
 
 Recover = Callable[[TailraceError, Assembly, Wake, Callable[[], bool]], bool]
@@ -57,9 +59,11 @@ class Supervisor:
         self._stopped = threading.Event()
         self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
         self._ran = False
+        self._progressed = False
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
         self._standby = Standby(assembly, self._log, self._stopped)
+        self._outage = Outage(lambda event, server: self._log.info(event, server=server))
 
     def stop(self) -> None:
         self._stopped.set()
@@ -77,6 +81,7 @@ class Supervisor:
         attempt = 0
         while not self._stopped.is_set():
             began = time.monotonic()
+            self._progressed = False
             try:
                 self._attempt()
             except RecordsRefused as refused:
@@ -97,10 +102,11 @@ class Supervisor:
                 if left.action is not Action.RETRY and not self._still_ours(left):
                     self._fail(left)
                     raise left from None
-                if time.monotonic() - began > STEADY_SECONDS:
+                if self._progressed or time.monotonic() - began > STEADY_SECONDS:
                     attempt = 0
                 attempt += 1
-                self._pause(left, attempt)
+                if self._pause(left, attempt):
+                    attempt = 0
         # Before the pipeline is released: what comes after that is the next instance's to announce.
         if self._claim.made or not self._standby.is_in_use(wait=False):
             self._announce("STOPPED")
@@ -136,7 +142,10 @@ class Supervisor:
         )
         books = self._assembly.bookkeeper(admin, publisher, source, self._unnoted)
 
+        stored: list[Position | None] = []
+
         def started(position: Position) -> None:
+            stored.append(publisher.stored)
             self._started(position)
             books.start()
 
@@ -148,6 +157,7 @@ class Supervisor:
             raise
         finally:
             books.close()
+            self._progressed = bool(stored) and publisher.stored is not stored[0]
             self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
     def _take_over(self) -> bool:
@@ -208,10 +218,12 @@ class Supervisor:
         self._ran = True
         self._recovered = False
         self._claim.show_life()
+        self._outage.end()
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
         self._announce("RUNNING")
 
-    def _pause(self, error: TailraceError, attempt: int) -> None:
+    def _pause(self, error: TailraceError, attempt: int) -> bool:
+        """Waits before the next attempt. True if that was cut short, since the server that was away is back."""
         seconds = retry.delay(attempt, **self._chance)
         self._log.warning(
             "waiting", error=error.code, what=error.what, why=error.why, retry_in=round(seconds, 1), attempt=attempt
@@ -221,7 +233,7 @@ class Supervisor:
         # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
         # all but off while events flow, and an outage has many attempts: each must give back what it took.
         gc.collect()
-        self._stopped.wait(seconds)
+        return self._outage.wait(seconds, self._stopped, self._assembly.probe(error))
 
     def _fail(self, error: TailraceError) -> None:
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)

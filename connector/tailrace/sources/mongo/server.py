@@ -41,6 +41,7 @@ Client = MongoClient[Document]
 OLDEST = (6, 0)
 MONGO_TLS = "tlsCAFile and tlsCertificateKeyFile in the address"
 """What says which certificates are trusted, and which one is shown."""
+PROBE_SECONDS = 2.0
 HISTORY_LOST = {280, 286, 136}  # ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost
 REFUSED = {13, 18, 8000, 31, 11}  # Unauthorized, AuthenticationFailed, AtlasError, RoleNotFound, UserNotFound
 NO_REPLICA_SET = {40573, 123, 76}  # $changeStream only on replica sets; NotAReplicaSet; NoReplicationEnabled
@@ -88,6 +89,16 @@ def connect(uri: str, *, app_name: str, timeout: float) -> Client:
             why="An option in the address is wrong, a file it names cannot be read, or a password is not encoded.",
             remedy="Write it like mongodb://user:${env:DB_PASSWORD}@host/?replicaSet=rs0.",
         ) from None
+
+
+def has_primary(uri: str, *, app_name: str) -> bool:
+    """Whether a primary answers now: a cheap question, asked while a pipeline waits for one."""
+    with connect(uri, app_name=app_name, timeout=PROBE_SECONDS) as client:
+        try:
+            client.admin.command("ping")
+        except PyMongoError:
+            return False
+        return True
 
 
 @contextmanager

@@ -38,6 +38,9 @@ APPLICATION = "tailrace"
 CONNECT_TIMEOUT = 10
 """Seconds for a login; a server that needs longer is treated as away and tried again."""
 
+PROBE_TIMEOUT = 2
+"""libpq waits for no less."""
+
 _SESSION = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1"
 """Values must read the same whoever's session prints them: the walsender's or the table reader's."""
 
@@ -52,6 +55,15 @@ def may_copy_cluster(conninfo: str, timeout: float) -> bool:
     except psycopg.Error:
         return False
     return True
+
+
+def is_up(conninfo: str) -> bool:
+    """Whether the server takes logins now: a cheap question without a login, asked while a pipeline waits for one."""
+    try:
+        told = make_conninfo(conninfo, connect_timeout=PROBE_TIMEOUT)
+    except psycopg.Error:
+        return False
+    return pq.PGconn.ping(told.encode()) == pq.Ping.OK
 
 
 class Link:

@@ -1,0 +1,42 @@
+"""Row 44 of the fault matrix: one of three brokers hangs. Its connections stay open, and nothing answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fix_shop import close_shop, open_shop
+from tailrace.proof.orders_workload import Mix
+from tailrace.stack import KafkaBroker, KafkaSet, PostgresServer, wait_until
+
+
+@pytest.fixture
+def kafka_set() -> Iterator[KafkaSet]:
+    with KafkaSet() as members:
+        yield members
+
+
+def test_a_broker_that_hangs_while_others_lead(postgres: PostgresServer, kafka_set: KafkaSet, tmp_path: Path) -> None:
+    """What was sent to it is sent again elsewhere, before anything is given up."""
+    shop = open_shop(postgres, cast("KafkaBroker", kafka_set), tmp_path)
+    try:
+        spec = tmp_path / "topics" / "orders.yaml"
+        spec.write_text(json.dumps({**json.loads(spec.read_text()), "partitions": 6, "replication": 3}))
+        connector = shop.start()
+        shop.writer(mix=Mix(events_per_transaction=30)).start(rate=20)
+        wait_until(lambda: len(shop.positions()) > 10, 60, what="some batches to be stored")
+        hung = kafka_set.leader(shop.topic)
+        hung.pause()
+        try:
+            shop.writers[0].stop()
+            verdict = shop.caught_up()
+        finally:
+            hung.resume()
+        assert verdict.ok, (verdict, connector.log)
+        assert connector.waits == []
+    finally:
+        close_shop(shop)

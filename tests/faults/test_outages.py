@@ -1,0 +1,108 @@
+"""How soon a pipeline goes on after an outage: row 47 of the fault matrix, and its neighbours.
+
+No clock is read: where a wait must be cut short, waits are made so long that the test would fail otherwise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from broken_kafka import HASTY, IMPATIENT
+from fix_shop import Shop, close_shop, open_shop
+from fix_users import close_users, open_users
+from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tailrace.stack.ports import free_port
+
+# Every wait for the next attempt would take ten minutes, as if the outage had lasted for hours.
+PATIENT = """
+from tailrace import retry
+retry.delay = lambda attempt, **_: 600.0
+from tailrace.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> list[str]:
+    script = tmp_path / "patient.py"
+    script.write_text(PATIENT)
+    return [str(script)]
+
+
+def test_kafka_comes_back(postgres: PostgresServer, tmp_path: Path, patient: list[str]) -> None:
+    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as kafka:
+        shop = open_shop(postgres, kafka, tmp_path)
+        try:
+            shop.configure(kafka={"settings": IMPATIENT})
+            connector = shop.start(program=patient)
+            shop.writer().transaction(rollback=False)
+            assert shop.caught_up().ok
+            kafka.kill()
+            shop.writers[0].transaction(rollback=False)
+            connector.says('"no answer"')
+            kafka.start()
+            verdict = shop.caught_up()
+            assert verdict.ok, (verdict, connector.log)
+            assert connector.running, connector.log
+        finally:
+            close_shop(shop)
+
+
+def test_postgres_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
+    with PostgresServer("16", source=Source.LOCAL) as postgres:
+        shop = open_shop(postgres, kafka, tmp_path)
+        try:
+            connector = shop.start(program=patient)
+            postgres.kill()
+            connector.says('"no answer"')
+            postgres.start()
+            shop.writer().transaction(rollback=False)
+            verdict = shop.caught_up()
+            assert verdict.ok, (verdict, connector.log)
+        finally:
+            close_shop(shop)
+
+
+def test_mongodb_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
+    with MongoServer(source=Source.LOCAL) as mongo:
+        users = open_users(mongo, kafka, tmp_path)
+        users.configure(source={"link_timeout": 2})
+        try:
+            connector = users.start(program=patient)
+            mongo.kill()
+            connector.says('"no answer"')
+            mongo.start()
+            users.writer().transaction(rollback=False)
+            verdict = users.caught_up()
+            assert verdict.ok, (verdict, connector.log)
+        finally:
+            close_users(users)
+
+
+def test_a_database_that_flaps(shop: Shop) -> None:
+    """Each run publishes something before it ends: the delay does not grow."""
+    connector = shop.start()
+    writer = shop.writer()
+    for round_ in range(1, 5):
+        writer.transaction(rollback=False)
+        assert shop.caught_up().ok
+        shop.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot
+        )
+        wait_until(lambda before=round_: len(connector.waits) == before, 60, what=f"a wait:\n{connector.log}")  # type: ignore[misc]
+    assert [each["attempt"] for each in connector.waits] == [1, 1, 1, 1]
+    writer.transaction(rollback=False)
+    assert shop.caught_up().ok
+
+
+def test_an_outage_without_end(shop: Shop) -> None:
+    """Nothing progresses: the delays grow, and a stop is heard in the middle of one."""
+    shop.start().stop()
+    shop.configure(source={"postgres": make_conninfo(shop.dsn, host="127.0.0.1", port=free_port())})
+    connector = shop.start(wait=False)
+    wait_until(lambda: len(connector.waits) == 3, 60, what=f"three waits:\n{connector.log}")
+    assert [each["attempt"] for each in connector.waits] == [1, 2, 3]
+    assert connector.stop() == 0

@@ -1,0 +1,64 @@
+"""Waits that end when a server answers again. Those that must be cut short would take an hour otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tailrace.worker.outage import Outage, Probe
+
+HOUR = 3600.0
+SHORT = 0.05
+
+
+def saying(*answers: bool) -> tuple[Probe, Callable[[], int]]:
+    """A server that answers so, the last one from then on; and how often it was asked."""
+    asked: list[bool] = []
+
+    def next_answer() -> bool:
+        asked.append(answers[min(len(asked), len(answers) - 1)])
+        return asked[-1]
+
+    return Probe("kafka", next_answer), lambda: len(asked)
+
+
+def test_a_server_that_comes_back_ends_the_wait() -> None:
+    probe, asked = saying(False, False, True)
+    assert Outage(every=0.01).wait(HOUR, threading.Event(), probe)
+    assert asked() == 3
+
+
+def test_a_server_that_answers_all_the_time_does_not() -> None:
+    probe, asked = saying(True)
+    assert not Outage(every=0.01).wait(SHORT, threading.Event(), probe)
+    assert asked() > 0
+
+
+def test_silence_is_remembered_from_wait_to_wait_until_the_outage_ends() -> None:
+    silent, _ = saying(False)
+    speaking, _ = saying(True)
+    outage = Outage(every=0.01)
+    assert not outage.wait(SHORT, threading.Event(), silent)
+    assert not outage.wait(SHORT, threading.Event(), speaking._replace(server="postgres"))
+    assert outage.wait(HOUR, threading.Event(), speaking), "it came back during an attempt"
+    assert not outage.wait(SHORT, threading.Event(), silent)
+    outage.end()
+    assert not outage.wait(SHORT, threading.Event(), speaking)
+
+
+def test_a_stop_does_not_wait_for_a_probe_that_hangs() -> None:
+    stopped, hangs, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def answers() -> bool:
+        asked.set()
+        return hangs.wait(HOUR)
+
+    threading.Thread(target=lambda: (asked.wait(60), stopped.set()), daemon=True).start()
+    assert not Outage().wait(HOUR, stopped, Probe("kafka", answers))
+    hangs.set()
+
+
+def test_without_a_probe_it_is_a_plain_wait() -> None:
+    stopped = threading.Event()
+    stopped.set()
+    assert not Outage().wait(HOUR, stopped, None)
