@@ -38,6 +38,8 @@ SETUP_TIMEOUT_MS = 5_000
 """For a new connection, login included: the kernel of a broker that hangs still accepts connections."""
 METADATA_MS = 3_000
 """How soon a partition's new leader is known, if nobody says that the old one is gone."""
+METADATA_AGE_MS = 180_000
+"""After that, topics count as unknown. Three refreshes by default, which a broker that hangs may take to not answer."""
 RECONNECT_MS = 2_000
 """How long a client waits at most before it connects again to a broker that was away."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -71,6 +73,7 @@ def common_config(options: KafkaOptions) -> Config:
         "socket.connection.setup.timeout.ms": SETUP_TIMEOUT_MS,
         "api.version.request.timeout.ms": SETUP_TIMEOUT_MS,
         "topic.metadata.refresh.interval.ms": METADATA_MS,
+        "metadata.max.age.ms": METADATA_AGE_MS,
         "reconnect.backoff.max.ms": RECONNECT_MS,
         **options.settings,
         "bootstrap.servers": options.bootstrap,
