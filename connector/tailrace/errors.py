@@ -24,6 +24,7 @@
     │   ├── SlotUnclaimed           a slot, but no stored position
     │   ├── WrongLog                another cluster, timeline, database, slot, table or collection
     │   ├── PositionAhead           the stored position is beyond the server's log
+    │   ├── LogDiverged             the server's log is another one than was read, from some point on
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
     │   ├── UndecodableTransaction  a transaction that Postgres cannot send
     │   ├── TableRewritten          the rows of an unfinished first read can no longer be identified
@@ -208,6 +209,10 @@ class WrongLog(SourceError):
 
 
 class PositionAhead(SourceError):
+    pass
+
+
+class LogDiverged(SourceError):
     pass
 
 

@@ -42,6 +42,21 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The last transaction that was read before a position: a later start finds it again, or it is another history.
+
+    A database that was put back from a copy of its files has the same system id and timeline, and new transactions at
+    LSNs that were read before. `xid` 0: none was read from `commit_lsn` on, where the slot begins, or behind a
+    transaction that was skipped.
+    """
+
+    commit_lsn: int
+    xid: int = 0
+    commit_micros: int = 0
+    """The time of the commit, as Postgres counts it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableRead:
     """Progress of reading the rows that were in the table before the slot began.
 
@@ -76,6 +91,12 @@ class LsnPosition:
     """What happened to the table before this transaction (64 bits) is known to have let no row in past the publication;
     0 if nothing is known.
     """
+    last: LastTransaction | None = None
+    """Inside a transaction it is that one. None: not known, as in positions of older versions."""
+    history: str = ""
+    """Changes when the database was set back on its timeline and that was accepted: LSNs before and after it are of
+    different logs.
+    """
 
     def __str__(self) -> str:
         if self.creating:
@@ -97,7 +118,14 @@ class LsnPosition:
 
     def is_alike(self, other: object) -> bool:
         """Whether both are places in one log; through which publication it was read does not matter."""
-        return isinstance(other, LsnPosition) and self.log == replace(other.log, publication=self.log.publication)
+        if not isinstance(other, LsnPosition) or self.history != other.history:
+            return False
+        return self.log == replace(other.log, publication=self.log.publication)
+
+    @property
+    def resume_lsn(self) -> int:
+        """Where to ask the server for the log from: it sends the last transaction once more, to be recognised."""
+        return self.lsn if self.last is None else self.last.commit_lsn
 
     def covers(self, place: str) -> bool:
         """Whether the row at `place` lies at or before this position, of the same log.
@@ -136,12 +164,17 @@ class LsnPosition:
             stored["moves_before"] = format_lsn(self.moves_before)
         if self.watched:
             stored["watched"] = self.watched
+        if self.last:
+            stored["last"] = {**asdict(self.last), "commit_lsn": format_lsn(self.last.commit_lsn)}
+        if self.history:
+            stored["history"] = self.history
         return stored
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> LsnPosition:
         """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
         cut, table_read, recovery = stored.get("cut"), stored.get("table_read"), stored.get("recovery")
+        last = stored.get("last")
         return cls(
             log=LogIdentity(**stored["log"]),
             lsn=parse_lsn(stored["lsn"]),
@@ -152,4 +185,8 @@ class LsnPosition:
             recovery=Recovery(**recovery) if recovery else None,
             moves_before=parse_lsn(stored.get("moves_before", "0/0")),
             watched=int(stored.get("watched", 0)),
+            last=LastTransaction(parse_lsn(last["commit_lsn"]), int(last["xid"]), int(last["commit_micros"]))
+            if last
+            else None,
+            history=str(stored.get("history", "")),
         )

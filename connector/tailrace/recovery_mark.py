@@ -17,7 +17,8 @@ class Recovery:
     """`lost` is the stored form of the position that was given up, None if there was none.
 
     `since_ms` is what a person said: rows that were created before are left out. `skips`: the log is not lost, one
-    transaction of it is skipped.
+    transaction of it is skipped. `went_back`: the database was set back. It is decided once: the slot that the recovery
+    creates, and a log that grows, no longer show it.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Recovery:
     lost: dict[str, Any] | None = None
     since_ms: int | None = None
     skips: bool = False
+    went_back: bool = False
 
 
 def require_complete(recovery: Recovery | None) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Action, WrongLog
 from tailrace.lsn import MAX_LSN
-from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
+from tailrace.lsn_position import Cut, LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, from_stored, other_kind, to_stored
 from tailrace.recovery_mark import Recovery
 from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
@@ -32,7 +32,12 @@ positions = st.builds(
     st.none() | st.builds(Cut, LSNS, ROWS),
     st.none() | st.builds(TableRead, TEXT, st.none() | st.lists(st.none() | TEXT), ROWS),
     st.booleans(),
-    st.none() | st.builds(Recovery, TEXT, ROWS, st.none() | st.dictionaries(TEXT, TEXT), st.none() | ROWS),
+    st.none()
+    | st.builds(Recovery, TEXT, ROWS, st.none() | st.dictionaries(TEXT, TEXT), st.none() | ROWS, *[st.booleans()] * 2),
+    ROWS,
+    LSNS,
+    st.none() | st.builds(LastTransaction, LSNS, ROWS, st.integers(-(2**62), 2**62)),
+    TEXT,
 )
 
 
@@ -61,6 +66,8 @@ def test_the_stored_form_is_readable() -> None:
         {"log": {**asdict(LOG), "more": 1}},
         {"cut": {"rows": 3}},
         {"table_read": {"after": []}},
+        {"last": {"commit_lsn": "0/5", "xid": 1}},
+        {"last": {"commit_lsn": "0/5", "xid": "x", "commit_micros": 1}},
     ],
 )
 def test_what_is_not_a_position_is_refused(change: dict[str, Any]) -> None:
@@ -163,6 +170,7 @@ def test_positions_of_one_log_are_alike() -> None:
     lsn = LsnPosition(LOG, 5, 6)
     assert lsn.is_alike(LsnPosition(replace(LOG, publication="9/9/9"), 7, 8))
     assert not lsn.is_alike(LsnPosition(replace(LOG, timeline=2), 7, 8))
+    assert not lsn.is_alike(LsnPosition(LOG, 7, 8, history="x"))
     token = TokenPosition(STREAM, {"_data": "82"}, ClusterTime(7, 2), 0)
     assert token.is_alike(
         TokenPosition(replace(STREAM, collections={"outbox": "v"}), {"_data": "83"}, ClusterTime(8, 2), 0)

@@ -46,7 +46,9 @@ def streams(position: Position | None) -> bool:
     return isinstance(position, TokenPosition) and not (position.collection_read or position.recovery)
 
 
-def is_true(position: LsnPosition, lost: LsnPosition | None, server: Server, left: dict[int, int]) -> bool:
+def is_true(
+    position: LsnPosition, lost: LsnPosition | None, server: Server, left: dict[int, int], *, went_back: bool
+) -> bool:
     """Whether what lay before `position` lies before it in the server's log as it is now.
 
     `left` tells where the server's log left its earlier timelines.
@@ -54,16 +56,24 @@ def is_true(position: LsnPosition, lost: LsnPosition | None, server: Server, lef
     log = position.log
     if (log.system_id, log.database) != (server.system_id, server.database):
         return False
+    if lost is not None and lost.history != position.history:
+        return False
     if lost is not None and lost.log.timeline == log.timeline and position.lsn > lost.lsn:
         return False
     if log.timeline == server.timeline:
-        # A log that ends before the position has been written anew from some point on, and nobody knows which.
-        return not (lost is not None and lost.log.timeline == server.timeline and lost.lsn > server.lsn)
+        # A log that was set back has been written anew from some point on, and nobody knows which.
+        return not (went_back and lost is not None and lost.log.timeline == server.timeline)
     return position.lsn <= left.get(log.timeline, -1)
 
 
 def weigh(
-    entries: Sequence[Entry], lost: LsnPosition | None, server: Server, left: dict[int, int], next_xid: int
+    entries: Sequence[Entry],
+    lost: LsnPosition | None,
+    server: Server,
+    left: dict[int, int],
+    next_xid: int,
+    *,
+    went_back: bool,
 ) -> Evidence:
     """The last true entry with a snapshot, and from where topics must be read beside it. `next_xid` has 64 bits."""
     for number in range(len(entries) - 1, -1, -1):
@@ -71,7 +81,7 @@ def weigh(
         position = entry.position
         if not (entry.passed and streams(position) and isinstance(position, LsnPosition)):
             continue
-        if not is_true(position, lost, server, left):
+        if not is_true(position, lost, server, left, went_back=went_back):
             continue
         oldest = Snapshot.parse(entry.passed).xmin
         if not 0 <= next_xid - oldest < _WRAP // 2:

@@ -105,7 +105,9 @@ class MongoSite:
         there = tuple(name for name in self._options.collections if self._is_there(name))
         return replace(self._options, collections=there) if there else None
 
-    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
         """Documents do not tell in which transaction they were written: time is all there is."""
         return by_time(entries, until_ms)
 

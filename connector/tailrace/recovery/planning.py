@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import (
     ConfigError,
+    LogDiverged,
     PositionForgotten,
     RecoveryUnfinished,
     SlotBusy,
@@ -126,12 +127,15 @@ class Survey:
         if skips and not before:
             lost = stored  # it stands before the transaction, also if it was further once
         since_ms = self._since_ms if self._since_ms is not None else before.since_ms if before else None
+        diverged = error is not None and error.code == LogDiverged.__name__
         mark = Recovery(
             before.id if before else uuid.uuid4().hex[:8],
             time.time_ns() // 1_000_000,
             None if lost is None else to_stored(lost),
             since_ms,
             skips,
+            # Once it has begun, a log that has grown, and the new slot, no longer show it.
+            went_back=diverged or (before is not None and before.went_back) or self.site.went_back(lost),
         )
         elsewhere = stored is not None and self.site.is_elsewhere(stored)
         return Case(error, stored, lost, mark, running, elsewhere)
@@ -143,7 +147,7 @@ class Survey:
         steps = self.site.steps(None if case.unfinished else case.lost)
         entries = ledger.read(self.assembly.kafka)
         ground = ground_of(case, entries, self.assembly.settings)
-        evidence = self.site.weigh(entries, case.lost, ground.until_ms)
+        evidence = self.site.weigh(entries, case.lost, ground.until_ms, went_back=case.mark.went_back)
         if case.skips:
             # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
             ground = Ground(since_ms=ground.since_ms, from_beginning=True)
@@ -166,13 +170,12 @@ class Survey:
     def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:
         if self.seen is None:
             raise RuntimeError("there is no plan")
-        restored = self.site.went_back(case.lost)
         return Sieve(
             self.line,
             self.seen,
             ground,
             self.assembly.kafka.dead_letter_topic,
-            restored,
+            case.mark.went_back,
             strict,
             getattr(self.site, "around", None),
             looked=looked,
@@ -222,7 +225,10 @@ class Survey:
         if self.seen is not None and self.seen.compacted:
             kept = ", ".join(sorted(self.seen.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
-        return [*notes, *self.site.forgotten(case.lost)]
+        forgotten = self.site.forgotten(case.lost)
+        if case.mark.went_back and not forgotten:
+            forgotten = [f"the server's log is not the one that was read: {sites.STAYS}"]
+        return [*notes, *forgotten]
 
 
 class TailraceErrorTold(TailraceError):

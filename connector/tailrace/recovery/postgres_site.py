@@ -17,15 +17,16 @@ from tailrace.errors import ConfigError, Fenced, PublicationBroken, SlotBusy, Ta
 from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn import format_lsn
-from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.lsn_position import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.pipeline import Source
-from tailrace.position import Position, other_kind
+from tailrace.position import Position, from_stored, other_kind
 from tailrace.recovery.evidence import Evidence, by_time, weigh
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Server, Slot, admit, same_past, same_server
+from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, reading_order, require_order, require_whole
@@ -74,6 +75,8 @@ class PostgresSite:
             require_whole(self._control, options.table, published, stored)
             if stored is not None and stored.moves_before > stored.lsn and not stored.table_read:
                 raise moved_too_early()
+            if stored is not None:
+                require_same_log(options, stored)
         except RECOVERABLE as error:
             return error
         return None
@@ -133,7 +136,9 @@ class PostgresSite:
     def readable(self) -> PostgresOptions:
         return self._options
 
-    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
         server = self._server
         place = lost if isinstance(lost, LsnPosition) else None
         if place is not None and (place.creating or place.table_read):
@@ -142,7 +147,7 @@ class PostgresSite:
         # What was passed of another table says nothing about this one.
         table = self._options.table
         same = [each for each in entries if isinstance(each.position, LsnPosition) and each.position.log.table == table]
-        found = weigh(same, place, server, read_forks(self._stream, server), now.xmax)
+        found = weigh(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
         return found if found.passed is not None else by_time(entries, until_ms)
 
     def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
@@ -276,9 +281,17 @@ class PostgresRecovery:
             stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
         killpoint.reached(killpoint.SLOT_CREATED)
-        watched = catalogue.oldest_running(self._control, exported)
-        position = LsnPosition(self._found, lsn, now, table_read=TableRead(""), recovery=self._mark, watched=watched)
-        return position, exported
+        begin = LsnPosition(
+            self._found,
+            lsn,
+            now,
+            table_read=TableRead(""),
+            recovery=self._mark,
+            watched=catalogue.oldest_running(self._control, exported),
+            last=LastTransaction(lsn),
+            history=_history(self._mark),
+        )
+        return begin, exported
 
     def _mend_publication(self) -> None:
         statement = _publication_mend(self._control, self._options)
@@ -291,6 +304,14 @@ class PostgresRecovery:
 
 def identity(options: PostgresOptions, server: Server, fingerprint: str) -> LogIdentity:
     return LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, fingerprint)
+
+
+def _history(mark: Recovery) -> str:
+    """What was noted before a database was set back says nothing of its log as it goes on."""
+    if mark.went_back:
+        return mark.id
+    lost = from_stored(mark.lost) if mark.lost else None
+    return lost.history if isinstance(lost, LsnPosition) else ""
 
 
 def _publication_mend(control: Link, options: PostgresOptions) -> str | None:

@@ -23,7 +23,7 @@ from tailrace.event import UNREADABLE, Chunk, Row
 from tailrace.kafka.ledger import Entry
 from tailrace.line import Line
 from tailrace.lsn import format_lsn, parse_lsn
-from tailrace.lsn_position import LsnPosition, TableRead
+from tailrace.lsn_position import LastTransaction, LsnPosition, TableRead
 from tailrace.pipeline import Source
 from tailrace.position import Position
 from tailrace.recovery.evidence import Evidence
@@ -49,6 +49,12 @@ PAGE_ROWS, PAGE_BYTES = 2000, 8 << 20
 _WRAP = 1 << 32
 
 
+def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition:
+    """The last transaction that was read is not asked for again: this one would come behind it."""
+    lsn = found.commit_lsn + 1
+    return replace(position, lsn=lsn, cut=None, last=LastTransaction(lsn))
+
+
 class LogAround:
     """What the log brings around the transaction: the rows of it before the one that cannot be sent, and all behind."""
 
@@ -60,7 +66,7 @@ class LogAround:
         """Later transactions that cannot be decoded either (32 bits): each is to be skipped by itself."""
         self._at = lost
         self.transaction = found = self._find(lost)
-        self.behind = self._at = replace(lost, lsn=found.commit_lsn + 1, at_ms=found.commit_ms, cut=None)
+        self.behind = self._at = replace(_behind(lost, found), at_ms=found.commit_ms)
         """Where the log goes on. The server skips what was committed before a place: one byte behind the beginning of
         this commit is before every later one.
         """
@@ -80,7 +86,7 @@ class LogAround:
                 self._at = self._read(self._at, end)
             except UndecodableTransaction as other:
                 self.others.add(other.xid % _WRAP)
-                self._at = replace(self._at, lsn=other.commit_lsn + 1)
+                self._at = _behind(self._at, other)
 
     def close(self) -> None:
         self._names.close()
@@ -150,8 +156,11 @@ class SkipSite(PostgresSite):
             *(also if around.others else []),
         ]
 
-    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
-        return replace(super().weigh(entries, lost, until_ms), passed=self.around.xid % _WRAP)
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
+        found = super().weigh(entries, lost, until_ms, went_back=went_back)
+        return replace(found, passed=self.around.xid % _WRAP)
 
     def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
         return PostgresSkip(self._options, self._lost, self.around, mark, keeps, wake, begin, resume=resume)

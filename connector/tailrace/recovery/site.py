@@ -9,6 +9,7 @@ from tailrace.errors import (
     CollectionGone,
     EventTooLarge,
     HistoryLost,
+    LogDiverged,
     PositionAhead,
     PositionForgotten,
     PublicationBroken,
@@ -39,6 +40,7 @@ RECOVERABLE = (
     SlotAhead,
     SlotUnclaimed,
     PositionAhead,
+    LogDiverged,
     PublicationBroken,
     TableRewritten,
     WrongLog,
@@ -50,8 +52,10 @@ RECOVERABLE = (
     PositionForgotten,
     RecoveryUnfinished,
 )
-NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged, UndecodableTransaction)
-"""Mistakes in settings look like these, and events are given up with the last: a person decides."""
+NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged, LogDiverged, UndecodableTransaction)
+"""Mistakes in settings look like these (the address of an old copy among them), and events are given up with the last:
+a person decides.
+"""
 
 STAYS = "events that it no longer has stay published (`tailrace verify` counts them as only on Kafka)"
 """What is said of a database that was set back."""
@@ -91,7 +95,9 @@ class Site(Protocol):
     def readable(self) -> PostgresOptions | MongoOptions | None:
         """What of the outbox is there to be read; None if all of it is yet to be created."""
 
-    def weigh(self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None) -> Evidence:
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
         """What the ledger is still worth."""
 
     def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:

@@ -17,6 +17,8 @@ from tailrace.kafka.ledger import Entry
 from tailrace.lsn import format_lsn, parse_lsn
 from tailrace.lsn_position import LsnPosition
 from tailrace.position import Position
+from tailrace.recovery_mark import require_complete
+from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
 from tailrace.sources.postgres.publication import read_published
@@ -46,11 +48,12 @@ def passed_rows(
     with Link(options.conninfo, replication=False, timeout=options.link_timeout) as link:
         # One statement: its snapshot is older than the end of the log that it then asks for.
         # A slot that is ahead of the stored position has passed what the pipeline has not.
-        ((oldest, found, slot),) = link.query(
+        ((oldest, found, slot, read),) = link.query(
             "SELECT pg_snapshot_xmin(pg_current_snapshot()), CASE WHEN pg_is_in_recovery() "
             "THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END, "
             "(SELECT catalog_xmin FROM pg_replication_slots "
-            "WHERE slot_name = $1 AND confirmed_flush_lsn <= $2::pg_lsn)",
+            "WHERE slot_name = $1 AND confirmed_flush_lsn <= $2::pg_lsn), "
+            "(SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)",
             [options.slot, format_lsn(stored.lsn)],
         )
         # Rows that entered the table past the publication have no position, and the pipeline may not have noticed yet.
@@ -64,11 +67,16 @@ def passed_rows(
             why="The server was restored from a backup, or lost its last writes.",
             remedy="See `tailrace recover plan FILE` first.",
         )
+    require_complete(stored.recovery)
+    # While the slot is read, whoever reads it has seen to it that the log is the one that was read before.
+    known_log = read is not None or stored.last is None or require_same_log(options, stored)
     if _reaches(stored, end, again):
         return Passed(_below(now), is_all=True)
     known = [_full(int(slot), now)] if slot else []
     known += [
-        Snapshot.parse(entry.passed).xmin for entry in entries if entry.passed and _is_true(entry.position, stored)
+        Snapshot.parse(entry.passed).xmin
+        for entry in entries
+        if known_log and entry.passed and _is_true(entry.position, stored)
     ]
     if not known:
         raise ConfigError(
@@ -83,8 +91,10 @@ def _reaches(stored: LsnPosition, end: int, again: Callable[[], Position | None]
     deadline = time.monotonic() + PATIENCE
     found: Position | None = stored
     while isinstance(found, LsnPosition):
+        # The slot of a recovery begins at the end of the log, and its rows are still to be published.
+        require_complete(found.recovery)
         if found.lsn >= end:
-            return True
+            return not (found.creating or found.table_read)
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
@@ -97,6 +107,8 @@ def _is_true(position: Position, stored: LsnPosition) -> bool:
     if not isinstance(position, LsnPosition) or position.lsn > stored.lsn:
         return False
     mine, its = stored.log, position.log
+    if position.history != stored.history:
+        return False
     return (mine.system_id, mine.timeline, mine.database) == (its.system_id, its.timeline, its.database)
 
 

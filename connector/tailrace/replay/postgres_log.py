@@ -21,6 +21,7 @@ from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import admit
+from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.source import PostgresOptions
 
@@ -46,6 +47,8 @@ class PostgresLog:
         )
         free = None if slot is None else replace(slot, active_pid=None)
         admit(stored, self._log, free, server_lsn=server.lsn, adopt=False)
+        if slot is not None and slot.active_pid is None:
+            require_same_log(options, stored)  # while it is read, whoever reads it has seen to that
         self._stored = stored
         self._floor = slot.confirmed_lsn if slot else stored.lsn
         self._end = server.lsn
@@ -54,7 +57,9 @@ class PostgresLog:
         self._entries = [
             entry
             for entry in entries
-            if isinstance(entry.position, LsnPosition) and replace(entry.position.log, publication="") == same
+            if isinstance(entry.position, LsnPosition)
+            and replace(entry.position.log, publication="") == same
+            and entry.position.history == stored.history
         ]
 
     @property
@@ -121,13 +126,15 @@ class PostgresLog:
                 [*first, f"`oldest`, {told(self.oldest)}"],
             )
         # Inside a transaction that was published in parts: as a whole it was committed later than asked for.
-        return replace(self.renewed(entry.position), cut=None)
+        at = self.renewed(entry.position)
+        return at if at.cut is None else replace(at, cut=None, last=None)
 
     def _at_lsn(self, lsn: int) -> LsnPosition:
         """Its time is that of the last known place before it: for people, and for lag."""
         known = [entry.position for entry in self._entries if isinstance(entry.position, LsnPosition)]
         before = [position.at_ms for position in (*known, self._stored) if position.lsn <= lsn]
-        return LsnPosition(self._log, lsn, max(before, default=0), watched=self._stored.watched)
+        stored = self._stored
+        return LsnPosition(self._log, lsn, max(before, default=0), watched=stored.watched, history=stored.history)
 
     def close(self) -> None:
         """Its connections are closed already: what was asked once is the answer."""

@@ -17,6 +17,7 @@ from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import Slot, Step, admit
+from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
 from tailrace.sources.postgres.members import read_members, require_logged
@@ -135,6 +136,8 @@ class PostgresSide:
             # That the pipeline runs already is no objection; whether it could start again still is of interest.
             slot = replace(slot, active_pid=None)
         admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        if stored is not None and not busy:
+            require_same_log(options, stored, patience=timeout)
         if admission.step is not Step.STREAM:
             return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
         return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")

@@ -14,6 +14,7 @@ from tailrace.sources.postgres.admission import Server
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 SAME = Server("7", 1, 1000, "shop")
+BACK = replace(SAME)
 RESTORED = replace(SAME, timeline=2)
 LEFT = {1: 500}
 MINUTE = 60_000
@@ -40,7 +41,10 @@ def entry(lsn: int, passed: str = "", **more: int) -> Entry:
         (at(400), at(900), RESTORED, {}, False),
         (at(600, timeline=2), at(900), RESTORED, LEFT, True),
         # Went back without a new timeline: from where on is not known.
-        (at(400), at(1001), SAME, {}, False),
+        (at(400), at(401), BACK, {}, False),
+        # Before that, its LSNs were those of another log.
+        (replace(at(400), history="x"), at(900), SAME, {}, False),
+        (replace(at(400), history="x"), replace(at(900), history="x"), SAME, {}, True),
         (at(400), at(400), replace(SAME, system_id="8"), {}, False),
         (at(400), at(400), replace(SAME, database="other"), {}, False),
     ],
@@ -48,11 +52,11 @@ def entry(lsn: int, passed: str = "", **more: int) -> Entry:
 def test_which_positions_still_hold(
     position: LsnPosition, lost: LsnPosition | None, server: Server, left: dict[int, int], true: bool
 ) -> None:
-    assert is_true(position, lost, server, left) is true
+    assert is_true(position, lost, server, left, went_back=server is BACK) is true
 
 
 def weighed(entries: list[Entry], lost: int = 900, server: Server = SAME, next_xid: int = 5000) -> Evidence:
-    return weigh(entries, at(lost), server, LEFT, next_xid)
+    return weigh(entries, at(lost), server, LEFT, next_xid, went_back=server is not SAME)
 
 
 def test_the_last_true_entry_counts_up_to_its_oldest_running_transaction() -> None:

@@ -20,7 +20,7 @@ from tailrace.errors import (
     WrongLog,
 )
 from tailrace.lsn import format_lsn
-from tailrace.lsn_position import LogIdentity, LsnPosition
+from tailrace.lsn_position import LastTransaction, LogIdentity, LsnPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,25 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_ls
         and slot.confirmed_lsn <= stored.lsn <= server_lsn
     ):
         # At most the publication differs: the position itself is still true, and better than the slot's. One beyond the
-        # server's log is not: the server would pass over everything up to it.
-        return Admission(Step.STREAM, replace(stored, log=found))
-    at_ms = stored.at_ms if stored is not None else 0
-    return Admission(Step.STREAM, LsnPosition(found, slot.confirmed_lsn, at_ms))
+        # server's log is not: the server would pass over everything up to it. That the log is the one that was read is
+        # not asked: the publication may be younger than the last transaction, and a log that differs may be meant.
+        return Admission(Step.STREAM, replace(stored, log=found, last=None))
+    lsn = slot.confirmed_lsn
+    at_ms, history = (stored.at_ms, stored.history) if stored is not None else (0, "")
+    if stored is not None and stored.lsn > server_lsn:
+        history = f"adopted at {format_lsn(lsn)}"
+    return Admission(Step.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history))
+
+
+def expected(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) -> list[LastTransaction]:
+    """Which transactions the server must send if its log is the one that was read, asked from `start.resume_lsn` on.
+
+    A slot that is confirmed beyond a transaction has had it: the slot and its log are of one history. `until` is how
+    far the pipeline was before it was set back.
+    """
+    begins = max(start.resume_lsn, confirmed_lsn)
+    known = {start.last, until.last if until is not None and start.is_alike(until) else None}
+    return [each for each in known if each is not None and each.xid and each.commit_lsn >= begins]
 
 
 def _unclaimed(slot: Slot) -> SlotUnclaimed:

@@ -9,11 +9,19 @@ order as its columns are.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from tailrace import killpoint
-from tailrace.errors import ProtocolError, PublicationBroken, SlotAhead, UndecodableTransaction
+from tailrace.errors import (
+    LogDiverged,
+    ProtocolError,
+    PublicationBroken,
+    SlotAhead,
+    TailraceError,
+    UndecodableTransaction,
+)
 from tailrace.event import Chunk
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.position import Position, other_kind
@@ -29,6 +37,9 @@ from tailrace.wake import Wake
 
 UNKNOWN_MS = 0
 """Of a row that has no time: to call it new would let consumers apply what they have long forgotten."""
+PROOF_SECONDS = 60.0
+"""How long a server may take to send the last transaction once more: it decodes its log from the slot's begin on."""
+PROOF_ROWS, PROOF_BYTES = 1000, 1 << 20
 LONGEST = 63
 """Bytes in the name of a slot."""
 
@@ -62,7 +73,8 @@ class LogAgain(PostgresSource):
             admit(start, found, slot, server_lsn=server.lsn, adopt=False)
             catalogue.copy_slot(self._stream, self._original, options.slot)
             self._members = MemberWatch(options.table, catalogue.oldest_running(self._control))
-            self._feedback = Feedback(options.slot, start, holding=None, warn=self._warn)
+            confirmed = start.lsn if slot is None else slot.confirmed_lsn
+            self._feedback = Feedback(options.slot, start, confirmed=confirmed, holding=None, warn=self._warn)
             self._begin(start)
         except PublicationBroken as error:
             raise PublicationBroken(
@@ -82,6 +94,34 @@ class LogAgain(PostgresSource):
         except UndecodableTransaction as error:
             error.remedy = "Begin behind it, or read the table instead (--from-table)."
             raise
+
+    def prove(self, stored: LsnPosition, patience: float) -> bool:
+        """Reads up to `stored`; whether it came there in time. Raises LogDiverged."""
+        self.open(stored, lambda _: None)
+        deadline = time.monotonic() + patience
+        while not self._transactions.arrived and time.monotonic() < deadline:
+            self.read(PROOF_ROWS, PROOF_BYTES, 0.1)
+        return self._transactions.arrived
+
+
+def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience: float = PROOF_SECONDS) -> bool:
+    """Raises LogDiverged if the server's log is not the one that was read up to `stored`; changes nothing.
+
+    False if it cannot be told: a position of an older version, a slot that cannot be copied or is in use.
+    """
+    if stored.last is None or stored.creating or stored.table_read or stored.recovery:
+        return False
+    wake = Wake()
+    log = LogAgain(options, name="proof", wake=wake)
+    try:
+        return log.prove(stored, patience)
+    except LogDiverged:
+        raise
+    except TailraceError:
+        return False
+    finally:
+        log.close()
+        wake.close()
 
 
 class TableAgain:

@@ -23,10 +23,13 @@ class Feedback:
         slot: str,
         start: LsnPosition,
         *,
+        confirmed: int,
         holding: Holding | None,
         warn: Callable[[str], None],
     ) -> None:
-        """`warn` hears of a replay window that is given up."""
+        """`confirmed` is what the slot has: a start alone confirms nothing. `warn` hears of a replay window that is
+        given up.
+        """
         self._slot = slot
         self._looks = Looks(slot)
         self._holding = holding
@@ -34,8 +37,7 @@ class Feedback:
         self._gave_way = self._was_cut = False
         self._stored: LsnPosition | None = None
         self.received = start.lsn
-        # With a window nothing is confirmed anew by a start.
-        self._confirmed = start.lsn if holding is None else holding.held
+        self._confirmed = confirmed
 
     def find_disk(self, control: Link) -> None:
         """A replay window is to leave room on the server's disk, as far as that can be known."""

@@ -16,12 +16,21 @@ from tailrace import killpoint
 from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.lsn import format_lsn
-from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
+from tailrace.lsn_position import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.position import Position, other_kind
 from tailrace.recovery_mark import require_complete
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Admission, Server, Slot, Step, admit, same_past, same_server
+from tailrace.sources.postgres.admission import (
+    Admission,
+    Server,
+    Slot,
+    Step,
+    admit,
+    expected,
+    same_past,
+    same_server,
+)
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
@@ -99,6 +108,7 @@ class PostgresSource:
         self._urgent = False
         self._streaming = False
         self._undecodable: SourceError | None = None
+        self._unconfirmed: LsnPosition | None = None
         self._last_heard = self._last_sent = time.monotonic()
 
     def look(self, stored: Position | None) -> None:
@@ -167,10 +177,10 @@ class PostgresSource:
         if admission.step is not Step.STREAM or start != before:
             store(start)
         holding: Holding | None = None
+        kept = slot.confirmed_lsn if slot is not None and admission.step is Step.STREAM else start.lsn
         if options.replay_window:
-            kept = slot.confirmed_lsn if slot is not None and admission.step is Step.STREAM else start.lsn
             holding = Holding(options.replay_window, kept, start, options.past)
-        self._feedback = Feedback(options.slot, start, holding=holding, warn=self._warn)
+        self._feedback = Feedback(options.slot, start, confirmed=kept, holding=holding, warn=self._warn)
         if holding is not None:
             self._feedback.find_disk(self._control)
         self._begin(start)
@@ -210,6 +220,8 @@ class PostgresSource:
             killpoint.reached(killpoint.ROWS_READ)
         position = transactions.position
         self._feedback.received = max(self._feedback.received, position.lsn)
+        if self._unconfirmed is not None:
+            self._confirm_known()
         return Chunk(rows, position, more, taken if rows else 0, self._urgent)
 
     def _take(self, limit: int, limit_bytes: int) -> tuple[int, bool]:
@@ -247,8 +259,17 @@ class PostgresSource:
 
     def confirm(self, position: Position) -> None:
         """Tells the server that `position` is stored; it may let go of the log behind it."""
-        if self._table is None and isinstance(position, LsnPosition) and self._feedback.advance(position):
-            self._send_status()
+        if self._table is None and isinstance(position, LsnPosition):
+            self._unconfirmed = position
+            self._confirm_known()
+
+    def _confirm_known(self) -> None:
+        """Not before the log is known to be the one that was read: another one would lose what it has up to there."""
+        stored = self._unconfirmed
+        if stored is not None and self._transactions.arrived:
+            self._unconfirmed = None
+            if self._feedback.advance(stored):
+                self._send_status()
 
     def keep_alive(self) -> None:
         """To be called every second or so while `read` is not: the server must hear from us, and we expect nothing."""
@@ -331,7 +352,7 @@ class PostgresSource:
         killpoint.reached(killpoint.SLOT_CREATED)
         watched = catalogue.oldest_running(self._control, exported)
         read = TableRead("") if options.beginning else None
-        return LsnPosition(found, lsn, now, table_read=read, watched=watched), exported
+        return LsnPosition(found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn)), exported
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
@@ -381,7 +402,7 @@ class PostgresSource:
         start = self._transactions.position
         names = quote(options.publication).replace("'", "''")
         self._stream.begin_copy(
-            f"START_REPLICATION SLOT {quote(options.slot)} LOGICAL {format_lsn(start.lsn)} "
+            f"START_REPLICATION SLOT {quote(options.slot)} LOGICAL {format_lsn(start.resume_lsn)} "
             f"(proto_version '1', publication_names '{names}')"
         )
         self._streaming = True
@@ -393,6 +414,8 @@ class PostgresSource:
                 why="Another session advanced it.",
                 remedy="Find out who did; the rows in between are in the outbox table: `tailrace recover plan FILE`.",
             )
+        until = self.until if isinstance(self.until, LsnPosition) else None
+        self._transactions.expect(expected(start, until, slot.confirmed_lsn if slot is not None else 0))
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
@@ -440,6 +463,8 @@ class PostgresSource:
             self._send_status(reply=True)
 
     def _send_status(self, *, reply: bool = False) -> None:
+        if self._undecodable is not None:
+            return  # the server has ended the stream, and listens no more
         self._stream.send(self._feedback.update(reply=reply))
         self._last_sent = time.monotonic()
 

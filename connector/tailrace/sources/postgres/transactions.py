@@ -4,15 +4,20 @@ Only committed transactions arrive, each as Begin, rows, Commit, in commit order
 transaction's `end_lsn` when its Commit is seen; inside a transaction it is the end of the one before plus a Cut that
 counts the rows already taken, so that a very large transaction can be published in pieces and resumed by ordinal.
 Row LSNs are never compared: many rows share one.
+
+A stream begins with the last transaction that was read before, if the slot is not confirmed beyond it: it must be that
+very transaction, or the log is another one (`LogDiverged`), and its rows are skipped.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tailrace.errors import (
+    LogDiverged,
     ProtocolError,
     PublicationBroken,
     SourceError,
@@ -22,7 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.event import Column, Columns, Row
 from tailrace.lsn import format_lsn
-from tailrace.lsn_position import Cut, LsnPosition
+from tailrace.lsn_position import Cut, LastTransaction, LsnPosition
 from tailrace.sources.postgres.encoding import ServerText
 from tailrace.sources.postgres.pgoutput import (
     INSERT,
@@ -44,6 +49,8 @@ DELETES_KEPT = 10_000
 do; a service that deletes rows and inserts them again in one transaction is understood up to this many.
 """
 
+ALL_ROWS = 1 << 62
+"""More rows than a transaction can have."""
 _new_row = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per row."""
 
@@ -90,6 +97,11 @@ class Transactions:
         self._moved_by = moved_by
         self._moves_before = start.moves_before
         self._id_at: dict[int, int] = {}
+        self._begun: Begin | None = None
+        self._committed: Begin | None = None
+        self._expected: list[LastTransaction] = []
+        self.arrived = start.last is None
+        """The stream has come to where it goes on: all before it is known to be the log that was read."""
         # Of the transaction that is under way:
         self._deleted: OrderedDict[bytes, None] = OrderedDict()
         self._commit_lsn = 0
@@ -99,6 +111,10 @@ class Transactions:
         self._seen = 0
         self._to_skip = 0
 
+    def expect(self, transactions: Iterable[LastTransaction]) -> None:
+        """These must come, among others: what is asked of the stream before anything is fed."""
+        self._expected = sorted(transactions, key=lambda each: each.commit_lsn)
+
     @property
     def open(self) -> bool:
         """True between a Begin and its Commit."""
@@ -107,9 +123,9 @@ class Transactions:
     @property
     def position(self) -> LsnPosition:
         """Where reading would resume if all rows taken so far were published."""
-        cut = self._skip
+        cut, last = self._skip, self._committed
         if self._commit_lsn and self._seen > self._to_skip:
-            cut = Cut(self._commit_lsn, self._seen)
+            cut, last = Cut(self._commit_lsn, self._seen), self._begun
         return replace(
             self._start,
             lsn=self._lsn,
@@ -119,6 +135,7 @@ class Transactions:
             creating=False,
             watched=self.watched,
             moves_before=self._moves_before if self._moves_before > self._lsn else 0,
+            last=self._start.last if last is None else _known(last),
         )
 
     def feed(self, frame: bytes, at: int) -> None:
@@ -166,7 +183,13 @@ class Transactions:
         still to be skipped, and the position must keep saying so. Not behind rows that wait to be taken either: a
         position without rows is stored only after a look at the publication, a position behind rows without one.
         """
-        if self.open or self._skip is not None or self.rows or wal_end <= self._lsn:
+        if self.open:
+            return False
+        if self._expected and wal_end > self._expected[0].commit_lsn:
+            raise self._diverged(self._expected[0], "it did not come")
+        if wal_end >= self._start.lsn:
+            self.arrived = True
+        if self._skip is not None or self.rows or wal_end <= self._lsn:
             return False
         self._lsn = wal_end
         self._at_ms = at_ms
@@ -177,10 +200,13 @@ class Transactions:
             raise self._disorder("a transaction begins inside another")
         lsn, commit_time, self._xid = begin
         self._commit_lsn = lsn
+        self._begun = begin
         self._commit_ms = unix_ms(commit_time)
         self._place = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn, without its check: once per transaction
         self._seen = self._to_skip = 0
         self._deleted.clear()
+        if self._expected or not self.arrived:
+            self._recognise(begin)
         if self._skip is not None:
             if begin.final_lsn > self._skip.commit_lsn:
                 raise self._disorder(
@@ -190,17 +216,39 @@ class Transactions:
             if begin.final_lsn == self._skip.commit_lsn:
                 self._to_skip = self._skip.rows
 
+    def _recognise(self, begin: Begin) -> None:
+        """What was read before must come again as it was, and nothing else may stand before the stored position."""
+        found = _known(begin)
+        if self._expected and found.commit_lsn >= self._expected[0].commit_lsn:
+            known = self._expected.pop(0)
+            if found != known:
+                raise self._diverged(known, f"in its place stands transaction {begin.xid}")
+        if found.commit_lsn >= self._start.lsn:
+            self.arrived = True
+        else:
+            # Known, so all of its rows are published; or another one, which must not have any: see `_commit`.
+            self._to_skip = ALL_ROWS
+
     def _commit(self, commit: Commit) -> None:
         _, commit_lsn, end_lsn, commit_time = commit
         if commit_lsn != self._commit_lsn:
             raise self._disorder("a commit does not belong to the transaction that is under way")
-        if self._to_skip > self._seen:
+        if self._to_skip == ALL_ROWS:
+            self._require_known()
+        elif self._to_skip > self._seen:
             raise self._disorder(f"{self._to_skip} rows were published of a transaction that has {self._seen}")
-        if self._to_skip:
+        elif self._to_skip:
             self._skip = None
+        self._committed = self._begun
         self._commit_lsn = self._seen = self._to_skip = 0
-        self._lsn = max(self._lsn, end_lsn)
-        self._at_ms = unix_ms(commit_time)
+        if end_lsn > self._lsn:
+            self._lsn = end_lsn
+            self._at_ms = unix_ms(commit_time)
+
+    def _require_known(self) -> None:
+        last, begun = self._start.last, self._begun
+        if self._seen and last is not None and begun is not None and _known(begun) != last:
+            raise self._diverged(last, f"behind it stands transaction {begun.xid}, of which nothing was read")
 
     def _relation(self, relation: Relation) -> None:
         self.relations_changed = True
@@ -260,13 +308,24 @@ class Transactions:
                 self._delete(change)
             return
         touched = change.relation_ids if isinstance(change, Truncate) else (change.relation_id,)
-        if self._halt_on_change and any(relation in self._outbox for relation in touched):
+        if self._halt_on_change and self._to_skip < ALL_ROWS and any(relation in self._outbox for relation in touched):
             kind = type(change).__name__.upper()
             raise UnexpectedChange(
                 f"the outbox saw {'an' if kind == 'UPDATE' else 'a'} {kind} at {self._place}",
                 why="source.on_change is `halt`, and the publication publishes more than inserts.",
                 remedy="Publish inserts only (ALTER PUBLICATION … SET (publish = 'insert')), or set on_change: ignore.",
             )
+
+    def _diverged(self, known: LastTransaction, found: str) -> LogDiverged:
+        what = f"transaction {known.xid}, committed at {format_lsn(known.commit_lsn)}" if known.xid else "nothing"
+        return LogDiverged(
+            f"the server's log is not the one that was read: {what} was read last before {self._start}, and {found}",
+            why="The database was put back from a copy of its files or a snapshot of its machine, and was written to "
+            "since; or the address leads to such a copy.",
+            remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
+            "what is missing. If it is the wrong server, correct source.postgres. To go on behind the stored position "
+            "without what is missing, start once with --adopt.",
+        )
 
     def _disorder(self, what: str) -> ProtocolError:
         return ProtocolError(
@@ -285,3 +344,7 @@ def moved_too_early() -> TableRewritten:
         remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the rest of "
         "it. To go on without that, start once with --adopt.",
     )
+
+
+def _known(begin: Begin) -> LastTransaction:
+    return LastTransaction(begin.final_lsn, begin.xid, begin.commit_time)

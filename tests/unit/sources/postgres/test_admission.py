@@ -18,13 +18,14 @@ from tailrace.errors import (
     TailraceError,
     WrongLog,
 )
-from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
-from tailrace.sources.postgres.admission import Admission, Slot, Step, admit
+from tailrace.lsn_position import Cut, LastTransaction, LogIdentity, LsnPosition, TableRead
+from tailrace.sources.postgres.admission import Admission, Slot, Step, admit, expected
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 NEW_PUBLICATION = replace(LOG, publication="4.9/5/3")
 SLOT = Slot("tailrace_shop", "pgoutput", "shop", None, 100, "reserved", None, 0, None)
 AT = LsnPosition(LOG, 100, 5)
+BEGINS, KNOWN, LATER = LastTransaction(100), LastTransaction(90, 7, 9), LastTransaction(290, 8, 10)
 END = 1000
 
 
@@ -104,9 +105,30 @@ def test_an_intention_of_another_server_with_no_slot_here_is_a_first_start() -> 
     assert judged(stored, None, found=replace(LOG, system_id="8")).step is Step.CREATE
 
 
+@pytest.mark.parametrize(
+    ("last", "until", "confirmed", "wanted"),
+    [
+        (KNOWN, None, 90, [KNOWN]),
+        (KNOWN, None, 91, []),  # the slot has had it: it is of one history with its log
+        (None, None, 50, []),
+        (LastTransaction(90), None, 50, []),  # nothing was read yet
+        (None, replace(AT, lsn=300, last=LATER), 50, [LATER]),
+        (KNOWN, replace(AT, lsn=300, last=LATER), 50, [KNOWN, LATER]),
+        (KNOWN, replace(AT, lsn=300, last=KNOWN), 50, [KNOWN]),
+        (KNOWN, replace(AT, lsn=300, last=LATER, history="x"), 50, [KNOWN]),
+        (LATER, replace(AT, last=KNOWN), 50, [LATER]),  # what it was set back from is passed
+    ],
+)
+def test_which_transactions_must_come_again(
+    last: LastTransaction | None, until: LsnPosition | None, confirmed: int, wanted: list[LastTransaction]
+) -> None:
+    found = expected(replace(AT, last=last), until, confirmed)
+    assert sorted(found, key=lambda each: each.commit_lsn) == wanted
+
+
 class TestAdopt:
     def test_no_position(self) -> None:
-        assert judged(None, SLOT, adopt=True) == Admission(Step.STREAM, LsnPosition(LOG, 100, 0))
+        assert judged(None, SLOT, adopt=True) == Admission(Step.STREAM, LsnPosition(LOG, 100, 0, last=BEGINS))
 
     def test_no_slot_and_no_position_is_a_first_start(self) -> None:
         assert judged(None, None, adopt=True).step is Step.CREATE
@@ -121,22 +143,24 @@ class TestAdopt:
     @pytest.mark.parametrize("cut", [None, Cut(150, 3)])
     def test_a_new_publication_keeps_the_position(self, cut: Cut | None) -> None:
         stored = replace(AT, lsn=120, cut=cut)
+        assert judged(replace(stored, last=LastTransaction(110, 7, 9)), SLOT, adopt=True).position == stored
         admission = judged(stored, SLOT, found=NEW_PUBLICATION, adopt=True)
         assert admission == Admission(Step.STREAM, replace(stored, log=NEW_PUBLICATION))
 
     def test_a_slot_ahead_is_taken_where_it_stands(self) -> None:
         admission = judged(replace(AT, cut=Cut(120, 3)), replace(SLOT, confirmed_lsn=500), adopt=True)
-        assert admission == Admission(Step.STREAM, LsnPosition(LOG, 500, 5))
+        assert admission == Admission(Step.STREAM, LsnPosition(LOG, 500, 5, last=LastTransaction(500)))
 
     def test_another_log_is_taken_from_its_slot(self) -> None:
         promoted = replace(LOG, timeline=2)
         admission = judged(replace(AT, lsn=500), SLOT, found=promoted, adopt=True)
-        assert admission == Admission(Step.STREAM, LsnPosition(promoted, 100, 5))
+        assert admission == Admission(Step.STREAM, LsnPosition(promoted, 100, 5, last=BEGINS))
 
     def test_a_position_beyond_the_log_is_not_kept(self) -> None:
-        """The server would pass over everything up to it, silently."""
+        """The server would pass over everything up to it, silently; and what was noted of it is of another history."""
         admission = judged(replace(AT, lsn=END + 1), SLOT, adopt=True)
-        assert admission == Admission(Step.STREAM, LsnPosition(LOG, 100, 5))
+        new = LsnPosition(LOG, 100, 5, last=BEGINS, history="adopted at 0/64")
+        assert admission == Admission(Step.STREAM, new)
 
     @pytest.mark.parametrize(
         ("slot", "error"),

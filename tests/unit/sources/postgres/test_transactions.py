@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import ProtocolError, PublicationBroken, UnexpectedChange
+from tailrace.errors import LogDiverged, ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.lsn import format_lsn
-from tailrace.lsn_position import Cut, LogIdentity, LsnPosition
+from tailrace.lsn_position import Cut, LastTransaction, LogIdentity, LsnPosition
+from tailrace.sources.postgres.admission import expected
 from tailrace.sources.postgres.transactions import DELETES_KEPT, Transactions
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
 OUTBOX, OTHER = 16384, 16400
 COMMIT_SIZE = 48
 MICROS = 1_000_000
+LAST = LastTransaction(200, 7, MICROS)
 
 
-def begin(lsn: int, at: int = MICROS) -> bytes:
-    return b"B" + struct.pack(">QqI", lsn, at, 7)
+def begin(lsn: int, at: int = MICROS, xid: int = 7) -> bytes:
+    return b"B" + struct.pack(">QqI", lsn, at, xid)
 
 
 def commit(lsn: int, end: int | None = None, at: int = MICROS) -> bytes:
@@ -85,7 +87,7 @@ def test_a_transaction_moves_the_position_to_its_end_lsn() -> None:
     feed(transactions, commit(200, 248, at=3 * MICROS))
     assert ids(transactions) == ["a", "b"]
     assert not transactions.open
-    assert transactions.position == LsnPosition(LOG, 248, 946_684_803_000)
+    assert transactions.position == LsnPosition(LOG, 248, 946_684_803_000, last=LAST)
     assert [row.place for row in transactions.rows] == ["0/C8:1", "0/C8:2"]
     assert {row.committed_ms for row in transactions.rows} == {946_684_801_000}
 
@@ -95,7 +97,7 @@ def test_inside_a_transaction_the_position_is_the_end_before_it_and_a_cut() -> N
     feed(transactions, begin(200), relation())
     assert transactions.position == LsnPosition(LOG, 100, 5)
     feed(transactions, insert("a"), insert("b"))
-    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 2))
+    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 2), last=LAST)
 
 
 def test_rows_already_published_are_skipped_by_ordinal() -> None:
@@ -105,7 +107,7 @@ def test_rows_already_published_are_skipped_by_ordinal() -> None:
     assert transactions.position == start, "half skipped is still where it was"
     feed(transactions, insert("b"), insert("c"))
     assert ids(transactions) == ["c"]
-    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 3))
+    assert transactions.position == LsnPosition(LOG, 100, 5, Cut(200, 3), last=LAST)
     feed(transactions, commit(200), begin(300), insert("d"), commit(300))
     assert ids(transactions) == ["c", "d"]
     assert transactions.position.cut is None
@@ -160,6 +162,64 @@ def test_a_keepalive_before_the_rest_of_a_cut_transaction_is_ignored() -> None:
     transactions = following(start)
     assert not transactions.idle(150, 9)
     assert transactions.position == start
+
+
+def resumed(start: LsnPosition, confirmed: int = 0, until: LsnPosition | None = None) -> Transactions:
+    transactions = following(start)
+    transactions.expect(expected(start, until, confirmed))
+    return transactions
+
+
+STORED = LsnPosition(LOG, 300, 5, last=LAST)
+
+
+def test_the_last_transaction_is_recognised_and_its_rows_are_skipped() -> None:
+    transactions = resumed(STORED)
+    assert not transactions.idle(199, 9)
+    feed(transactions, begin(200), relation(), insert("a"), delete())
+    assert transactions.position == STORED
+    feed(transactions, commit(200))
+    assert not transactions.arrived, "what stands between it and the stored position is not known yet"
+    feed(transactions, begin(300, xid=8), insert("b"), commit(300))
+    assert transactions.arrived
+    assert ids(transactions) == ["b"]
+    assert transactions.position.last == LastTransaction(300, 8, MICROS)
+
+
+@pytest.mark.parametrize("start", [STORED, LsnPosition(LOG, 150, 5, Cut(200, 1), last=LAST)], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    "other",
+    [begin(200, xid=8), begin(200, at=MICROS + 1), begin(201), begin(350), 201, 350],
+    ids=["xid", "time", "place", "behind", "passed", "passed by far"],
+)
+def test_another_history_is_refused(start: LsnPosition, other: bytes | int) -> None:
+    transactions = resumed(start)
+    with pytest.raises(LogDiverged, match="transaction 7, committed at 0/C8"):
+        transactions.idle(other, 9) if isinstance(other, int) else feed(transactions, other)
+    assert not transactions.arrived
+
+
+@pytest.mark.parametrize("start", [STORED, LsnPosition(LOG, 300, 5, last=LastTransaction(200))], ids=["read", "new"])
+def test_rows_where_nothing_was_read_are_another_history(start: LsnPosition) -> None:
+    """The slot vouches for the log up to where it is confirmed, not for what comes behind that."""
+    transactions = resumed(start, confirmed=250)
+    feed(transactions, begin(260), relation(OTHER, "orders"), insert("x", OTHER), commit(260))
+    with pytest.raises(LogDiverged):
+        feed(transactions, begin(280), relation(), insert("a"), commit(280))
+    assert not transactions.arrived
+    assert ids(transactions) == []
+
+
+def test_a_pipeline_that_was_set_back_meets_the_transaction_that_it_had_read_last() -> None:
+    until = LsnPosition(LOG, 500, 5, last=LastTransaction(400, 9, MICROS))
+    transactions = resumed(LsnPosition(LOG, 150, 5), until=until)
+    assert transactions.arrived
+    feed(transactions, begin(200), relation(), insert("a"), commit(200))
+    feed(transactions, begin(400, xid=9), insert("b"), commit(400))
+    assert ids(transactions) == ["a", "b"], "they are to come again"
+    transactions = resumed(LsnPosition(LOG, 150, 5), until=until)
+    with pytest.raises(LogDiverged):
+        feed(transactions, begin(401, xid=9))
 
 
 def test_a_keepalive_behind_rows_that_wait_is_ignored() -> None:
@@ -272,18 +332,21 @@ reads = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40)
 def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
     history: list[Written], reads: list[tuple[int, bool]]
 ) -> None:
-    """Each read takes at most so many rows; then it is published, or the process dies and starts at what is stored."""
+    """Each read takes at most so many rows; then it is published, or the process dies and starts at what is stored.
+    What is published is confirmed, or not.
+    """
     log: list[tuple[int, Written]] = []
     lsn = 200
     for transaction in history:
         log.append((lsn, transaction))
         lsn += COMMIT_SIZE + transaction.gap
-    expected = [f"{format_lsn(at)}:{n + 1}" for at, written in log for n in range(len(written.rows))]
+    wanted = [f"{format_lsn(at)}:{n + 1}" for at, written in log for n in range(len(written.rows))]
     stored = LsnPosition(LOG, 150, 0)
     published: list[str] = []
     transactions, stream = following(stored), served(log, stored.lsn)
+    confirmed = stored.lsn
     # Whatever the script of reads, the last ones take all that is left.
-    for limit, crash in [*reads, *[(5, False)] * (len(expected) + 1), (1000, False)]:
+    for limit, crash in [*reads, *[(5, False)] * (len(wanted) + 1), (1000, False)]:
         transactions.rows = []
         for item in stream:
             if isinstance(item, int):
@@ -293,14 +356,54 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
             if len(transactions.rows) >= limit:
                 break
         if crash:
-            transactions, stream = following(stored), served(log, stored.lsn)
+            transactions, stream = resumed(stored, confirmed), served(log, max(stored.resume_lsn, confirmed))
             continue
         published += [row.place for row in transactions.rows]
         assert ids(transactions) == [row.place for row in transactions.rows]
         assert transactions.position.progress >= stored.progress
         stored = LsnPosition.from_json(transactions.position.to_json())
-    assert published == expected
+        if limit % 2 and transactions.arrived:
+            confirmed = stored.lsn
+    assert published == wanted
     assert stored.cut is None
+
+
+@given(st.lists(written, max_size=6), st.lists(written, max_size=6), st.lists(written, max_size=6), st.data())
+def test_a_log_put_back_never_passes_over_its_rows(
+    shared: list[Written], lost: list[Written], new: list[Written], data: st.DataObject
+) -> None:
+    """Read to some place, confirmed to another, put back, and written to again: refused, or all of it is published."""
+
+    def follow(begins: int, history: list[Written], first_xid: int) -> tuple[list[tuple[int, Written]], int]:
+        log = []
+        for transaction in history:
+            log.append((begins, transaction))
+            begins += COMMIT_SIZE + transaction.gap + first_xid % 7
+        return log, begins
+
+    before, fork = follow(200, shared, 0)
+    old, old_end = follow(fork, lost, 1)
+    transactions = following(LsnPosition(LOG, 150, 0, last=LastTransaction(150)))
+    for item in served([*before, *old], 150):
+        transactions.rows = []
+        transactions.idle(item, 1) if isinstance(item, int) else feed(transactions, item)
+    transactions.rows = []
+    transactions.idle(old_end, 1)
+    stored = transactions.position
+    confirmed = data.draw(st.sampled_from([150, *(at for at, _ in before), fork]))
+    # Other transactions have other numbers; the sample has no xids, so their places differ.
+    anew, end = follow(fork + data.draw(st.integers(1, 9)), new, 2)
+    if {at for at, _ in anew} & {at for at, _ in old} or end < stored.lsn:
+        return
+    again = resumed(stored, confirmed)
+    try:
+        for item in [*served([*before, *anew], max(stored.resume_lsn, confirmed)), end + 1]:
+            again.idle(item, 1) if isinstance(item, int) else feed(again, item)
+    except LogDiverged:
+        assert not again.arrived
+        return
+    expected_rows = [f"{format_lsn(at)}:{n + 1}" for at, each in anew for n in range(len(each.rows))]
+    assert ids(again) == expected_rows
 
 
 def test_a_frame_without_a_message_is_refused_by_name() -> None:

@@ -1,0 +1,134 @@
+"""A database put back from a copy of its files: the same cluster and timeline, another history behind the copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_shop import Shop, close_shop, open_shop
+from recovering import apply, passed_all, plan, recover
+from tailrace import killpoint
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+
+PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
+INSERT = (
+    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
+    "SELECT gen_random_uuid(), 'order', 'k' || n, 'OrderPlaced', %s FROM generate_series(1, %s) n"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer("16", source=Source.LOCAL) as server:
+        yield server
+
+
+@pytest.fixture
+def own(server: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    shop = open_shop(server, kafka, tmp_path)
+    yield shop
+    close_shop(shop)
+
+
+def write(shop: Shop, rows: int, transactions: int = 1) -> None:
+    for _ in range(transactions):
+        shop.execute(INSERT, PAYLOAD, rows)
+
+
+def published(shop: Shop) -> list[str]:
+    return sorted(seen.id for seen in shop.published())
+
+
+def all_published(shop: Shop) -> None:
+    """Each row of the table is published, and nothing is twice."""
+    wait_until(lambda: shop.in_outbox() <= set(published(shop)), 60, what="the rows to be published")
+    found = published(shop)
+    assert len(found) == len(set(found))
+
+
+def keep_copy(shop: Shop) -> Path:
+    """Stops the server and copies its files; the server runs again afterwards."""
+    shop.postgres.stop()
+    copy = shop.postgres.data_dir.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(shop.postgres.data_dir), str(copy)], check=True)
+    shop.postgres.start()
+    return copy
+
+
+def put_back(shop: Shop, copy: Path) -> None:
+    shop.postgres.stop()
+    shutil.rmtree(shop.postgres.data_dir)
+    subprocess.run(["cp", "-a", str(copy), str(shop.postgres.data_dir)], check=True)
+    shop.postgres.start()
+
+
+def next_xid(connection: psycopg.Connection[tuple[object, ...]]) -> int:
+    found = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    assert found is not None
+    return int(str(found[0]))
+
+
+def pass_by(shop: Shop, lsn: int, xid: int) -> None:
+    """The server's log grows beyond `lsn`, and the numbers of its transactions beyond `xid`."""
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        while next_xid(connection) <= xid:
+            pass
+    while int(shop.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0]) <= lsn:
+        write(shop, 500)
+
+
+@pytest.mark.parametrize("window", ["", "1 GiB"])
+def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> None:
+    """The log has grown beyond the stored position by the time of the start: nothing else tells that it is another."""
+    own.configure(source={"start": "beginning", "replay_window": window} if window else {"start": "beginning"})
+    connector = own.start()
+    write(own, 1, 5)
+    all_published(own)
+    assert connector.stop() == 0
+    copy = keep_copy(own)
+    connector = own.start()
+    write(own, 1, 100)
+    all_published(own)
+    # The ledger has a snapshot by whose numbers the rows that come after the copy would be old ones.
+    passed_all(own)
+    assert connector.stop() == 0
+    stored, before = own.positions()[-1].lsn, len(published(own))
+    with psycopg.connect(own.dsn, autocommit=True) as connection:
+        xid = next_xid(connection)
+    put_back(own, copy)
+    assert len(own.in_outbox()) == 5
+    write(own, 1, 20)
+    told = plan(own)
+    assert told["case"]["code"] == "PositionAhead", told
+    pass_by(own, stored, xid)
+    missed = len(own.in_outbox()) - 5
+    # Before any start has found out, and changed nothing.
+    confirmed = own.confirmed_lsn()
+    told = plan(own)
+    assert told["case"] is not None, "the plan does not see that rows are missing"
+    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("LogDiverged", missed, 0), told
+    if window:
+        own.start(wait=False).failed("LogDiverged")
+        own.start(wait=False).failed("LogDiverged")
+    assert (own.confirmed_lsn(), len(published(own))) == (confirmed, before)
+    # The new slot of a recovery that is killed begins behind it all, and proves nothing about the old position.
+    killed = recover(own, "apply", "--yes", kill=killpoint.SLOT_CREATED)
+    assert killed.returncode == -9, killed.stderr
+    apply(own)
+    assert len(published(own)) == before + missed
+    connector = own.start()
+    write(own, 1)
+    all_published(own)
+    assert connector.stop() == 0
+    # And it is proven from now on: a start finds the last transaction where it was.
+    connector = own.start()
+    write(own, 1)
+    all_published(own)
+    assert connector.stop() == 0
