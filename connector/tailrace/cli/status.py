@@ -127,6 +127,7 @@ def _slot_lines(health: Health) -> list[tuple[str, str]]:
     use = f"read by server process {slot['active_pid']}" if slot["active_pid"] else "not in use"
     if slot["invalidation"] or slot["wal_status"] == "lost":
         use = f"INVALIDATED ({slot['invalidation'] or 'wal_removed'})"
+        return [("slot", f"{slot['name']}, {use}"), ("wal kept", "none; see `tailrace recover plan`")]
     room = slot["safe_bytes"]
     left = "no bound on what it may keep" if room is None else f"lost after {human_bytes(room)} more"
     kept = human_bytes(slot["retained_bytes"])

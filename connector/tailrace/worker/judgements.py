@@ -9,7 +9,7 @@ from tailrace.lsn import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
 from tailrace.sources.postgres.admission import Slot
-from tailrace.sources.postgres.holding import ReplayWindow
+from tailrace.sources.postgres.holding import ReplayWindow, most_held
 from tailrace.worker.findings import Check, clock_difference, fail, human_bytes, is_loopback, ok, warn
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
@@ -91,8 +91,11 @@ def judge_window(window: ReplayWindow, most: int, disk: int | None = None) -> Ch
     if window.size is None and most < 0:
         found = f"{told}, with no bound on its size: a busy day could fill the server's disk"
         return warn(name, found, f"Write a size beside it, such as source.replay_window: {told}, 10 GiB.")
-    if most >= 0 and (window.size or 0) > most // 2:
-        found = f"{told}, but it is held to half of max_slot_wal_keep_size, {human_bytes(most // 2)}"
+    if most >= 0 and most_held(most) == 0:
+        found = f"{told}, but max_slot_wal_keep_size is {human_bytes(most)}, which leaves no room for it"
+        return warn(name, found, "Raise max_slot_wal_keep_size, or leave source.replay_window out.")
+    if most >= 0 and (window.size or 0) > most_held(most):
+        found = f"{told}, but it is held to {human_bytes(most_held(most))} of max_slot_wal_keep_size"
         return warn(name, found, "Raise max_slot_wal_keep_size, or lower source.replay_window.")
     return ok(name, told)
 

@@ -139,7 +139,7 @@ def test_partitions() -> None:
         ("24 h", -1, State.WARN, "no bound on its size"),
         ("24 h", 50 << 30, State.OK, "24 h"),
         ("24 h, 2 GiB", -1, State.OK, "2"),
-        ("2 GiB", 3 << 30, State.WARN, "half of max_slot_wal_keep_size"),
+        ("2 GiB", 3 << 30, State.WARN, "of max_slot_wal_keep_size"),
         ("1 GiB", 3 << 30, State.OK, "1"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state
     [
         ("24 h", -1, State.OK, "40.0 GB now"),
         ("50 GiB", -1, State.WARN, "held to what is free"),
-        ("30 GiB", 40 << 30, State.WARN, "half of max_slot_wal_keep_size"),
+        ("30 GiB", 40 << 30, State.WARN, "of max_slot_wal_keep_size"),
         ("30 GiB", -1, State.OK, "30"),
     ],
 )

@@ -14,6 +14,9 @@ from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.looks import Looks
 from tailrace.sources.postgres.wire import encode_status_update, postgres_micros
 
+WARN_SECONDS = 600.0
+"""How often it is said that the window is given up: it comes and goes as others write."""
+
 
 class Feedback:
     """Belongs to the source's thread; only `passed` may be asked from another."""
@@ -34,7 +37,8 @@ class Feedback:
         self._looks = Looks(slot)
         self._holding = holding
         self._warn = warn
-        self._gave_way = self._was_cut = False
+        self._was_cut = False
+        self._warned = -WARN_SECONDS
         self._stored: LsnPosition | None = None
         self.received = start.lsn
         self._confirmed = confirmed
@@ -53,6 +57,15 @@ class Feedback:
         self._looks.take(control, verify)
         # The window may have to give way, whether anything is published or not.
         return self._stored is not None and self.advance(self._stored)
+
+    def heard(self, lsn: int) -> None:
+        """The server's log reaches as far as `lsn`: a look may be due earlier."""
+        self._looks.heard(lsn)
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the server is about to give up the slot: positions are to be stored and confirmed soon."""
+        return self._looks.room.is_short
 
     def advance(self, stored: LsnPosition) -> bool:
         """`stored` is stored in Kafka; whether there is something to tell the server now."""
@@ -85,16 +98,16 @@ class Feedback:
         return encode_status_update(self.received, self._confirmed, self._confirmed, clock, reply=reply)
 
     def _tell_of_window(self, holding: Holding, stored: LsnPosition) -> None:
-        room = self._looks.room
-        gives_way = holding.gives_way(room)
-        if gives_way and not self._gave_way:
+        room, now = self._looks.room, time.monotonic()
+        if room.is_short and now - self._warned >= WARN_SECONDS:
+            self._warned = now
             self._warn(
                 f"the replay window is given up: the server drops the slot {self._slot} after "
-                f"{(room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size)"
+                f"{(room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size), and {room.recent >> 20} MiB were "
+                "written in the last seconds"
             )
-        self._gave_way = gives_way
         # Once: it comes and goes as others write and delete.
-        if not self._was_cut and not gives_way and holding.is_cut(stored, room):
+        if not self._was_cut and not room.is_short and holding.is_cut(stored, room):
             self._was_cut = True
             self._warn(
                 f"the replay window is cut to {(room.disk or 0) >> 20} MiB: that much is free on the disk of the "

@@ -3,6 +3,10 @@
 What is confirmed, the server may forget; what is held back, it keeps, and a pipeline can be reset to it. The window
 gives way, wholly, before the server has to give the slot up: a slot that is lost costs more than a rewind that is not
 possible. And it never goes back: some servers would let the slot follow, and claim WAL that is gone.
+
+The server counts from the slot's `restart_lsn`, which lies further back than what is confirmed. It moves only when the
+confirmed place passes the one where the server last decoded a list of running transactions, and the next such place is
+chosen only then: so it moves in steps as large as the window, and the server keeps up to twice as much.
 """
 
 from __future__ import annotations
@@ -18,7 +22,17 @@ from tailrace.lsn_position import LsnPosition
 MARKS = 256
 """How many steps a window of time is divided into: it is longer than asked for by one of them, at most."""
 GIVES_WAY = 4
-"""The window is given up when less than a part of 1 : this is left of what the server may keep."""
+"""The window is given up when less than a part of 1 : this is left of what the server may keep,"""
+RECENT_TIMES = 4
+"""or less than so many times what was written in the last five seconds: the server notes the running transactions, and
+lets go of what lies before them, every 15 seconds, and an idle position is stored every five.
+"""
+RESERVE = 64 << 20
+"""Of what the server may keep for the slot, the window leaves half, and not less than this: at 20 MiB a second it is
+gone in three seconds.
+"""
+STEPS = 2
+"""How many times the window the server keeps at most."""
 
 
 _AGES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -50,12 +64,26 @@ class ReplayWindow:
 
 class Room(NamedTuple):
     """What the server says about the slot's future: the most WAL it may keep, and how much may still come; and what is
-    free on the disk of its log. In bytes; None where there is no bound, or it is not known.
+    free on the disk of its log. In bytes; None where there is no bound, or it is not known. `recent` is what was
+    written lately.
     """
 
     limit: int | None = None
     left: int | None = None
     disk: int | None = None
+    recent: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the server is about to give up the slot."""
+        if self.limit is None or self.left is None:
+            return False
+        return self.left < max(self.limit // GIVES_WAY, RECENT_TIMES * self.recent)
+
+
+def most_held(limit: int) -> int:
+    """What a window may make the server keep that may keep so much for a slot."""
+    return max(0, limit - max(limit // 2, RESERVE))
 
 
 NO_WINDOW = ReplayWindow()
@@ -85,20 +113,17 @@ class Holding:
         self._held = max(self._held, min(stored.lsn, self._wanted(stored, room, now_ms)))
         return self._held
 
-    def gives_way(self, room: Room) -> bool:
-        """Whether the server is about to need the place that the window takes."""
-        return room.limit is not None and room.left is not None and room.left * GIVES_WAY < room.limit
-
     def is_cut(self, stored: LsnPosition, room: Room) -> bool:
         """Whether the disk, and nothing else, makes the window as small as it is."""
-        return room.disk is not None and self._held == stored.lsn - room.disk
+        return room.disk is not None and self._held == stored.lsn - room.disk // STEPS
 
     def _wanted(self, stored: LsnPosition, room: Room, now_ms: int) -> int:
-        if self.gives_way(room):
+        if room.is_short:
             return stored.lsn
-        wanted = 0
-        if self._window.size is not None:
-            wanted = stored.lsn - self._window.size
+        # As much again as the window is free on the disk, then: when others fill it, the window goes first.
+        bounds = [self._window.size, None if room.limit is None else most_held(room.limit), room.disk]
+        known = [bound for bound in bounds if bound is not None]
+        wanted = stored.lsn - min(known) // STEPS if known else 0
         if self._window.seconds is not None:
             oldest = now_ms - self._window.seconds * 1000
             # The mark that is let go of is the last one that is old enough: everything younger stays.
@@ -106,10 +131,4 @@ class Holding:
                 self._marks.popleft()
             if self._marks[0][1] <= oldest:
                 wanted = max(wanted, self._marks[0][0])
-        if room.limit is not None:
-            # The other half is for what the pipeline itself may lag behind.
-            wanted = max(wanted, stored.lsn - room.limit // 2)
-        if room.disk is not None:
-            # As much again is free, then: when others fill the disk, the window goes first, and little by little.
-            wanted = max(wanted, stored.lsn - room.disk)
         return wanted

@@ -7,6 +7,7 @@ beyond that place, what the snapshot shows is known to be passed: the ledger not
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,14 @@ from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.snapshot import Snapshot
 
 EVERY_SECONDS = 5.0
+BOUNDED_SECONDS = 1.0
+"""The same where the server keeps only so much for a slot;"""
+PARTS = 16
+"""there a look is also due as soon as one part in so many of it is known to be written, but not more often than
+`SOONEST_SECONDS`.
+"""
+SOONEST_SECONDS = 0.1
+RECENT_SECONDS = 5.0
 KEPT = 64
 """Looks that wait for the position to pass them; of more, every second one is let go."""
 
@@ -30,6 +39,9 @@ class Looks:
         self._waiting: tuple[tuple[int, str], ...] = ()
         self._passed: tuple[int, str] = (0, "")
         self._folder: Path | None = None
+        self._ends: deque[tuple[float, int]] = deque()
+        """When the log ended where, lately."""
+        self._heard = 0
         self.room = Room()
         self.verified = 0
         self.watched = 0
@@ -38,8 +50,16 @@ class Looks:
         """From here on, looks tell how much room its disk has, if that can be known."""
         self._folder = log_folder(control)
 
+    def heard(self, lsn: int) -> None:
+        """The log reaches at least as far as `lsn`."""
+        self._heard = max(self._heard, lsn)
+
     def due(self) -> bool:
-        return time.monotonic() >= self._next
+        now, limit = time.monotonic(), self.room.limit
+        if now >= self._next or limit is None:
+            return now >= self._next
+        taken, end = self._ends[-1]
+        return self._heard - end > limit // PARTS and now >= taken + SOONEST_SECONDS
 
     def take(self, control: Link, verify: Callable[[], bool]) -> None:
         """`verify` is called after the snapshot was taken: if not all that it shows is in the log, the look is void."""
@@ -56,12 +76,18 @@ class Looks:
         if not rows:
             return
         snapshot, end, left, limit_mb = rows[0]
-        limit = int(limit_mb or -1)
+        limit, now = int(limit_mb or -1), time.monotonic()
+        self._ends.append((now, parse_lsn(str(end))))
+        while self._ends[0][0] < now - RECENT_SECONDS and len(self._ends) > 2:
+            self._ends.popleft()
         self.room = Room(
             limit=limit << 20 if limit >= 0 else None,
             left=None if left is None else int(left),
             disk=None if self._folder is None else free_bytes(self._folder),
+            recent=self._ends[-1][1] - self._ends[0][1],
         )
+        if self.room.limit is not None:
+            self._next = now + BOUNDED_SECONDS
         if not verify():
             return
         self.verified = Snapshot.parse(str(snapshot)).xmin

@@ -42,7 +42,8 @@ def read_slot(control: Link, name: str) -> Slot | None:
     invalidation = (
         "invalidation_reason"
         if version >= 170000
-        else "CASE WHEN conflicting THEN 'conflict' END"
+        # Postgres 16 calls every invalidation of a logical slot a conflict; only one whose log is gone has no begin.
+        else "CASE WHEN conflicting AND restart_lsn IS NULL THEN 'wal_removed' WHEN conflicting THEN 'conflict' END"
         if version >= 160000
         else "NULL"
     )

@@ -193,8 +193,7 @@ class PostgresSource:
         if self._undecodable is not None:
             raise self._undecodable
         self._pulse()
-        if self._feedback.look(self._control, self._verify_publication):
-            self._send_status()
+        self._look(self._verify_publication)
         self._members.advance(self._feedback.verified)
         transactions = self._transactions
         transactions.watched = self._feedback.watched or transactions.watched
@@ -274,7 +273,12 @@ class PostgresSource:
     def keep_alive(self) -> None:
         """To be called every second or so while `read` is not: the server must hear from us, and we expect nothing."""
         self._last_heard = time.monotonic()
-        if self._table is None and time.monotonic() - self._last_sent > self._status_interval:
+        if self._table is not None:
+            return
+        # Also while nothing can be published: what is stored may be confirmed, if the server needs the room. For all
+        # else there is time: what is wrong with the publication is for `read` to say, behind what was read.
+        self._look(lambda: False)
+        if time.monotonic() - self._last_sent > self._status_interval:
             self._send_status()
 
     def passed(self, position: Position) -> str:
@@ -446,10 +450,16 @@ class PostgresSource:
 
     def _keepalive(self, frame: bytes) -> None:
         keepalive = decode_keepalive(frame)
+        self._feedback.heard(keepalive.wal_end)
         self._transactions.idle(keepalive.wal_end, unix_ms(keepalive.send_time))
         if keepalive.reply_requested:
             self._urgent = True
             self._send_status()
+
+    def _look(self, verify: Callable[[], bool]) -> None:
+        if self._feedback.look(self._control, verify):
+            self._send_status()
+        self._urgent = self._urgent or self._feedback.is_pressed
 
     def _pulse(self) -> None:
         now = time.monotonic()

@@ -414,13 +414,13 @@ def test_a_frame_without_a_message_is_refused_by_name() -> None:
 def test_a_row_that_moves_between_partitions_is_no_event() -> None:
     """Deleted and inserted in one transaction. The ordinals of the other rows do not count it."""
     start = LsnPosition(LOG, 100, 5, Cut(200, 1))
-    for begins, expected in ((None, ["new", "b", "a"]), (start, ["b", "a"])):
+    for begins, wanted in ((None, ["new", "b", "a"]), (start, ["b", "a"])):
         transactions = following(begins, halt=True, moved_by="id")
         feed(transactions, begin(200), relation(), relation(OTHER, "other"))
         feed(transactions, delete(value="a"), delete(OTHER, "b"), insert("a"), insert("new"), insert("b"), commit(200))
         # In another transaction, the row is new.
         feed(transactions, begin(300), delete(value="a"), commit(300), begin(400), insert("a"), commit(400))
-        assert ids(transactions) == expected
+        assert ids(transactions) == wanted
 
 
 def test_few_deleted_rows_are_remembered() -> None:

@@ -1,0 +1,70 @@
+"""A replay window on a server that keeps only so much log for a slot: the window gives way, the slot is not lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_shop import Shop, close_shop, open_shop
+from tailrace.cli.status import _slot_lines
+from tailrace.config.load import load_pipeline
+from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.worker.health import look
+
+MB = 1 << 20
+MOST = 96
+PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
+NOISE = f"SELECT pg_logical_emit_message(false, 'noise', repeat('x', {MB})), pg_sleep(0.02)"
+"""A MiB of log in which there is nothing for the outbox, about 40 a second."""
+ROOM = "SELECT coalesce(safe_wal_size, -1), wal_status FROM pg_replication_slots WHERE slot_name = %s"
+
+
+@pytest.fixture
+def own(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
+    settings = {"max_slot_wal_keep_size": f"{MOST}MB", "max_wal_size": "64MB", "min_wal_size": "32MB"}
+    with PostgresServer("16", source=Source.LOCAL, settings=settings) as server:
+        shop = open_shop(server, kafka, tmp_path)
+        yield shop
+        close_shop(shop)
+
+
+def test_the_window_gives_way_before_the_server_does(own: Shop) -> None:
+    own.configure(source={"replay_window": "24 h"})
+    connector = own.start()
+    least, ids = MOST * MB, set()
+    with psycopg.connect(own.dsn, autocommit=True) as connection:
+        for number in range(400):
+            connection.execute(NOISE)
+            if number % 10 == 0:
+                ids.add(own.insert(PAYLOAD, key=str(number)))
+            if number % 40 == 0:
+                connection.execute("CHECKPOINT")
+            room, status = connection.execute(ROOM, [own.slot]).fetchall()[0]
+            assert status != "lost", f"after {number} MiB:\n{connector.log}"
+            least = min(least, int(room))
+    wait_until(lambda: ids <= {seen.id for seen in own.published()}, 60, what="the rows")
+    assert connector.log.count("the replay window is given up") == 1
+    assert least > MOST * MB // 8, "without a window it is about half"
+    assert connector.stop() == 0
+    lost_while_nobody_reads(own)
+
+
+def lost_while_nobody_reads(own: Shop) -> None:
+    """Postgres 16 calls it a conflict, and tells of no room because there is none: not because there is no bound."""
+    with psycopg.connect(own.dsn, autocommit=True) as connection:
+
+        def lost() -> bool:
+            connection.execute(f"SELECT pg_logical_emit_message(false, 'noise', repeat('x', {32 * MB}))")
+            connection.execute("CHECKPOINT")
+            return bool(connection.execute(ROOM, [own.slot]).fetchall()[0][1] == "lost")
+
+        wait_until(lost, 60, what="the slot to be lost")
+    told = str(_slot_lines(look(load_pipeline(own.file))))
+    assert "INVALIDATED (wal_removed)" in told
+    assert "bound" not in told
+    own.start(wait=False).failed("SlotLost")
+    assert "invalidated (wal_removed)" in own.connectors[-1].log
