@@ -160,7 +160,7 @@ def test_an_idle_outbox_moves_its_slot_behind_a_window(shop: Shop) -> None:
     shop.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 2000)")
     wait_until(lambda: (shop.confirmed_lsn() or 0) > held + 1_000_000, 60, what="the slot to follow")
     assert isinstance(shop.positions()[-1], LsnPosition)
-    assert shop.positions()[-1].lsn - (shop.confirmed_lsn() or 0) >= 64 * 1024
+    assert shop.positions()[-1].lsn - (shop.confirmed_lsn() or 0) >= 32 * 1024
 
 
 def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
