@@ -54,6 +54,7 @@
     │   ├── EventsLost              events were deleted before they were applied
     │   ├── TopicReplaced           a topic is not the one that was read before
     │   ├── ReadRefused             Kafka refuses to let it read (rights, group)
+    │   ├── AgentCrashed            an agent beside the projections fails again and again
     │   ├── PositionMoved           its position was set back while it ran
     │   ├── ProjectionStalled       it makes no progress, or has no partitions, for too long
     │   ├── RecordsDropped          records that were fetched do not get to it, time and again
@@ -343,6 +344,10 @@ class TopicReplaced(ProjectionError):
 
 
 class ReadRefused(ProjectionError):
+    pass
+
+
+class AgentCrashed(ProjectionError):
     pass
 
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
+from faust.types.agents import AgentT
 from faust.types.settings import Settings
 from faust.types.transports import TransportT
 
 from tailrace import retry
-from tailrace.errors import ConfigError
+from tailrace.errors import AgentCrashed, ConfigError
 from tailrace.projections.app_checks import check_app
 from tailrace.projections.guide import ProjectionGuide
 from tailrace.projections.reading import Guide, Unguided
@@ -54,6 +57,8 @@ DEFAULTS: dict[str, Any] = {
     "Worker": "tailrace.projections.worker:ProjectionWorker",
 }
 
+MOST_CRASHES, CRASH_SECONDS = 3, 60.0
+"""An agent that crashes so often in this time ends the worker."""
 _APP_ARGUMENTS = ("monitor", "config_source", "loop", "beacon")
 """What `faust.App` takes beside settings."""
 
@@ -79,6 +84,7 @@ class ProjectionApp(faust.App):
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
         self._caretaker: Caretaker | None = None
+        self._crashes: dict[str, deque[float]] = {}
         _require_known(id, settings)
         super().__init__(id, **{**DEFAULTS, **settings})
 
@@ -119,6 +125,23 @@ class ProjectionApp(faust.App):
         self._failing = asyncio.get_running_loop().create_task(self.crash(error))
 
     # What Faust calls.
+
+    async def _on_agent_error(self, agent: AgentT[Any], exc: BaseException) -> None:
+        """Faust restarts the agent. One that crashes again and again ends the worker: each crash loses an event."""
+        log.error("agent crashed", extra={"fields": {"agent": agent.name, "error": type(exc).__name__}})
+        now = time.monotonic()
+        crashes = self._crashes.setdefault(agent.name, deque(maxlen=MOST_CRASHES))
+        crashes.append(now)
+        if len(crashes) == MOST_CRASHES and now - crashes[0] < CRASH_SECONDS:
+            self.fail(
+                AgentCrashed(
+                    f"the agent {agent.name} crashed {MOST_CRASHES} times within {CRASH_SECONDS:.0f} s: "
+                    f"{type(exc).__name__}",
+                    why="Faust counts an event whose agent raised as done, so each crash leaves one out.",
+                    remedy="Correct the agent: let it handle its errors itself. The projections go on where they were.",
+                )
+            )
+        await super()._on_agent_error(agent, exc)
 
     async def on_start(self) -> None:
         check_app(self)

@@ -53,6 +53,12 @@ def problems(app: ProjectionApp) -> Iterator[ConfigError]:
             why="Projections rely on the aiokafka driver: others cannot be told to leave aborted events out.",
             remedy="Give it as kafka://host:port.",
         )
+    for table in app.tables.values():
+        yield ConfigError(
+            f"{name}: the app has the Faust table {table.name}",
+            why="A projection app makes no topics, so a table has no changelog, and agents that write to it crash.",
+            remedy="Keep that state in the projection's store, or the table and its agent in a Faust app of their own.",
+        )
     yield from _pickles(app)
     yield from _agents(app)
 
@@ -76,9 +82,6 @@ def _codecs(app: ProjectionApp) -> Iterator[tuple[str, Any]]:
             name = ", ".join(topic.topics)
             yield f"the key serializer of {name}", schema.key_serializer
             yield f"the value serializer of {name}", schema.value_serializer
-    for table in app.tables.values():
-        yield f"the key serializer of table {table.name}", table.key_serializer
-        yield f"the value serializer of table {table.name}", table.value_serializer
 
 
 def _topics(app: ProjectionApp) -> Iterable[TopicT]:

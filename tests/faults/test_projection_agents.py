@@ -1,0 +1,39 @@
+"""An ordinary Faust agent beside a projection: a crash is reported, and one that does not end ends the worker."""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+from fix_projection import Projected
+
+AGENT = """
+@app.agent(app.topic({topic!r}))
+async def beside(stream):
+    async for value in stream:
+        if value == b"bad":
+            raise ValueError("this one fails")
+"""
+
+
+def test_an_agent_that_crashes_again_and_again_ends_the_worker(projected: Projected) -> None:
+    topic = f"{projected.topic}.beside"
+    projected.kafka.create_topic(topic)
+    projected.configure(more=AGENT.format(topic=topic))
+    worker = projected.start()
+    producer = Producer({"bootstrap.servers": projected.kafka.bootstrap})
+    producer.produce(topic, b"bad")
+    assert producer.flush(20) == 0
+    worker.says('"agent crashed"')
+    assert worker.running, "once is not reason enough: Faust restarts it"
+    for _ in range(4):
+        producer.produce(topic, b"bad")
+    assert producer.flush(20) == 0
+    assert worker.ended() == 3, worker.log
+    assert f"AgentCrashed: the agent app_{projected.name}.beside crashed 3 times" in worker.log
+
+
+def test_a_table_is_refused_before_anything_is_read(projected: Projected) -> None:
+    projected.configure(more='app.Table("counts", default=int)')
+    worker = projected.start(wait=False)
+    assert worker.ended() == 2, worker.log
+    assert "has the Faust table counts" in worker.log
