@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
-from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, producer_config, require_usable
+from tailrace.errors import KafkaUnavailable
+from tailrace.kafka.client import (
+    KafkaOptions,
+    admin_config,
+    consumer_config,
+    producer_config,
+    require_usable,
+    translate,
+)
 
 
 def options(**settings: str | int) -> KafkaOptions:
@@ -41,3 +49,9 @@ def test_what_a_user_sets_counts_and_fits(settings: dict[str, str | int], timeou
 def test_batches_are_no_larger_than_topics_take(user: int | None, limit: int, size: int | None) -> None:
     given = options() if user is None else options(batch_size=user)
     assert producer_config(given, batch_bytes=limit).get("batch.size") == size
+
+
+@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+def test_a_partition_whose_leader_is_being_chosen_is_waited_for(code: int) -> None:
+    """As right after its topic was created: not a refusal."""
+    assert isinstance(translate(KafkaError(code), "reading the stored position"), KafkaUnavailable)
