@@ -9,12 +9,14 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import typer
 
 from tailrace.cli.stopping import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline
+from tailrace.errors import TailraceError
 from tailrace.worker import logs
 from tailrace.worker.assembly import assemble
 from tailrace.worker.supervisor import Recover, Supervisor
@@ -57,14 +59,24 @@ def run(
 
     def on_signal(number: int, _: FrameType | None) -> None:
         # Armed first: whatever the pipeline is waiting for, this process leaves in time.
-        leave = threading.Timer(EXIT_SECONDS, os._exit, (0,))
+        leave = threading.Timer(EXIT_SECONDS, _leave, (log,))
         leave.daemon = True
         leave.start()
         supervisor.stop()
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    run_beside(supervisor.run)
+    try:
+        run_beside(supervisor.run)
+    except TailraceError as error:
+        if error is not supervisor.failure:
+            raise
+        raise typer.Exit(error.exit_code) from None  # it is logged already
+
+
+def _leave(log: logs.Log) -> NoReturn:
+    log.warning("stopped", what="a server did not answer in time: the next start goes on from the stored position")
+    os._exit(0)
 
 
 def _recover(settings: Pipeline) -> Recover | None:

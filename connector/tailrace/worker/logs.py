@@ -14,6 +14,9 @@ from typing import Any
 
 from tailrace.config.secrets import mask
 
+SENTENCES = ("what", "why", "remedy")
+"""Fields of an error that are sentences for a person."""
+
 _logger = logging.getLogger("tailrace")
 
 
@@ -36,16 +39,20 @@ class Log:
         self._write(logging.ERROR, event, fields)
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
-        _logger.log(level, event, extra={"fields": {**self._bound, **fields}})
+        given = {name: value for name, value in fields.items() if value != ""}
+        _logger.log(level, event, extra={"fields": {**self._bound, **given}})
 
 
 class _Lines(logging.Formatter):
-    """`12:00:01.123 info    running  pipeline=orders position=0/19602D8`"""
+    """`12:00:01.123 info    running  pipeline=orders position=0/19602D8`; errors with a line for each sentence."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
+        fields = _fields(record)
+        sentences = {name: fields[name] for name in SENTENCES if name in fields and record.levelno >= logging.ERROR}
+        told = " ".join(f"{name}={_plain(value)}" for name, value in fields.items() if name not in sentences)
+        lines = "".join(f"\n  {name + ':':<7} {value}" for name, value in sentences.items())
         return mask(
-            f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {fields}"
+            f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {told}{lines}"
         )
 
 

@@ -60,6 +60,10 @@ class Supervisor:
         self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
         self._ran = False
         self._progressed = False
+        self.failure: TailraceError | None = None
+        """What the pipeline FAILED with, once it is logged."""
+        self._kafka_away = False
+        """Whether the last attempt ended because of that: then nothing can be announced either."""
         self._chance = {"chance": chance} if chance else {}
         self._log = Log(pipeline=assembly.settings.pipeline)
         self._standby = Standby(assembly, self._log, self._stopped)
@@ -107,12 +111,16 @@ class Supervisor:
                 attempt += 1
                 if self._pause(left, attempt):
                     attempt = 0
-        # Before the pipeline is released: what comes after that is the next instance's to announce.
+        if not self._kafka_away:
+            self._release()
+        self._log.info("stopped")
+
+    def _release(self) -> None:
+        # Announced before the pipeline is released: what comes after that is the next instance's to announce.
         if self._claim.made or not self._standby.is_in_use(wait=False):
             self._announce("STOPPED")
         self._claim.release()
         self._standby.end(keep_watch=self._claim.made)
-        self._log.info("stopped")
 
     def _attempt(self) -> None:
         line = self._assembly.line()
@@ -158,7 +166,8 @@ class Supervisor:
         finally:
             books.close()
             self._progressed = bool(stored) and publisher.stored is not stored[0]
-            self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
+            if stored:
+                self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
     def _take_over(self) -> bool:
         """Waits until nobody else runs the pipeline, then claims it; False if stopped before that."""
@@ -217,6 +226,7 @@ class Supervisor:
         self._assembly = self._assembly.adopted()
         self._ran = True
         self._recovered = False
+        self._kafka_away = False
         self._claim.show_life()
         self._outage.end()
         self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
@@ -226,8 +236,15 @@ class Supervisor:
         """Waits before the next attempt. True if that was cut short, since the server that was away is back."""
         seconds = retry.delay(attempt, **self._chance)
         self._log.warning(
-            "waiting", error=error.code, what=error.what, why=error.why, retry_in=round(seconds, 1), attempt=attempt
+            "waiting",
+            error=error.code,
+            what=error.what,
+            why=error.why,
+            remedy=error.remedy,
+            retry_in=round(seconds, 1),
+            attempt=attempt,
         )
+        self._kafka_away = isinstance(error, KafkaUnavailable)
         self._claim.rest()
         self._announce("RETRYING", error)
         # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
@@ -236,6 +253,7 @@ class Supervisor:
         return self._outage.wait(seconds, self._stopped, self._assembly.probe(error))
 
     def _fail(self, error: TailraceError) -> None:
+        self.failure = error
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
         # After being fenced the state is the other instance's to tell.
         if not isinstance(error, Fenced):

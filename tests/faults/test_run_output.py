@@ -1,0 +1,40 @@
+"""What `tailrace run` says while it waits, when it fails and when it stops: each thing once, with cause and remedy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from fix_shop import Shop
+from tailrace.stack.ports import free_port
+
+
+def test_a_stop_while_kafka_is_away(shop: Shop) -> None:
+    shop.configure(kafka={"bootstrap": f"127.0.0.1:{free_port()}"})
+    connector = shop.start(wait=False)
+    connector.says('"waiting"')
+    assert connector.stop() == 0
+    lines = [json.loads(line) for line in connector.log.splitlines()]
+    waiting = next(line for line in lines if line["event"] == "waiting")
+    assert (waiting["error"], bool(waiting["why"]), bool(waiting["remedy"])) == ("KafkaUnavailable", True, True)
+    assert [line["event"] for line in lines if line["event"] != "waiting"] == ["stopped"]
+
+
+def test_a_failure_is_said_once_and_readably(shop: Shop) -> None:
+    shop.start().stop()
+    shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+    command = [sys.executable, "-m", "tailrace", "run", str(shop.file)]
+    for as_json in (False, True):
+        ran = subprocess.run(
+            [*command, *["--log-json"] * as_json], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ran.returncode == 3, ran.stderr
+        assert ran.stderr.count("SlotMissing") == 1, ran.stderr
+        assert "published" not in ran.stderr.partition("why")[0], ran.stderr
+        if as_json:
+            (failed,) = (line for line in map(json.loads, ran.stderr.splitlines()) if line["event"] == "failed")
+            assert "recover plan" in failed["remedy"]
+        else:
+            assert "\n  why:    " in ran.stderr
+            assert "\n  remedy: " in ran.stderr
