@@ -262,6 +262,12 @@ def _refusal(sqlstate: str | None, text: str) -> TailraceError:
             why="The server has no database of this name.",
             remedy="Correct the database in source.postgres, or create it. `psql -l` lists those there are.",
         )
+    if "row-level security" in text:
+        return AccessRefused(
+            text,
+            why="Row security hides rows of the table from this role, so that some would be left out.",
+            remedy="As a superuser: ALTER ROLE … BYPASSRLS; for the role in source.postgres.",
+        )
     if sqlstate is not None and sqlstate.startswith(_RIGHTS):
         return _rights(text)
     if sqlstate == "25006":

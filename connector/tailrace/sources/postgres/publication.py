@@ -193,25 +193,27 @@ def read_published(control: Link, outbox: Outbox) -> Published:
                        WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND r.prqual IS NOT NULL),
                {PUBLISHES},
                EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid),
-               CASE WHEN NOT p.puballtables THEN {_MOVED} END
+               CASE WHEN NOT p.puballtables THEN {_MOVED} END,
+               c.relpersistence, p.pubviaroot
         FROM pg_publication p
         LEFT JOIN pg_class c ON c.relname = $3 AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
         WHERE p.pubname = $1
         """,  # noqa: S608 - ours
         [publication, schema, name],
     )
-    add = f"ALTER PUBLICATION {quote(publication)} ADD TABLE {quote_table(table)};"
     if not rows:
         statement = create_publication(publication, table, moves=rows_move(control, outbox))
         raise broken(f"there is no publication {publication}", f"{statement};")
-    oid, version, inserts, deletes, kind, relation, memberships, filtered, published, direct, moved = rows[0]
+    oid, version, inserts, deletes, kind, relation, memberships, filtered, published, direct, moved, *more = rows[0]
     if relation is None:
-        raise broken(
+        raise PublicationBroken(
             f"there is no table {schema}.{name}",
-            "Create it (`tailrace init` prints the DDL) or correct source.table.",
+            why="source.table names another, or it was dropped, renamed or moved to another schema.",
+            remedy="Correct source.table, or create the table: `tailrace init` writes the SQL. If it was renamed or "
+            "moved back while the pipeline ran, `tailrace recover plan FILE` then finds what was missed.",
         )
     if published != "t":
-        raise broken(f"the publication {publication} does not contain {schema}.{name}", add)
+        raise broken(*_unpublished(outbox, kind, *more))
     if inserts != "t":
         raise broken(
             f"the publication {publication} does not publish inserts",
@@ -239,6 +241,20 @@ def read_published(control: Link, outbox: Outbox) -> Published:
         0 if direct == "t" else int(moved or 0),
         moves,
     )
+
+
+def _unpublished(outbox: Outbox, kind: str | None, persistence: str | None, via_root: str | None) -> tuple[str, str]:
+    """Why a table is not published, and the statement that puts it right."""
+    publication, table = outbox.publication, quote_table(outbox.table)
+    alter = f"ALTER PUBLICATION {quote(publication)}"
+    if persistence != "p":
+        return f"{table} is not logged, so its rows are not in the log", f"ALTER TABLE {table} SET LOGGED;"
+    if kind == "p" and via_root != "t":
+        return (
+            f"the publication {publication} sends the partitions of {table} instead of it",
+            f"{alter} SET (publish_via_partition_root = true); if it does not contain it: {alter} ADD TABLE {table};",
+        )
+    return f"the publication {publication} does not contain {table}", f"{alter} ADD TABLE {table};"
 
 
 def broken(problem: str, fix: str) -> PublicationBroken:

@@ -1,0 +1,71 @@
+"""Why a table is not published: each cause with the statement that helps, which is then tried."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace.errors import AccessRefused, PublicationBroken
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.publication import read_published
+
+PARTITIONED = "CREATE TABLE outbox (id int PRIMARY KEY, payload text) PARTITION BY RANGE (id)"
+CAUSES = {
+    "no table": ([], "there is no table public.outbox", ""),
+    "not in it": (
+        ["CREATE TABLE outbox (id int)", "CREATE PUBLICATION pub"],
+        'does not contain "public"."outbox"',
+        "ADD TABLE",
+    ),
+    "unlogged": (
+        ["CREATE UNLOGGED TABLE outbox (id int)", "CREATE PUBLICATION pub FOR ALL TABLES"],
+        '"public"."outbox" is not logged',
+        "SET LOGGED",
+    ),
+    "partitions instead": (
+        [PARTITIONED, "CREATE TABLE part PARTITION OF outbox DEFAULT", "CREATE PUBLICATION pub FOR ALL TABLES"],
+        "sends the partitions",
+        "publish_via_partition_root = true",
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_causes(database: str, cause: str) -> None:
+    statements, problem, fix = CAUSES[cause]
+    outbox: Any = SimpleNamespace(publication="pub", table="public.outbox", id_column="id", event_columns={"id"})
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        Link(database, replication=False, timeout=20) as link,
+    ):
+        for statement in statements or ["CREATE PUBLICATION pub"]:
+            connection.execute(statement)
+        with pytest.raises(PublicationBroken, match=problem) as caught:
+            read_published(link, outbox)
+        remedy = caught.value.remedy
+        assert fix in remedy
+        if not fix:
+            assert "--adopt" not in remedy
+            return
+        connection.execute(remedy.partition(";")[0])
+        assert read_published(link, outbox).fingerprint
+
+
+def test_row_security_is_named(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE outbox (id int)")
+        connection.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+        connection.execute("CREATE ROLE hidden_reader; GRANT SELECT ON outbox TO hidden_reader")
+    try:
+        with Link(database, replication=False, timeout=20) as link:
+            link.query("SET ROLE hidden_reader")
+            link.query("SET row_security = off")
+            with pytest.raises(AccessRefused) as caught:
+                link.query("SELECT * FROM outbox")
+        assert "BYPASSRLS" in caught.value.remedy
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("DROP OWNED BY hidden_reader; DROP ROLE hidden_reader")
