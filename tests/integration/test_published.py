@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.errors import AccessRefused, PublicationBroken
+from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
 from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.publication import read_published
+from tailrace.sources.postgres.publication import read_published, require_columns
 
 PARTITIONED = "CREATE TABLE outbox (id int PRIMARY KEY, payload text) PARTITION BY RANGE (id)"
 CAUSES = {
@@ -69,3 +69,28 @@ def test_row_security_is_named(database: str) -> None:
     finally:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("DROP OWNED BY hidden_reader; DROP ROLE hidden_reader")
+
+
+@pytest.mark.parametrize(
+    ("columns", "members", "cause"),
+    [
+        ("id int, payload text, key text GENERATED ALWAYS AS ('k') STORED", "outbox", "'key' .* it is generated"),
+        ("id int, payload text, key text", "outbox (id, key)", "'payload' .* not in the publication's column list"),
+        ("id int, payload text, key text, more text", "outbox (id, key, payload)", ""),
+    ],
+)
+def test_columns_that_the_log_leaves_out(database: str, columns: str, members: str, cause: str) -> None:
+    outbox: Any = SimpleNamespace(
+        publication="pub", table="public.outbox", id_column="id", event_columns=frozenset({"id", "key", "payload"})
+    )
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        Link(database, replication=False, timeout=20) as link,
+    ):
+        connection.execute(f"CREATE TABLE outbox ({columns})")
+        connection.execute(f"CREATE PUBLICATION pub FOR TABLE {members} WITH (publish = 'insert')")
+        if cause:
+            with pytest.raises(LayoutMismatch, match=cause):
+                require_columns(link, outbox)
+        else:
+            require_columns(link, outbox)

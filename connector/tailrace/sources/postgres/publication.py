@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple, Protocol
 
-from tailrace.errors import AccessRefused, PublicationBroken
+from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
 from tailrace.sources.postgres.link import Link
 from tailrace.sqlname import quote, quote_table, split_table
 
@@ -241,6 +241,33 @@ def read_published(control: Link, outbox: Outbox) -> Published:
         0 if direct == "t" else int(moved or 0),
         moves,
     )
+
+
+def require_columns(control: Link, outbox: Outbox) -> None:
+    """Raises LayoutMismatch if the log leaves out columns of the event: generated ones, or those of no column list."""
+    listed = "r.prattrs" if control.server_version >= 150000 else "NULL::int2vector"
+    rows = control.query(
+        f"""
+        SELECT a.attname, a.attgenerated <> ''
+        FROM pg_publication p
+        JOIN pg_attribute a ON a.attrelid = to_regclass($2) AND a.attnum > 0 AND NOT a.attisdropped
+        LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = a.attrelid
+        WHERE p.pubname = $1 AND a.attname IN (SELECT json_array_elements_text($3::json))
+          AND CASE WHEN {listed} IS NOT NULL THEN NOT a.attnum = ANY ({listed})
+                   ELSE a.attgenerated <> '' AND to_jsonb(p) ->> 'pubgencols' IS DISTINCT FROM 's' END
+        ORDER BY a.attnum
+        """,  # noqa: S608 - ours
+        [outbox.publication, quote_table(outbox.table), json.dumps(sorted(outbox.event_columns))],
+    )
+    if rows:
+        name, generated = rows[0]
+        cause = "it is generated" if generated == "t" else "it is not in the publication's column list"
+        raise LayoutMismatch(
+            f"the log leaves out the column {name!r} of {outbox.table}: {cause}",
+            why="outbox.columns names it as a part of the event, and rows would come without it.",
+            remedy=f"Name another column in outbox.columns, or send all: ALTER PUBLICATION {quote(outbox.publication)} "
+            f"SET TABLE {quote_table(outbox.table)}; a generated column must become an ordinary one.",
+        )
 
 
 def _unpublished(outbox: Outbox, kind: str | None, persistence: str | None, via_root: str | None) -> tuple[str, str]:

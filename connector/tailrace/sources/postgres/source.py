@@ -146,6 +146,7 @@ class PostgresSource:
             # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
             publication.ensure_publication(self._control, options, create=options.create)
         self._published = self._read_published()
+        publication.require_columns(self._control, options)
         MemberWatch(options.table, 0).verify(self._control, self._published)
         found = LogIdentity(
             server.system_id,
