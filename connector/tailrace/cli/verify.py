@@ -20,7 +20,7 @@ from tailrace.verify.verifying import Verification, usual_jobs
 from tailrace.verify.verifying import verify as compare
 
 PATIENCE = 20.0
-SHOWN = (Fate.MISSING, Flaw.DUPLICATED, Flaw.CHANGED, Flaw.OUT_OF_ORDER)
+SHOWN = (Fate.MISSING, *Flaw)
 """What must not be; examples are given for each."""
 FATES = {
     Fate.PUBLISHED: "published",
@@ -32,7 +32,14 @@ FATES = {
     Fate.EXPIRED: "older than what their topic keeps",
     Fate.MISSING: "MISSING",
 }
-FLAWS = {Flaw.DUPLICATED: "DUPLICATED", Flaw.CHANGED: "PAYLOAD CHANGED", Flaw.OUT_OF_ORDER: "OUT OF ORDER"}
+FLAWS = {
+    Flaw.DUPLICATED: "DUPLICATED",
+    Flaw.CHANGED: "PAYLOAD CHANGED",
+    Flaw.KEY_CHANGED: "KEY CHANGED",
+    Flaw.TYPE_CHANGED: "TYPE CHANGED",
+    Flaw.WRONG_PARTITION: "WRONG PARTITION",
+    Flaw.OUT_OF_ORDER: "OUT OF ORDER",
+}
 NAMES: dict[str, str] = {kind.value: name for kind, name in (*FATES.items(), *FLAWS.items())}
 
 
@@ -48,7 +55,7 @@ def verify(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a report."),
 ) -> int:
-    """Compare the outbox with its topics, event by event: missing, duplicated, changed, out of order.
+    """Compare the outbox with its topics, event by event: missing, duplicated, changed, misplaced, out of order.
 
     Reads the outbox as it is now, then the topics, the dead letters and what is parked; changes nothing, and disturbs
     no pipeline. A row that is not on Kafka is missing only if the pipeline has passed it; otherwise it is not yet

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from sys import byteorder
+
 PARTITIONERS = frozenset({"murmur2", "murmur2_random"})
 """What librdkafka calls those that put a key there."""
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
+_LANE = 8
+"""Bytes between two hashes that are computed side by side: a product of two numbers of 32 bits fits in between."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -24,3 +31,36 @@ def murmur2(data: bytes) -> int:
         value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
     value = (value ^ value >> 13) * _MULTIPLIER & _MASK
     return value ^ value >> 15
+
+
+def hashes(keys: Iterable[bytes]) -> dict[bytes, int]:
+    """`murmur2` of many keys: those of one length are computed together, as the digits of one large integer."""
+    by_length: defaultdict[int, list[bytes]] = defaultdict(list)
+    for key in keys:
+        by_length[len(key)].append(key)
+    found: dict[bytes, int] = {}
+    for length, alike in by_length.items():
+        found.update(zip(alike, _hashes(alike, length), strict=True))
+    return found
+
+
+def _hashes(keys: Sequence[bytes], length: int) -> Sequence[int]:
+    count, width = len(keys), -(-length // 4)
+    words = array("I", b"".join([key.ljust(4 * width, b"\0") for key in keys]))
+    if byteorder == "big":
+        words.byteswap()
+
+    def side_by_side(numbers: Iterable[int]) -> int:
+        return int.from_bytes(array("Q", numbers).tobytes(), byteorder)
+
+    mask = side_by_side([_MASK] * count)
+    value = side_by_side([(_SEED ^ length) & _MASK] * count)
+    for at in range(length // 4):
+        part = side_by_side(words[at::width]) * _MULTIPLIER & mask
+        part = (part ^ part >> 24 & mask) * _MULTIPLIER & mask
+        value = value * _MULTIPLIER & mask ^ part
+    if length % 4:
+        value = (value ^ side_by_side(words[width - 1 :: width])) * _MULTIPLIER & mask
+    value = (value ^ value >> 13 & mask) * _MULTIPLIER & mask
+    value ^= value >> 15 & mask
+    return array("Q", value.to_bytes(_LANE * count, byteorder))

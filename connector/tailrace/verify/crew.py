@@ -96,8 +96,12 @@ class Crew:
         return found
 
     def judge_order(self) -> Findings:
+        """The order of each key, and whether its records lie in its partition."""
+        if self._here is not None:
+            return self._here.judge_order(self._here.firsts())
+        firsts = {partition: first for some in self._all("firsts") for partition, first in some.items()}
         found = Findings()
-        for each in [self._here.judge_order()] if self._here is not None else self._all("judge_order"):
+        for each in self._all("judge_order", firsts):
             found.include(each)
         return found
 
@@ -109,9 +113,9 @@ class Crew:
             member.end()
         self._closing.close()
 
-    def _all(self, question: str) -> list[Any]:
+    def _all(self, question: str, *given: Any) -> list[Any]:  # noqa: ANN401 - whatever the method takes
         for member in self._members:
-            member.ask(question)
+            member.ask(question, *given)
         return [member.answer() for member in self._members]
 
     def _reader_of(self, part: Part) -> int:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
 """The streams of facts. Each kind is a tuple:"""
 
-Written = tuple[str, int, int, int, int, int, bytes | None]
-"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic, key."""
-Published = tuple[str, int, int, int, int, int]
-"""A record: id, frame, digest, flags, place (a topic's partition), offset."""
+Written = tuple[str, int, int, int, int, int, bytes | None, int, int]
+"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic, key, checksums of the record's key and type
+(UNSAID where today's rules make none)."""
+Published = tuple[str, int, int, int, int, int, int, int]
+"""A record: id, frame, digest, flags, place (a topic's partition), offset, checksums of key and type."""
 Letter = tuple[str, int, int, int, int, int]
 """A dead letter: id, frame, digest, flags, place, offset."""
 Named = tuple[str]
@@ -30,6 +31,8 @@ Ordered = tuple[int, bytes, int, int, str, int]
 
 UNKNOWN = -1
 """Of a time, a topic or a frame. What has an unknown frame is compared with nothing."""
+UNSAID = 0
+"""Of a checksum: compared with nothing."""
 AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
 """Flags of records (published again, its payload changed by a person, outside of the window), then of letters: of a
 letter AGAIN says that a replay wrote it."""
@@ -51,11 +54,18 @@ class Fate(StrEnum):
     MISSING = "missing"
 
 
+_CERTAINTY = {Fate.MISSING: 0, Fate.EXPIRED: 1, Fate.NOT_YET: 2}
+"""How certain it is that a row was passed by the pipeline, if it is not on Kafka."""
+
+
 class Flaw(StrEnum):
     """What is wrong with a record."""
 
     DUPLICATED = "duplicated"
     CHANGED = "changed"
+    KEY_CHANGED = "key_changed"
+    TYPE_CHANGED = "type_changed"
+    WRONG_PARTITION = "wrong_partition"
     OUT_OF_ORDER = "out_of_order"
 
 
@@ -144,11 +154,15 @@ def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) ->
             rows[row[0]] = [*(before if isinstance(before, list) else [before]), row]
     found.rows += len(written)
     first_hand = _sightings(published, letters, rows, found)
-    waits, lies_ahead = {each[0] for each in waiting}, {each[0] for each in ahead}
+    waits, lies_ahead = Counter(each[0] for each in waiting), Counter(each[0] for each in ahead)
     state = {each[0]: each[3] for each in letters}
     for event, kept in rows.items():
         copies = kept if isinstance(kept, list) else [kept]
-        for row in copies:
+        if len(copies) > 1:
+            states = [each[3] for each in letters if each[0] == event]
+            accounted = _accounted(first_hand.times[event], states, is_published=event in first_hand.published)
+            _judge_copies(copies, accounted, (waits[event], lies_ahead[event]), ground, found)
+        for row in copies if len(copies) == 1 else ():
             if event in first_hand.published:
                 found.fates[Fate.PUBLISHED] += 1
                 continue
@@ -176,12 +190,44 @@ class _Sightings:
             self.last[event] = Example(event, place=place, offset=offset)
 
 
+def _accounted(times: int, states: list[int], *, is_published: bool) -> list[Fate]:
+    """The fates that records and letters prove for rows of one id: one for each that came first-hand.
+
+    A replay publishes again what was published: it proves no more than one, and only where nothing else is left.
+    """
+    first_hand = [flags for flags in states if not flags & AGAIN]
+    known = [Fate.PUBLISHED] * (times - len(first_hand))
+    if not times:
+        first_hand = states[-1:]
+        known = [Fate.PUBLISHED] if is_published else []
+    redriven = Fate.PUBLISHED if is_published else None
+    return known + [fate for flags in first_hand if (fate := _letter_fate(flags) or redriven)]
+
+
+def _judge_copies(
+    copies: list[Written], accounted: list[Fate], later: tuple[int, int], ground: Ground, found: Findings
+) -> None:
+    """Rows of one id. Which record is whose cannot be told: those that must be on Kafka come first.
+
+    `later` are how many of them wait behind a parked key, and how many lie ahead.
+    """
+    waits, ahead = later
+    known = accounted + [Fate.PARKED] * waits + [Fate.NOT_YET] * ahead
+    absent = sorted(((_absent(row, ground, ahead=False), row) for row in copies), key=lambda each: _CERTAINTY[each[0]])
+    for number, (fate, row) in enumerate(absent):
+        shown = known[number] if number < len(known) else fate
+        if shown is Fate.PUBLISHED:
+            found.fates[shown] += 1
+        else:
+            found.note(found.fates, shown, Example(row[0], row[5], row[4]))
+
+
 def _sightings(
     published: list[Published], letters: list[Letter], rows: dict[str, Written | list[Written]], found: Findings
 ) -> _Sightings:
     seen = _Sightings()
     alone: set[str] = set()
-    for event, frame, digest, flags, place, offset in published:
+    for event, frame, digest, flags, place, offset, *labels in published:
         row = rows.get(event)
         if row is None and flags & OUTSIDE:
             continue
@@ -194,7 +240,9 @@ def _sightings(
         if row is None:
             alone.add(event)
         elif not flags & EDITED:
-            _compare(row, frame, digest, Example(event, place=place, offset=offset), found)
+            where = Example(event, place=place, offset=offset)
+            _compare(row, frame, digest, where, found)
+            _compare_labels(row, labels, where, found)
     for event, frame, digest, flags, place, offset in letters:
         row = rows.get(event)
         if row is None and flags & OUTSIDE:
@@ -221,6 +269,14 @@ def _compare(row: Written | list[Written], frame: int, digest: int, where: Examp
     found.note(found.flaws, Flaw.CHANGED, where)
 
 
+def _compare_labels(row: Written | list[Written], labels: list[int], where: Example, found: Findings) -> None:
+    """Key and type: each must be that of a row."""
+    rows = row if isinstance(row, list) else [row]
+    for at, (label, flaw) in enumerate(zip(labels, (Flaw.KEY_CHANGED, Flaw.TYPE_CHANGED), strict=True), start=7):
+        if not any(each[at] in (label, UNSAID) for each in rows):
+            found.note(found.flaws, flaw, where)
+
+
 def _letter_fate(flags: int | None) -> Fate | None:
     """None if there is no letter, or one that was redriven: then its record must be there."""
     if flags is None:
@@ -233,7 +289,7 @@ def _letter_fate(flags: int | None) -> Fate | None:
 
 
 def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
-    _, _, _, transaction, created_ms, topic, key = row
+    _, _, _, transaction, created_ms, topic, key, *_ = row
     if ahead or not (ground.passed or ground.is_behind(transaction)):
         return Fate.NOT_YET
     # Without a time of creation nothing can be said but that it is not there.

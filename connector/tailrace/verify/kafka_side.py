@@ -84,7 +84,13 @@ class KafkaSide:
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[int, int] = {}
         self._begins: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self._reached: dict[str, dict[int, int]] = {}
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is something before the window."""
+        return self._window.since_ms is not None
 
     def number(self, topic: str) -> int:
         found = self._numbers.get(topic)
@@ -127,16 +133,31 @@ class KafkaSide:
                 self._look(admin, topic, partitions, there, held)
             kept = self.kept[topic]
             parts += [
-                Part(topic, number, span, self._place(topic, number), kept.is_untold(number))
+                Part(topic, number, span, self._place(topic, number), kept.is_untold(number), partitions)
                 for number, span in self._unread(topic, held).items()
             ]
         self._started = parts
         self._reading.start(parts)
 
+    def read_earlier(self, topics: dict[str, int]) -> None:
+        """Adds what lies before the window: a row may bear a later time than its commit."""
+        parts: list[Part] = []
+        for topic, partitions in topics.items():
+            box = LetterBox(replace(self._kafka, dead_letter_topic=topic))
+            for number, span in box.spans_of(topic, final=True).items():
+                place = self._place(topic, number)
+                start, end = max(span.start, self._begins.get(place, 0)), self._starts.get(place, span.end)
+                if start < end:
+                    parts.append(Part(topic, number, Span(start, end), place, partitions=partitions))
+                    self._starts[place], self._ends[place] = start, max(end, self._ends.get(place, 0))
+        self._started = parts
+        self._reading.start(parts)
+        self.finish()
+
     def finish(self) -> None:
         told = self._reading.finish()
         self.foreign += told.foreign
-        for topic, number, _, place, is_first in self._started:
+        for topic, number, _, place, is_first, _ in self._started:
             # Without a first one nothing is left that tells up to when records were deleted.
             if is_first and place in told.firsts:
                 self.kept[topic].note(number, told.firsts[place], told.keys[place])
@@ -219,6 +240,7 @@ class KafkaSide:
             start = max(span.start, self._ends.get(place, 0))
             if start < span.end:
                 unread[number] = Span(start, span.end)
+                self._starts.setdefault(place, start)
                 self._ends[place] = span.end
         return unread
 
@@ -270,7 +292,7 @@ class _ReadHere:
         scan = Scan(self._kafka, self._window, self._parts)
         add = self._facts.add
         for records in scan.batches():
-            for name, value, headers, flags, place, offset, key, position in records:
+            for name, value, headers, flags, place, offset, key, position, _ in records:
                 event = name.decode()
                 add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset))
                 if key is not None and position is not None and not flags & AGAIN:

@@ -45,6 +45,7 @@ class Course:
 
     def __init__(self, order_of: Callable[[str], Order | None]) -> None:
         self.has_turned = False
+        self.first: Order | None = None
         self._order_of = order_of
         self._highest: Order = (-1, -1)
         self._commit = b""
@@ -60,6 +61,8 @@ class Course:
             if found is None:
                 return
             self._commit, self._major, order = commit, found[0], found
+        if self.first is None:
+            self.first = order
         if order < self._highest:
             self.has_turned = True
         else:

@@ -46,6 +46,9 @@ class RecordPrints:
         self._is_avro = format.value == "avro"
         self._prefixed = format.schema_id == "prefix"
         self._structured = format.cloudevents == "structured"
+        self.keys_are_plain = format.key == "bytes"
+        """Whether a record's key is that of its row, and nothing else."""
+        self._prefixed_keys = self._prefixed and not self.keys_are_plain
         self.is_plain = not (self._is_avro or self._prefixed or self._structured)
         """Whether a value is the payload itself, and nothing else."""
 
@@ -62,6 +65,10 @@ class RecordPrints:
             before, found, data = value.partition(_DATA)
             value = data[:-1] if found else before
         return _new_print(Print, (frame, number_of(digest_of(value))))
+
+    def of_key(self, key: bytes | None) -> bytes | None:
+        """The key of a record without its schema's id: another version of that changes no key."""
+        return key[PREFIX_BYTES:] if key is not None and self._prefixed_keys else key
 
     def of_letter(self, kind: str, value: bytes) -> Print:
         """A letter keeps the payload as the row has it, or not at all."""

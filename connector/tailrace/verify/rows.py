@@ -29,6 +29,7 @@ from tailrace.wire.records import chosen_key
 from tailrace.worker.assembly import Assembly
 
 AT_ONCE = 1000
+UNSAID_LABEL = bytes(4)
 KNOWN_KINDS = 4096
 """How many kinds are remembered; no table may fill memory."""
 
@@ -46,10 +47,14 @@ class Plan(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """The topic's number, or UNKNOWN for what goes nowhere, and the column of the key, if not the event's own."""
+    """The topic's number, or UNKNOWN for what goes nowhere, and the column of the key, if not the event's own.
+
+    `type_label` is the checksum of the event's type.
+    """
 
     topic: int
     key_column: str | None = None
+    type_label: bytes = UNSAID_LABEL
 
 
 class Rows:
@@ -86,6 +91,7 @@ class Rows:
         """By the line. Where it goes; None if the row cannot be read."""
         row, transaction, created_ms = found
         known = key = None
+        labels = seals.NO_LABELS
         try:
             event = self._line.layout.read(row)
         except Rejected as rejected:
@@ -93,33 +99,49 @@ class Rows:
         else:
             try:
                 to = self._line.route(event)
-                known = Destination(self._number(to.topic), to.key_column)
+                known = Destination(self._number(to.topic), to.key_column, seals.label(event.type.encode()))
+                labels = self._key_label(event, to) + known.type_label
             except Rejected:
                 to, known = None, Destination(UNKNOWN)
             name, print_, topic, key = event.id, self._prints.of_row(event, to), known.topic, _key(event, to)
-        seal = seals.of_row(name, print_)
+        seal = seals.of_row(name, print_, labels)
         bucket = self._buckets[crc32(seal[seals.HEAD :]) % len(self._buckets)]
         bucket.extend((seal, transaction, created_ms, topic, key))
         return known
 
+    def _key_label(self, event: OutboxEvent, to: Route) -> bytes:
+        """Of the key that the record must have."""
+        try:
+            if self._prints.keys_are_plain:
+                return seals.label(event.key if to.key_column is None else chosen_key(event, to.key_column))
+            made = self._line.record(event, to, self._line.check(event, to.topic))
+        except Rejected:
+            return UNSAID_LABEL
+        return seals.label(self._prints.of_key(made.key))
+
     def _read_kinds(self, outbox: PostgresOutbox, plan: Plan) -> None:
         id_at, payload_at, keys_at, kind_of = plan
         buckets, count, plain = self._buckets, len(self._buckets), seals.PLAIN
-        kinds: dict[object, tuple[int, int]] = {}
+        kinds: dict[object, tuple[int, int, bytes]] = {}
+        no_key = seals.label(None)
         pending = 0
         for found in outbox.copied():
             kind, event, payload = kind_of(found), found[id_at], found[payload_at]
             known = kinds.get(kind)
             if known is not None and event is not None and event.isascii():
-                topic, key_at = known
+                topic, key_at, type_label = known
+                key = found[key_at]
                 digest = NOTHING if payload is None else blake2b(payload, digest_size=DIGEST_BYTES).digest()
-                buckets[crc32(event) % count].extend((plain + digest + event, found[0], found[1], topic, found[key_at]))
+                # As `seals.label` has it; a call for every row would be felt.
+                key_label = no_key if key is None else crc32(key, 1).to_bytes(4, "little")
+                seal = plain + digest + key_label + type_label + event
+                buckets[crc32(event) % count].extend((seal, found[0], found[1], topic, key))
             else:
                 goes = self.put(outbox.row(found))
-                if goes is not None and goes.key_column in keys_at:
+                if goes is not None and goes.topic != UNKNOWN and goes.key_column in keys_at:
                     if len(kinds) >= KNOWN_KINDS:
                         kinds.clear()
-                    kinds[kind] = goes.topic, keys_at[goes.key_column]
+                    kinds[kind] = goes.topic, keys_at[goes.key_column], goes.type_label
             pending += 1
             if pending >= AT_ONCE:
                 self._spool.added(pending)

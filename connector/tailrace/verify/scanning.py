@@ -32,14 +32,15 @@ _PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, REPLAY: AGAIN, "tailrace.edited"
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 """A broker that is away for a moment: how long is for the deadline to say."""
 
-Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes | None]
-"""A record of a pipeline: id, value, headers, flags, place, offset, key, and the header `position`."""
+Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes | None, bytes | None]
+"""A record of a pipeline: id, value, headers, flags, place, offset, key, and the headers `position` and `type`."""
 
 
 class Part(NamedTuple):
     """What is to be read of a partition, which has the number `place`.
 
-    `is_first`: records before it were deleted; when its first record was published tells up to when.
+    `is_first`: records before it were deleted; when its first record was published tells up to when. `partitions`:
+    how many the topic has.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Part(NamedTuple):
     span: Span
     place: int
     is_first: bool = False
+    partitions: int = 0
 
 
 class Told(NamedTuple):
@@ -140,7 +142,7 @@ class Scan:
                 continue
             headers = message.headers()
             try:
-                (name, event), _, (where, position), (when, stamp), *further = headers
+                (name, event), (_, kind), (where, position), (when, stamp), *further = headers
                 if not event.isascii():
                     event.decode()
             except (TypeError, ValueError, AttributeError):
@@ -159,7 +161,7 @@ class Scan:
                 place = places[number]
                 if bounded or place in looked_at:
                     flags |= self._times(place, stamp, message, flags)
-                take((event, message.value(), headers, flags, place, offset, message.key(), position))
+                take((event, message.value(), headers, flags, place, offset, message.key(), position, kind))
         return taken
 
     def _times(self, place: int, stamp: bytes | None, message: Any, flags: int) -> int:  # noqa: ANN401 - typed loosely by the driver

@@ -1,9 +1,11 @@
-"""An event and the print of its payload in a few bytes, which are the same on both sides if nothing is wrong. Pure.
+"""An event, the print of its payload, and checksums of its key and type in a few bytes. Pure.
+
+They are the same on both sides if nothing is wrong.
 
 Nearly all rows and records of an outbox are as they should be. Their seals are compared in bulk, as keys of two
 dictionaries, at the speed of C; only events with a seal that has no like are looked at one by one (`judging.py`).
 
-    tag (1 byte)   frame (4)   digest (8)   the event's id
+    tag (1 byte)   frame (4)   digest (8)   key (4)   type (4)   the event's id
 
 The tag is 0 for a row, and for a record that came first-hand and from the window; whatever must be looked at has
 another: flags of a record, or a print that is compared with nothing.
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from struct import Struct
 from typing import Any
+from zlib import crc32
 
 from tailrace.verify.judging import (
     UNKNOWN,
@@ -29,9 +32,10 @@ from tailrace.verify.judging import (
 )
 from tailrace.verify.prints import Print
 
-_HEAD = Struct("<Biq")
+_HEAD = Struct("<BiqII")
+_PRINT = Struct("<Biq")
 HEAD = _HEAD.size
-PLAIN = bytes(HEAD - 8)
+PLAIN = bytes(5)
 """What stands before the digest of JSON, on a record without flags."""
 _FLAGS = 0x3F
 _UNTOLD_RECORD, _UNTOLD_ROW = 0x40, 0x80
@@ -43,14 +47,29 @@ Transaction and time may be numbers as text: few of them are ever looked at.
 """
 
 
-def of_row(name: str, print_: Print) -> bytes:
+NO_LABELS = bytes(8)
+"""The labels of a row of which today's rules make no record: they are compared with nothing."""
+_NO_KEY = (2).to_bytes(4, "little")
+
+
+def label(key: bytes | None) -> bytes:
+    """The checksum of a record's key or type; never UNSAID but by an accident of one in 2^32."""
+    return _NO_KEY if key is None else crc32(key, 1).to_bytes(4, "little")
+
+
+def of_row(name: str, print_: Print, labels: bytes = NO_LABELS) -> bytes:
+    """`labels` are those of key and type."""
     tag = _UNTOLD_ROW if print_.frame == UNKNOWN else 0
-    return _HEAD.pack(tag, *print_) + name.encode("utf-8", "surrogatepass")
+    return _pack(tag, print_, labels) + name.encode("utf-8", "surrogatepass")
 
 
-def of_record(name: bytes, print_: Print, flags: int) -> bytes:
+def of_record(name: bytes, print_: Print, flags: int, labels: bytes = NO_LABELS) -> bytes:
     tag = flags | (_UNTOLD_RECORD if print_.frame == UNKNOWN else 0)
-    return _HEAD.pack(tag, *print_) + name
+    return _pack(tag, print_, labels) + name
+
+
+def _pack(tag: int, print_: Print, labels: bytes) -> bytes:
+    return _PRINT.pack(tag, *print_) + labels
 
 
 def judge_bucket(
@@ -94,14 +113,14 @@ def _of(names: set[bytes], seals: Iterable[bytes]) -> list[int]:
 
 def _written(written: list[Any], number: int) -> Written:
     seal, transaction, created_ms, topic, key = written[number * _ROW : (number + 1) * _ROW]
-    _, frame, digest = _HEAD.unpack_from(seal)
-    return _text(seal[HEAD:]), frame, digest, int(transaction), int(created_ms), topic, key
+    _, frame, digest, *labels = _HEAD.unpack_from(seal)
+    return (_text(seal[HEAD:]), frame, digest, int(transaction), int(created_ms), topic, key, *labels)
 
 
 def _published(published: list[Any], number: int) -> Published:
     seal, place, offset = published[number * _RECORD : (number + 1) * _RECORD]
-    tag, frame, digest = _HEAD.unpack_from(seal)
-    return _text(seal[HEAD:]), frame, digest, tag & _FLAGS, place, offset
+    tag, frame, digest, *labels = _HEAD.unpack_from(seal)
+    return (_text(seal[HEAD:]), frame, digest, tag & _FLAGS, place, offset, *labels)
 
 
 def _text(name: bytes) -> str:

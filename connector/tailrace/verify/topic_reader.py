@@ -17,30 +17,40 @@ from hashlib import blake2b
 from typing import IO, Any, NamedTuple
 from zlib import crc32
 
-from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.client import KafkaOptions, producer_config
+from tailrace.routing.partition import PARTITIONERS
 from tailrace.verify import seals
 from tailrace.verify.judging import (
     AGAIN,
     AHEAD,
     LETTERS,
+    OUTSIDE,
     WAITING,
     WRITTEN,
+    Example,
     Findings,
+    Flaw,
     Ground,
     judge_order,
 )
 from tailrace.verify.outbox import Window
-from tailrace.verify.positions import Course, order_of
+from tailrace.verify.placing import Firsts, KnownKeys, Lot, Placing
+from tailrace.verify.positions import Course, Order, order_of
 from tailrace.verify.prints import DIGEST_BYTES, RecordPrints
 from tailrace.verify.scanning import Part, Scan, Taken, Told
 from tailrace.verify.spool import Pieces, Spool
 from tailrace.wire.formats import Format
 
-RECORDS, PATHS, BY_KEY = range(3)
-"""The streams of a reader's spool: records by id, their keys and positions as they came, the same by key."""
+RECORDS, PATHS, BY_KEY, STRAYS = range(4)
+"""The streams of a reader's spool: records by id, their keys and positions as they came, the same by key; and those
+that lie elsewhere than their keys go today."""
 PENDING = 40_000
 """Records that wait in memory before they are written."""
 COLLECTED_AFTER = 200_000
+_STRAY = 5
+"""And in STRAYS: place, the key's hash, position, id, offset."""
+TYPES = 4096
+"""How many checksums of types are remembered."""
 _PATH = 5
 """How many things stand in PATHS for a record: place, key, position, id, offset."""
 
@@ -68,10 +78,16 @@ class TopicReader:
         self._errand = errand
         self._prints = RecordPrints(errand.format)
         self._order_of = order_of(errand.database)
-        self._spool = Spool(3, pending=PENDING, file=file)
+        self._spool = Spool(4, pending=PENDING, file=file)
+        self._keys = KnownKeys()
+        self._types: dict[bytes | None, bytes] = {}
+        self._lots: dict[int, Lot] = {}
+        self._is_placed = producer_config(errand.kafka).get("partitioner") in PARTITIONERS
         self._courses: defaultdict[int, Course] = defaultdict(partial(Course, order_of(errand.database)))
 
     def read(self, parts: Sequence[Part]) -> Told:
+        for part in parts:
+            self._lots[part.place] = Lot(part.topic, part.partition, part.partitions if self._is_placed else 0)
         scan = Scan(self._errand.kafka, self._errand.window, parts)
         for records in scan.batches():
             self._put(records)
@@ -82,9 +98,17 @@ class TopicReader:
         found = self._spool.pieces()
         return Pieces(found.file, [found.index[RECORDS]])
 
-    def judge_order(self) -> Findings:
-        """Of the partitions that were read here."""
+    def firsts(self) -> dict[tuple[str, int], Order]:
+        """The position of the first record of each partition that was read here."""
+        known = ((self._lots[place], course.first) for place, course in self._courses.items())
+        return {(lot.topic, lot.partition): first for lot, first in known if first is not None}
+
+    def judge_order(self, firsts: Firsts) -> Findings:
+        """Of the partitions that were read here; `firsts` are those of all."""
         found = Findings()
+        placing = Placing(firsts)
+        for strays in self._spool.pieces().each(STRAYS, 0):
+            self._judge_strays(strays, placing, found)
         turned = {place for place, course in self._courses.items() if course.has_turned}
         if turned:
             self._spool.clear(BY_KEY)
@@ -97,17 +121,42 @@ class TopicReader:
     def _put(self, records: list[Taken]) -> None:
         buckets, prints, is_plain = self._spool.open(RECORDS), self._prints, self._prints.is_plain
         count, plain, paths, courses = len(buckets), seals.PLAIN, self._spool.open(PATHS)[0], self._courses
-        for event, value, headers, flags, place, offset, key, position in records:
+        self._keys.learn(record[6] for record in records)
+        keys, types, lots, strays = self._keys.found, self._types, self._lots, self._spool.open(STRAYS)[0]
+        keys_are_plain = prints.keys_are_plain
+        for event, value, headers, flags, place, offset, key, position, kind in records:
+            type_label = types.get(kind) or self._type_label(kind)
+            hash_, key_label = keys[key]
+            if not keys_are_plain:
+                key_label = seals.label(prints.of_key(key))
             if is_plain and not flags and value is not None:
-                seal = plain + blake2b(value, digest_size=DIGEST_BYTES).digest() + event
+                digest = blake2b(value, digest_size=DIGEST_BYTES).digest()
+                seal = plain + digest + key_label + type_label + event
             else:
-                seal = seals.of_record(event, prints.of_record(value, headers), flags)
+                seal = seals.of_record(event, prints.of_record(value, headers), flags, key_label + type_label)
             buckets[crc32(event) % count].extend((seal, place, offset))
-            if key is not None and position is not None and not flags & AGAIN:
+            if key is not None and position is not None and not flags & (AGAIN | OUTSIDE):
                 # All in one bucket: they are taken back as they came, whatever the key.
                 paths.extend((place, key, position, event, offset))
                 courses[place].follow(position)
+                _, partition, partitions = lots[place]
+                if partitions and hash_ % partitions != partition and not flags:
+                    strays.extend((place, hash_, position, event, offset))
         self._spool.added(len(records))
+
+    def _type_label(self, kind: bytes | None) -> bytes:
+        if len(self._types) >= TYPES:
+            self._types.clear()
+        found = self._types[kind] = seals.label(kind)
+        return found
+
+    def _judge_strays(self, strays: list[Any], placing: Placing, found: Findings) -> None:
+        for at in range(0, len(strays), _STRAY):
+            place, hash_, position, event, offset = strays[at : at + _STRAY]
+            order = self._order_of(position.decode(errors="replace"))
+            if order is not None and placing.is_wrong(self._lots[place], hash_, order):
+                where = Example(event.decode(), place=place, offset=offset)
+                found.note(found.flaws, Flaw.WRONG_PARTITION, where)
 
     def _sort_out(self, paths: list[Any], places: set[int]) -> None:
         for at in range(0, len(paths), _PATH):

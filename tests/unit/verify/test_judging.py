@@ -21,6 +21,7 @@ from tailrace.verify.judging import (
     PUBLISHED,
     REDRIVEN,
     UNKNOWN,
+    UNSAID,
     WAITING,
     WRITTEN,
     Findings,
@@ -34,12 +35,18 @@ from tailrace.verify.spool import Spool
 PASSED = Ground(passed=True)
 
 
-def row(event: str, digest: int = 7, *, transaction: int = 0, created_ms: int = 50, frame: int = 0) -> tuple[Any, ...]:
-    return event, frame, digest, transaction, created_ms, 0, b"k"
+def row(
+    event: str, digest: int = 7, *, transaction: int = 0, created_ms: int = 50, frame: int = 0,
+    labels: tuple[int, int] = (5, 6),
+) -> tuple[Any, ...]:  # fmt: skip
+    return event, frame, digest, transaction, created_ms, 0, b"k", *labels
 
 
-def record(event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0) -> tuple[Any, ...]:
-    return event, frame, digest, flags, 0, offset
+def record(
+    event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0, labels: tuple[int, int] = (5, 6)
+) -> tuple[Any, ...]:
+    """Of a letter, too: that has no labels."""
+    return event, frame, digest, flags, 0, offset, *labels
 
 
 def judged(
@@ -47,7 +54,7 @@ def judged(
     *, ground: Ground = PASSED,
 ) -> Findings:  # fmt: skip
     found = Findings()
-    judge_events([rows, records, letters, waiting, ahead], ground, found)
+    judge_events([rows, records, [letter[:6] for letter in letters], waiting, ahead], ground, found)
     return found
 
 
@@ -105,6 +112,32 @@ def test_rows_of_one_id_may_be_published_as_often() -> None:
     assert not judged(rows, records).flaws
     assert judged(rows, [*records, record("a", 1)]).flaws == {"duplicated": 1}
     assert judged(rows, [*records[:2], record("a", 4)]).flaws == {"changed": 1}
+
+
+def test_every_row_of_one_id_needs_a_record() -> None:
+    rows = [row("a", 1, transaction=number) for number in (1, 2, 3)]
+    assert judged(rows, [record("a", 1)]).fates == {"published": 1, "missing": 2}
+    # A replay publishes again what was published.
+    assert judged(rows, [record("a", 1), *[record("a", 1, flags=AGAIN)] * 2]).fates == {"published": 1, "missing": 2}
+    assert judged(rows, [record("a", 1, flags=AGAIN)]).fates == {"published": 1, "missing": 2}
+    letters = [record("a", 1), record("a", 1, flags=DISCARDED)]
+    assert judged(rows, [record("a", 1)], letters).fates == {"published": 1, "set_aside": 1, "discarded": 1}
+    redriven = [record("a", 1, flags=REDRIVEN)] * 2
+    records = [record("a", 1), *[record("a", 1, flags=AGAIN)] * 2]
+    assert judged(rows, records, redriven).fates == {"published": 3}
+    later = judged(rows, [record("a", 1)], waiting=[("a",)], ahead=[("a",)])
+    assert later.fates == {"published": 1, "parked": 1, "not_yet": 1}
+    behind = Ground(passed=False, is_behind=lambda transaction: transaction != 2)
+    assert judged(rows, [record("a", 1)] * 2, ground=behind).fates == {"published": 2, "not_yet": 1}
+
+
+def test_keys_and_types() -> None:
+    assert judged([row("a")], [record("a", labels=(9, 6))]).flaws == {"key_changed": 1}
+    assert judged([row("a")], [record("a", labels=(5, 9))]).flaws == {"type_changed": 1}
+    assert not judged([row("a", labels=(UNSAID, UNSAID))], [record("a")]).flaws, "today's rules make no record of it"
+    assert not judged([row("a")], [record("a", 2, labels=(9, 9), flags=AGAIN | EDITED)]).flaws
+    both = [row("a", labels=(1, 6)), row("a", labels=(2, 6))]
+    assert not judged(both, [record("a", labels=(1, 6)), record("a", labels=(2, 6))]).flaws
 
 
 def test_purged_rows_do_not_hide_duplicates() -> None:
@@ -204,7 +237,7 @@ def test_as_a_naive_model_says(
         for event, digest, flags in records:
             spool.add(PUBLISHED, event, record(event, digest, flags=flags))
         for event, flags in letters:
-            spool.add(LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags))
+            spool.add(LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags)[:6])
         for event in waiting:
             spool.add(WAITING, event, (event,))
         for number, (key, at) in enumerate(positions):
@@ -230,6 +263,9 @@ def test_as_a_naive_model_says(
         "changed": sum(
             event in digests and digests[event] != digest and not flags & EDITED for event, digest, flags in records
         ),
+        "key_changed": 0,
+        "type_changed": 0,
+        "wrong_partition": 0,
         "out_of_order": sum(
             any(other == key and before > at for other, before in positions[:number])
             for number, (key, at) in enumerate(positions)

@@ -25,7 +25,9 @@ EVENTS = st.sampled_from(["a", "a", "b", "ä", "\udc80", ""])
 SAME, UNTOLD = Print(0, 1), Print(UNKNOWN, 0)
 PRINTS = st.sampled_from([SAME, SAME, SAME, Print(0, 2), Print(5, 1), UNTOLD])
 FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, OUTSIDE])
-NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False}
+NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False, "odd": 9}
+LABELS, OTHERS = (number.to_bytes(4, "little") + (2).to_bytes(4, "little") for number in (1, 2))
+"""Of key and type; the second ones are of another key."""
 
 
 def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
@@ -39,6 +41,7 @@ def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
     waiting=st.lists(EVENTS, max_size=2),
     ahead=st.lists(EVENTS, max_size=2),
     as_text=st.booleans(),
+    odd=st.integers(0, 9),
 )
 @example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0)] * 2, **NOTHING)
 @example(rows=[("a", SAME, 0, 0)] * 2, records=[("a", SAME, 0)], **NOTHING)
@@ -46,7 +49,13 @@ def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
 @example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0)], **{**NOTHING, "letters": [("a", SAME, 0)]})
 @example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0), ("a", Print(0, 2), 0)], **NOTHING)
 def test_as_the_judge_says(
-    rows: list[Any], records: list[Any], letters: list[Any], waiting: list[str], ahead: list[str], as_text: bool
+    rows: list[Any],
+    records: list[Any],
+    letters: list[Any],
+    waiting: list[str],
+    ahead: list[str],
+    as_text: bool,
+    odd: int,
 ) -> None:
     ground = Ground(passed=False, is_behind=lambda each: each < 2, may_be_deleted=_is_old)
     written: list[Any] = []
@@ -54,17 +63,21 @@ def test_as_the_judge_says(
     for event, taken, transaction, created in rows:
         # COPY brings numbers as text.
         given = (b"%d" % transaction, b"%d" % created) if as_text else (transaction, created)
-        written += (seals.of_row(event, taken), *given, 7, b"k")
+        written += (seals.of_row(event, taken, LABELS), *given, 7, b"k")
     for offset, (event, taken, flags) in enumerate(records):
-        published += (seals.of_record(event.encode("utf-8", "surrogatepass"), taken, flags), 3, offset)
+        labels = OTHERS if offset == odd else LABELS
+        published += (seals.of_record(event.encode("utf-8", "surrogatepass"), taken, flags, labels), 3, offset)
     beside = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
     others = beside, [(event,) for event in waiting], [(event,) for event in ahead]
     found, expected = Findings(), Findings()
     seals.judge_bucket(written, published, others, ground, found)
     judge_events(
         [
-            [(event, *taken, transaction, created, 7, b"k") for event, taken, transaction, created in rows],
-            [(event, *taken, flags, 3, offset) for offset, (event, taken, flags) in enumerate(records)],
+            [(event, *taken, transaction, created, 7, b"k", 1, 2) for event, taken, transaction, created in rows],
+            [
+                (event, *taken, flags, 3, offset, 1 + (offset == odd), 2)
+                for offset, (event, taken, flags) in enumerate(records)
+            ],
             *others,
         ],
         ground,
@@ -82,8 +95,10 @@ def test_as_the_judge_says(
 def test_the_short_way_makes_the_same_seal() -> None:
     """Readers put together the seal of plain JSON by themselves."""
     payload = b'{"a": 1}'
-    assert seals.of_row("a", of_payload(payload)) == seals.PLAIN + digest_of(payload) + b"a"
-    assert seals.of_record(b"a", of_payload(payload), 0) == seals.PLAIN + digest_of(payload) + b"a"
+    short = seals.PLAIN + digest_of(payload) + LABELS + b"a"
+    assert seals.of_row("a", of_payload(payload), LABELS) == short
+    assert seals.of_record(b"a", of_payload(payload), 0, LABELS) == short
+    assert len({seals.label(None), seals.label(b""), seals.label(b"a"), bytes(4)}) == 4
 
 
 def test_findings_of_parts_are_findings_of_the_whole() -> None:
