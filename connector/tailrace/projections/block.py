@@ -8,7 +8,7 @@ event, in the order of the partition. Last the next offset. The caller commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,6 +77,8 @@ class Rules:
     entity: Teller = key_of
     version: Teller = version_header
     tracing: Tracing = field(default_factory=NoTracing)
+    alive: Callable[[], None] = lambda: None
+    """Called before each handler: a block of slow ones takes long, and still gets on."""
 
 
 @dataclass(slots=True)
@@ -245,6 +247,7 @@ class Run:
         return True
 
     async def _call(self, handling: Handling, event: Event) -> None:
+        self._rules.alive()
         limit = asyncio.timeout(self._rules.settings.time_limit)
         try:
             with self._rules.tracing.handling(event):

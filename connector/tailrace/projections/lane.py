@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tailrace import killpoint, retry
@@ -71,9 +72,9 @@ class Lane:
         self.expected = start
         self._furthest = furthest
         self.busy_since: float | None = None
-        """Since when it works on what it has without having committed anything; None if it has nothing."""
+        """Since when it has something and neither commits nor calls a handler; None if it has nothing."""
         self._store = store
-        self._rules = rules
+        self._rules = replace(rules, alive=self._is_alive)
         self._settings = rules.settings
         self._around = around
         self._sleep = sleep
@@ -98,6 +99,8 @@ class Lane:
         self.expected = event.offset + 1
         self._queue.append(event)
         self._queued_bytes += len(event.value or b"")
+        if self.busy_since is None:
+            self.busy_since = time.monotonic()
         if not self._arrived.is_set():
             self._arrived.set()
         if not self._paused and self._has_more_than(1):
@@ -108,6 +111,10 @@ class Lane:
         """Whether it has more than this share of what it may have at hand."""
         most = share * QUEUED_BLOCKS * self._settings.events
         return len(self._queue) > most or self._queued_bytes > share * QUEUED_BYTES
+
+    def _is_alive(self) -> None:
+        if self.busy_since is not None:
+            self.busy_since = time.monotonic()
 
     @property
     def queued(self) -> int:
@@ -122,7 +129,7 @@ class Lane:
             if block:
                 self.busy_since = time.monotonic()
                 await self.settle(block)
-                self.busy_since = None
+                self.busy_since = time.monotonic() if self._queue else None
             else:
                 await self.pass_over(self._around.reached(self))
             if time.monotonic() >= expire_at:
@@ -216,8 +223,7 @@ class Lane:
                 await self._give_up(culprit, verdict, failed.error, doomed)
                 attempts = 0
             else:
-                if self.busy_since is not None:
-                    self.busy_since = time.monotonic()
+                self._is_alive()
                 self._around.waiting_for(self, None)
                 self._around.committed(self, applied)
                 return None

@@ -3,6 +3,7 @@
 All names are unqualified: the session's `search_path` says in which schema they live, so that a second schema can be
 filled beside the first and take its place by being renamed. What exists already is left alone, without asking for the
 right to create it: a role that may only read and write can run a projection whose tables somebody else has made.
+Tables of an earlier version are brought up to date.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, sql
+from psycopg.errors import InsufficientPrivilege
+
+from tailrace.errors import AccessRefused
 
 _LOCK = 0x7461_696C_7261_6365
 """The advisory lock of those who make tables: `CREATE … IF NOT EXISTS` alone fails when two do so at once."""
@@ -21,15 +25,23 @@ No partition has that number, and the foreign key is looked at by COMMIT: Postgr
 the transaction is complete, such as a handler's own.
 """
 
+_PROOF: LiteralString = """ALTER TABLE {}.tailrace_offsets ADD COLUMN IF NOT EXISTS unfinished integer,
+    ADD CONSTRAINT tailrace_no_commit_by_handlers FOREIGN KEY (projection, topic, unfinished)
+    REFERENCES {}.tailrace_offsets (projection, topic, partition) DEFERRABLE INITIALLY DEFERRED"""
+_HAS_PROOF = """
+    SELECT current_schema(), EXISTS (
+        SELECT FROM pg_constraint WHERE conname = 'tailrace_no_commit_by_handlers' AND condeferred
+        AND conrelid = format('%I.tailrace_offsets', current_schema())::regclass
+    )
+"""
+
 # Entities are written again and again: room on each page spares their index from it.
 _TABLES: dict[str, LiteralString] = {
     "tailrace_offsets": """
         CREATE TABLE tailrace_offsets (
             projection text NOT NULL, topic text NOT NULL, partition integer NOT NULL,
-            next_offset bigint, furthest bigint, updated_at timestamptz NOT NULL DEFAULT now(), unfinished integer,
-            PRIMARY KEY (projection, topic, partition),
-            CONSTRAINT tailrace_no_commit_by_handlers FOREIGN KEY (projection, topic, unfinished)
-                REFERENCES tailrace_offsets (projection, topic, partition) DEFERRABLE INITIALLY DEFERRED
+            next_offset bigint, furthest bigint, updated_at timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (projection, topic, partition)
         ) WITH (fillfactor = 50)""",
     "tailrace_markers": """
         CREATE TABLE tailrace_markers (
@@ -73,6 +85,24 @@ async def prepare(connection: AsyncConnection[Any], schema: str, tables: str) ->
         for name, statement in _TABLES.items():
             if name not in present:
                 await connection.execute(statement)
+        await _add_proof(connection)
         if tables.strip():
             # Without parameters it may be several statements. It is the user's own text, as their migrations are.
             await connection.execute(tables.encode())
+
+
+async def _add_proof(connection: AsyncConnection[Any]) -> None:
+    """Tables that an earlier version has made do not have it, and new ones get it here, too."""
+    [(schema, is_there)] = await (await connection.execute(_HAS_PROOF)).fetchall()
+    if is_there:
+        return
+    place = sql.Identifier(schema)
+    statement = sql.SQL(_PROOF).format(place, place)
+    try:
+        await connection.execute(statement)
+    except InsufficientPrivilege:
+        raise AccessRefused(
+            f"the table {schema}.tailrace_offsets is of an earlier version, and this role does not own it",
+            why="A column was added to it, which proves that a transaction is whole.",
+            remedy=f"Have its owner start the worker once, or run: {' '.join(statement.as_string(connection).split())}",
+        ) from None

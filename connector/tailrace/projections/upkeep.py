@@ -53,7 +53,7 @@ def stalled(projection: Projection, now: float, unassigned_since: float | None) 
     """The error, if this projection stands still for longer than it may."""
     bound = projection.rules.settings.give_up
     lane, seconds = slowest(projection.lanes.values(), now)
-    if lane is not None and seconds > 2 * bound:
+    if lane is not None and seconds > bound + max(bound, projection.rules.settings.time_limit):
         return ProjectionStalled(
             f"{projection.name}: {lane.partition} has made no progress for {seconds:.0f} s, next offset {lane.next}",
             why="A handler takes very long, or the store answers neither yes nor no.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -517,6 +518,46 @@ async def test_a_lane_takes_only_what_follows_the_last_event_it_was_given() -> N
     running.cancel()
     assert scene.history() == ["e0", "e3", "e4", "e5", "e6"]
     assert scene.missed_at == [4, 4]
+
+
+@on_stage
+async def test_a_lane_has_work_as_soon_as_something_waits_in_it() -> None:
+    """Whatever it does meanwhile: a store that does not answer when it only notes a position must be noticed."""
+    scene = await opened(within=0.0)
+    asked = asyncio.Event()
+
+    @asynccontextmanager
+    async def silent(_: Partition) -> AsyncIterator[None]:
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    scene.store.transaction = silent  # type: ignore[method-assign,assignment]
+    running = asyncio.create_task(scene.lane.run())
+    await asked.wait()
+    assert scene.lane.busy_since is None
+    scene.lane.put(event(0), 0)
+    assert scene.lane.busy_since is not None
+    running.cancel()
+
+
+@on_stage
+async def test_a_block_of_slow_events_gets_on_with_each_of_them() -> None:
+    scene = await opened()
+    seen = []
+
+    async def look(_: Event, __: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(lane.busy_since)
+        lane.busy_since = 0.0
+
+    handlers = Handlers()
+    handlers.add((), Handling(look, None, deletes=False))
+    lane = Lane(P0, 0, 0, scene.store, Rules("orders", handlers, scene.lane._settings), scene)
+    lane.busy_since = 0.0
+    await lane.settle([event(offset) for offset in range(3)])
+    assert len(seen) == 3
+    assert all(seen), "each handler that is called is progress"
 
 
 @on_stage

@@ -65,6 +65,13 @@ def test_standing_still(busy_since: float | None, unassigned_since: float | None
         assert error.remedy
 
 
+def test_a_handler_that_may_take_long_is_waited_for() -> None:
+    found = projection(give_up=100, time_limit=400)
+    found.lanes[P0] = Busy(0.0)  # type: ignore[assignment]
+    assert stalled(found, 450.0, None) is None
+    assert stalled(found, 550.0, None) is not None
+
+
 def test_markers_are_pruned_by_the_time_of_their_events() -> None:
     async def play(found: Projection) -> list[str]:
         await found.store.open("orders")
