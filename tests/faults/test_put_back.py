@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from fix_command import Tailrace
 from fix_shop import Shop, close_shop, open_shop
 from recovering import apply, passed_all, plan, recover
 from tailrace import killpoint
@@ -131,4 +132,30 @@ def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> Non
     connector = own.start()
     write(own, 1)
     all_published(own)
+    assert connector.stop() == 0
+
+
+def test_a_pipeline_that_was_set_back(own: Shop, tailrace: Tailrace) -> None:
+    """What it was set back to is before the copy, where it was is not: both ways out that the error names lead out."""
+    own.configure(source={"start": "beginning", "replay_window": "1 GiB"})
+    connector = own.start()
+    write(own, 1, 5)
+    all_published(own)
+    assert connector.stop() == 0
+    copy, back = keep_copy(own), own.published()[2].id
+    connector = own.start()
+    write(own, 1, 20)
+    all_published(own)
+    assert connector.stop() == 0
+    stored = own.positions()[-1].lsn
+    tailrace("position", "reset", str(own.file), "--to", f"event:{back}", "--yes")
+    put_back(own, copy)
+    pass_by(own, stored, 0)
+    own.start(wait=False).failed("LogDiverged")
+    told = plan(own)
+    assert told["case"] is not None, "the plan does not see what the start stops at"
+    assert told["case"]["code"] == "LogDiverged", told
+    connector = own.start("--adopt")
+    write(own, 1)
+    wait_until(lambda: own.in_outbox() <= set(published(own)), 60, what="the rows to be published")
     assert connector.stop() == 0

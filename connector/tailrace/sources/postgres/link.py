@@ -41,8 +41,12 @@ CONNECT_TIMEOUT = 10
 PROBE_TIMEOUT = 2
 """libpq waits for no less."""
 
-_SESSION = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1"
-"""Values must read the same whoever's session prints them: the walsender's or the table reader's."""
+_SESSION = (
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1 -c jit=off"
+)
+"""Values must read the same whoever's session prints them: the walsender's or the table reader's. To compile a query of
+the catalogue takes far longer than to run it.
+"""
 
 _Rows = list[tuple[str | None, ...]]
 

@@ -35,7 +35,7 @@ class Looks:
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
-        self._next = 0.0
+        self._next = self._verify_at = 0.0
         self._waiting: tuple[tuple[int, str], ...] = ()
         self._passed: tuple[int, str] = (0, "")
         self._folder: Path | None = None
@@ -63,7 +63,8 @@ class Looks:
 
     def take(self, control: Link, verify: Callable[[], bool]) -> None:
         """`verify` is called after the snapshot was taken: if not all that it shows is in the log, the look is void."""
-        self._next = time.monotonic() + EVERY_SECONDS
+        began = time.monotonic()
+        self._next = began + EVERY_SECONDS
         # One statement: its snapshot is older than the end of the log that it then asks for. Where rows are put into
         # the log, not how far that is written: a row may be seen before it is. A standby has no such place to tell.
         rows = control.query(
@@ -88,8 +89,10 @@ class Looks:
         )
         if self.room.limit is not None:
             self._next = now + BOUNDED_SECONDS
-        if not verify():
+        # Looks at the room may follow each other quickly; the catalogue is asked less often, since that costs more.
+        if began < self._verify_at or not verify():
             return
+        self._verify_at = began + EVERY_SECONDS
         self.verified = Snapshot.parse(str(snapshot)).xmin
         waiting = (*self._waiting, (parse_lsn(str(end)), str(snapshot)))
         self._waiting = waiting[::2] if len(waiting) > KEPT else waiting

@@ -19,23 +19,29 @@ from tailrace.sqlname import quote, quote_table
 WRAP = 2**32
 """Numbers of transactions in rows begin again after so many."""
 
+# Row by row through the indexes (OFFSET 0 and LIMIT 1 keep the planner from doing otherwise): it expects far too many
+# rows of a recursive query, and would read the whole catalogue each time.
 _TREE = """
 WITH RECURSIVE tree AS (
     SELECT c.oid, 0::oid AS parent, i.xmin AS attached, i.cmin AS command, 0 AS depth
     FROM pg_class c LEFT JOIN pg_inherits i ON c.relispartition AND i.inhrelid = c.oid WHERE c.oid = $1::oid
     UNION ALL
     SELECT i.inhrelid, i.inhparent, i.xmin, i.cmin, t.depth + 1 FROM tree t
-    JOIN pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+    CROSS JOIN LATERAL (SELECT i.inhrelid, i.inhparent, i.xmin, i.cmin FROM pg_inherits i
+                        WHERE i.inhparent = t.oid AND NOT i.inhdetachpending OFFSET 0) i
+    WHERE (SELECT c.relhassubclass FROM pg_class c WHERE c.oid = t.oid)
 )
 SELECT t.oid, t.parent, t.oid::regclass, c.relkind, c.relispartition, c.relpersistence,
-       coalesce(t.attached::text, '0'), coalesce(t.command::text, '0'), s.xmin, coalesce(f.xmin, c.xmin), c.xmin,
-       EXISTS (SELECT FROM pg_attribute a
-               WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.xmin = coalesce(f.xmin, c.xmin)),
+       coalesce(t.attached::text, '0'), coalesce(t.command::text, '0'), c.created, c.rewritten, c.xmin,
+       (SELECT true FROM pg_attribute a
+        WHERE a.attrelid = t.oid AND a.attnum > 0 AND a.xmin = c.rewritten LIMIT 1) IS NOT NULL,
        pg_snapshot_xmax(pg_current_snapshot()),
-       c.relkind = 'p' OR coalesce(pg_relation_filenode(c.oid), c.relfilenode) = c.relfilenode
-FROM tree t JOIN pg_class c ON c.oid = t.oid
-JOIN pg_attribute s ON s.attrelid = c.oid AND s.attnum = -1
-LEFT JOIN pg_class f ON f.oid = c.reltoastrelid
+       c.relkind = 'p' OR coalesce(pg_relation_filenode(t.oid), c.relfilenode) = c.relfilenode
+FROM tree t CROSS JOIN LATERAL (
+    SELECT c.relkind, c.relispartition, c.relpersistence, c.relfilenode, c.xmin,
+           coalesce((SELECT f.xmin FROM pg_class f WHERE f.oid = c.reltoastrelid), c.xmin) AS rewritten,
+           (SELECT s.xmin FROM pg_attribute s WHERE s.attrelid = c.oid AND s.attnum = -1) AS created
+    FROM pg_class c WHERE c.oid = t.oid LIMIT 1) c
 ORDER BY t.depth, t.oid
 """
 

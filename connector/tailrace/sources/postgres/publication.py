@@ -70,34 +70,39 @@ PUBLISHES = f"""
     WHEN c.relkind = 'r' THEN {_MEMBER.format(table="c")} OR {_MEMBER_ANCESTOR}
     ELSE false END)
 """
-# SET SCHEMA leaves a trace that later statements do not cover up: it updates the constraints of the table, which else
-# are as old as their indexes. Without a constraint it is the table's row type.
+# SET SCHEMA leaves a trace that nothing else does: the table's dependency on its schema, which else is as old as the
+# table. (Its constraints get a new number from REINDEX CONCURRENTLY, too.)
 _MOVED = """
-CASE WHEN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conindid <> 0) THEN
-    (SELECT k.xmin FROM pg_constraint k JOIN pg_attribute a ON a.attrelid = k.conindid AND a.attnum = 1
-     WHERE k.conrelid = c.oid AND k.conindid <> 0 AND k.contype IN ('p', 'u', 'x') AND k.xmin <> a.xmin
-     ORDER BY age(k.xmin) LIMIT 1)
-ELSE (SELECT t.xmin FROM pg_type t WHERE t.oid = c.reltype) END
+(SELECT d.xmin FROM pg_depend d JOIN pg_attribute s ON s.attrelid = d.objid AND s.attnum = -1
+ WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+   AND d.refclassid = 'pg_namespace'::regclass AND d.deptype = 'n' AND d.xmin <> s.xmin LIMIT 1)
 """
 
 
 # Columns of partition keys, those of expressions included: each depends on its table by an internal dependency. And a
 # partition whose deleted rows would come without their id: that takes a replica identity with it.
+# Row by row through the indexes, as in `members`.
 _MOVES = """
 WITH RECURSIVE tree AS (
-    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+    SELECT c.oid, c.relkind, c.relreplident, c.relhassubclass
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
     UNION ALL
-    SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    SELECT c.oid, c.relkind, c.relreplident, c.relhassubclass FROM tree t
+    CROSS JOIN LATERAL (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = t.oid OFFSET 0) i
+    CROSS JOIN LATERAL (SELECT * FROM pg_class c WHERE c.oid = i.inhrelid LIMIT 1) c
+    WHERE t.relhassubclass
 )
-SELECT (SELECT to_json(array_agg(DISTINCT a.attname)) FROM tree t
-        JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid AND d.objsubid > 0 AND d.deptype = 'i'
-            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = 0
-        JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = d.objsubid),
-       (SELECT min(c.oid::regclass::text) FROM tree t JOIN pg_class c ON c.oid = t.oid
-        WHERE c.relkind = 'r' AND c.relreplident <> 'f' AND NOT EXISTS (
-            SELECT FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (x.indkey)
-            WHERE x.indrelid = c.oid AND a.attname = $3
-            AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident ELSE false END))
+SELECT (SELECT to_json(array_agg(DISTINCT k.attname)) FROM tree t CROSS JOIN LATERAL (
+            SELECT a.attname FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.objid AND a.attnum = d.objsubid
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = t.oid AND d.objsubid > 0 AND d.deptype = 'i'
+            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.refobjsubid = 0 OFFSET 0) k
+        WHERE t.relkind = 'p'),
+       (SELECT min(t.oid::regclass::text) FROM tree t
+        WHERE t.relkind = 'r' AND t.relreplident <> 'f' AND (
+            SELECT true FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey)
+            WHERE x.indrelid = t.oid AND a.attname = $3
+            AND CASE t.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident ELSE false END
+            LIMIT 1) IS NULL)
 """
 
 

@@ -170,9 +170,9 @@ class PostgresSource:
         options, before = self._options, stored
         if admission.position is None:
             start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
+            self._members = MemberWatch(options.table, start.watched)
         else:
             start, exported = self._require_whole(admission.position), None
-        self._members = MemberWatch(options.table, start.watched)
         if start.table_read is not None:
             start = self._open_table(start, exported)
         if admission.step is not Step.STREAM or start != before:
@@ -336,11 +336,14 @@ class PostgresSource:
     def _require_whole(self, position: LsnPosition) -> LsnPosition:
         """Refuses to go on if rows entered the table past the publication since; with --adopt they are given up."""
         options = self._options
-        if position.watched and not options.adopt:
-            watch = MemberWatch(options.table, position.watched)
-            watch.verify(self._control, self._published, timeout=SORT_TIMEOUT)
-            return position
-        return replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
+        is_known = position.watched and not options.adopt
+        if not is_known:
+            position = replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
+        self._members = MemberWatch(options.table, position.watched)
+        if is_known:
+            # It remembers what it found well: while streaming there is no time to read a large table once more.
+            self._members.verify(self._control, self._published, timeout=SORT_TIMEOUT)
+        return position
 
     def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[LsnPosition, str]:
         options = self._options
@@ -419,7 +422,8 @@ class PostgresSource:
                 why="Another session advanced it.",
                 remedy="Find out who did; the rows in between are in the outbox table: `tailrace recover plan FILE`.",
             )
-        until = self.until if isinstance(self.until, LsnPosition) else None
+        # With --adopt the log is taken as it is: where the pipeline was before it was set back may not be in it.
+        until = self.until if isinstance(self.until, LsnPosition) and not options.adopt else None
         self._transactions.expect(expected(start, until, slot.confirmed_lsn if slot is not None else 0))
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)

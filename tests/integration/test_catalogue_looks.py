@@ -1,0 +1,123 @@
+"""What a look at the catalogue takes for a loss, what it does not, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace.errors import PublicationBroken
+from tailrace.lsn_position import LsnPosition
+from tailrace.position import Position
+from tailrace.sources.postgres import members, publication
+from tailrace.sources.postgres import slot as catalogue
+from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.members import Member, MemberWatch
+from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
+from tailrace.wake import Wake
+
+TABLE = "CREATE TABLE outbox (id int PRIMARY KEY, seq int NOT NULL, payload text); INSERT INTO outbox VALUES (1, 1, '')"
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+def options(database: str, table: str = "public.outbox") -> PostgresOptions:
+    return PostgresOptions(database, table, "looks", "looks", event_columns=frozenset({"id"}))
+
+
+def test_a_table_of_a_published_schema_is_maintained(
+    database: str, connection: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """Constraints get new numbers from much that is no move to another schema."""
+    connection.execute(TABLE)
+    connection.execute("CREATE UNIQUE INDEX by_seq ON outbox (seq); CREATE SCHEMA away")
+    connection.execute("CREATE PUBLICATION looks FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
+    outbox = options(database)
+    with Link(database, replication=False, timeout=20) as link:
+        watch = MemberWatch(outbox.table, catalogue.oldest_running(link))
+        for statement in (
+            "REINDEX TABLE CONCURRENTLY outbox",
+            "ALTER TABLE outbox ADD CONSTRAINT one_seq UNIQUE USING INDEX by_seq",
+            "ALTER TABLE outbox RENAME CONSTRAINT one_seq TO seq_once",
+            "ALTER TABLE outbox OWNER TO CURRENT_USER",
+            "VACUUM FULL outbox",
+        ):
+            connection.execute(statement)
+            assert watch.verify(link, publication.read_published(link, outbox)), statement
+        for statement in ("SET SCHEMA away", "SET SCHEMA public"):
+            connection.execute(f"ALTER TABLE {'away.' if 'public' in statement else ''}outbox {statement}")
+        connection.execute(
+            "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, DROP CONSTRAINT seq_once, ADD PRIMARY KEY (id)"
+        )
+        with pytest.raises(PublicationBroken, match="moved to another schema"):
+            watch.verify(link, publication.read_published(link, outbox))
+
+
+def scans(plan: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The tables that a plan reads from their beginning to their end, and how many times."""
+    if plan["Node Type"] == "Seq Scan":
+        yield plan["Relation Name"], plan["Actual Loops"]
+    for below in plan.get("Plans", []):
+        yield from scans(below)
+
+
+def test_a_look_does_not_read_the_whole_catalogue(
+    database: str, connection: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """It is taken every few seconds, by the thread that reads the log; the database may have many tables."""
+    connection.execute(
+        "CREATE TABLE outbox (id int, day int, done bool, PRIMARY KEY (id, day)) PARTITION BY LIST (day)"
+    )
+    for day in range(150):
+        connection.execute(f"CREATE TABLE outbox_{day} PARTITION OF outbox FOR VALUES IN ({day})")
+    connection.execute(TABLE.replace("outbox", "plain"))
+    connection.execute("VACUUM ANALYZE pg_class, pg_attribute, pg_inherits, pg_depend, pg_index")
+    with Link(database, replication=False, timeout=20) as link:
+        for table in ("outbox", "plain"):
+            ((oid,),) = link.query("SELECT $1::regclass::oid", [table])
+            for query, parameters in ((members._TREE, [oid]), (publication._MOVES, ["public", table, "id"])):
+                ((told,),) = link.query(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", parameters)
+                found = dict(scans(json.loads(str(told))[0]["Plan"]))
+                assert not found.keys() & {"pg_class", "pg_attribute", "pg_depend", "pg_index"}, (table, found)
+                assert found.get("pg_inherits", 0) <= 2, "once per level, not once per partition"
+
+
+def test_a_table_that_was_read_at_the_start_is_not_read_again(
+    database: str, connection: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start a large table may take its time; a look that takes too long would end the stream, and so on."""
+    looked: list[str] = []
+    has_row = MemberWatch._has_row
+
+    def noted(self: MemberWatch, control: Link, member: Member, condition: str, timeout: float | None) -> bool | None:
+        looked.append(member.name)
+        return has_row(self, control, member, condition, timeout)
+
+    connection.execute(TABLE)
+    connection.execute("CREATE PUBLICATION looks FOR ALL TABLES WITH (publish = 'insert')")
+    stored: list[Position] = []
+    wake = Wake()
+    source = PostgresSource(options(database), wake=wake)
+    try:
+        source.open(None, stored.append)
+        source.close()
+        connection.execute("VACUUM FULL outbox")
+        monkeypatch.setattr(MemberWatch, "_has_row", noted)
+        source = PostgresSource(options(database), wake=wake)
+        assert isinstance(stored[-1], LsnPosition)
+        assert stored[-1].watched
+        source.open(stored[-1], stored.append)
+        source.read(100, 1 << 20, 0.1)
+        assert source._feedback.verified, "there was no look"
+        assert looked == ["outbox"]
+    finally:
+        source.close()
+        wake.close()
+        connection.execute("SELECT pg_drop_replication_slot('looks')")
