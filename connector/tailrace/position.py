@@ -57,6 +57,17 @@ def from_stored(stored: dict[str, Any]) -> Position:
     raise ValueError(f"format {stored['format']} of source {stored['source']!r} is not known here")
 
 
+def is_same_outbox(mine: Position, its: Position) -> bool:
+    """Whether both are places in logs of the same table, or of a collection that both read."""
+    if isinstance(mine, LsnPosition) and isinstance(its, LsnPosition):
+        one, other = mine.log, its.log
+        return (one.system_id, one.database, one.table) == (other.system_id, other.database, other.table)
+    if isinstance(mine, TokenPosition) and isinstance(its, TokenPosition):
+        same = (mine.log.replica_set, mine.log.database) == (its.log.replica_set, its.log.database)
+        return same and not mine.log.collections.keys().isdisjoint(its.log.collections)
+    return False
+
+
 def other_kind(stored: Position, database: str) -> WrongLog:
     """The refusal of a position that is of another kind of log."""
     return WrongLog(

@@ -20,6 +20,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline as Settings
 from tailrace.kafka.watch import Seen, Watch, topic_matcher
 from tailrace.routing.folder import load_topics
+from tailrace.wire.records import PIPELINE_HEADER
 from tailrace.worker.assembly import kafka_options, own_topics
 
 PIPED_WIDTH = 2000
@@ -52,13 +53,15 @@ def tail(
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     settings = load_pipeline(file)
-    letters = settings.kafka.dead_letter_topic
+    letters, own = settings.kafka.dead_letter_topic, settings.pipeline
     watch = Watch(kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning)
     say(f"watching {', '.join(watch.topics) or 'for topics: there are none yet'}", sys.stderr)
     sys.stderr.flush()
     shown = 0
     try:
         for seen in watch:
+            if seen.headers.get(PIPELINE_HEADER, own) != own:
+                continue  # another pipeline's, on a topic that both may write to
             if not (_passes(seen.headers.get("type", ""), type_name) and _passes(_text(seen.key), key)):
                 continue
             if as_json:

@@ -20,7 +20,7 @@ from tailrace.verify.verifying import Verification, usual_jobs
 from tailrace.verify.verifying import verify as compare
 
 PATIENCE = 20.0
-SHOWN = (Fate.MISSING, *Flaw)
+SHOWN = (Fate.MISSING, Fate.UNDECIDED, *Flaw)
 """What must not be; examples are given for each."""
 FATES = {
     Fate.PUBLISHED: "published",
@@ -31,6 +31,7 @@ FATES = {
     Fate.NOT_YET: "not yet published",
     Fate.EXPIRED: "older than what their topic keeps",
     Fate.MISSING: "MISSING",
+    Fate.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",
 }
 FLAWS = {
     Flaw.DUPLICATED: "DUPLICATED",
@@ -117,7 +118,7 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
             "published again, by a redrive or replay": counts.again,
             "only on Kafka: purged since, or another pipeline's": counts.only_on_kafka,
             "payload not compared": counts.not_compared,
-            "without an event's id": found.foreign,
+            "of other pipelines, or without an event's id": found.foreign,
         }
     )
     for kind in SHOWN:

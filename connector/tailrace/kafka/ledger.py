@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -94,6 +95,26 @@ def read(options: KafkaOptions, since_ms: int = 0) -> list[Entry]:
     """The entries of this pipeline since then in the order they were made; none where there is no ledger. What is no
     entry is not among them: it says nothing, and nothing depends on it.
     """
+    return _read(options, since_ms, lambda _, __: None)
+
+
+def read_all(options: KafkaOptions) -> tuple[list[Entry], dict[str, frozenset[str]]]:
+    """The entries of this pipeline, and of every other one the topics that it has written to."""
+    others: dict[str, set[str]] = {}
+
+    def note(name: bytes, value: bytes) -> None:
+        try:
+            topics = orjson.loads(value)["offsets"]
+            others.setdefault(name.partition(b"/")[0].decode(), set()).update(topics)
+        except (ValueError, KeyError, TypeError):
+            pass  # no entry
+
+    entries = _read(options, 0, note)
+    return entries, {name: frozenset(topics) for name, topics in others.items()}
+
+
+def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], None]) -> list[Entry]:
+    """The entries of this pipeline; `other` is given the keys and values of all others."""
     prefix = f"{options.pipeline}/".encode()
     found: dict[bytes, Entry] = {}
     consumer = Consumer(consumer_config(options, f"tailrace-ledger-{options.pipeline}"))
@@ -110,13 +131,13 @@ def read(options: KafkaOptions, since_ms: int = 0) -> list[Entry]:
                 error: Any = message.error()
                 if error is None:
                     deadline = time.monotonic() + READ_TIMEOUT
-                    name, value = message.key(), message.value()
-                    if isinstance(name, bytes) and name.startswith(prefix):
-                        entry = _entry(value) if isinstance(value, bytes) else None
-                        if entry is not None:
-                            found[name] = entry
-                        elif value is None:
-                            found.pop(name, None)
+                    name, value = message.key() or b"", message.value()
+                    if not name.startswith(prefix):
+                        other(name, value or b"")
+                    elif value is None:
+                        found.pop(name, None)
+                    elif (entry := _entry(value)) is not None:
+                        found[name] = entry
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return sorted(found.values(), key=lambda entry: entry.sampled_ms)
                 else:

@@ -32,12 +32,14 @@ from tailrace.recovery.judging import Fate, Ground, Tally
 from tailrace.recovery.seen import Seen
 from tailrace.recovery.sieve import Sieve
 from tailrace.recovery.site import Site
+from tailrace.recovery.whose import Ownership
 from tailrace.recovery_mark import Recovery
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.verify.outbox import Window
 from tailrace.verify.verifying import open_outbox
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.health import RUNNING, judge, read_news, read_server
+from tailrace.worker.own_topics import read_known
 
 PUBLISHING_RATE = 5_000
 """Events a second that are surely published, for a word on how long it takes."""
@@ -145,14 +147,21 @@ class Survey:
         if case.skips:
             self._stand_before(case.lost)
         steps = self.site.steps(None if case.unfinished else case.lost)
-        entries = ledger.read(self.assembly.kafka)
+        known = read_known(self.assembly.kafka)
+        entries = known.entries
         ground = ground_of(case, entries, self.assembly.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms, went_back=case.mark.went_back)
         if case.skips:
             # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
             ground = Ground(since_ms=ground.since_ms, from_beginning=True)
         ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
-        self.seen = Seen(self.assembly, self.line, evidence, ledger.reached(entries))
+        whose = Ownership(
+            {name.encode() for name in known.elsewhere(case.stored or case.lost)},
+            known.noted,
+            known.of_others,
+            self._furthest(case, ground),
+        )
+        self.seen = Seen(self.assembly, self.line, evidence, ledger.reached(entries), known, whose)
         self.seen.read()
         tally = self._read(case, ground, looked)
         return Plan(
@@ -166,6 +175,10 @@ class Survey:
             time.monotonic() - began,
             getattr(self.site, "order_by", self.assembly.database.order_by),
         )
+
+    def _furthest(self, case: Case, ground: Ground) -> Position | None:
+        """The position behind which this pipeline has certainly published nothing."""
+        return case.lost if ground.at_end and self.assembly.kafka.exactly_once and streams(case.lost) else None
 
     def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:
         if self.seen is None:

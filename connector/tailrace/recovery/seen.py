@@ -1,7 +1,8 @@
 """Every event that Kafka holds of a pipeline, by id: on its topics, among its dead letters, behind parked keys.
 
 Ids go to a temporary file, so memory stays flat. An id alone does not make an event: other pipelines may share a topic,
-and count their rows from 1, too; so every payload that an id was published with is remembered by its print. Topics are
+and count their rows from 1, too; so every payload that an id was published with is remembered by its print, and whose
+it is (`whose.py`). Topics are
 read from where the ledger says that it suffices; a row for which that does not hold (it was updated since, so that it
 looks new) makes them be read from their beginning.
 """
@@ -12,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.errors import Rejected, SourceError
 from tailrace.event import Headers, OutboxEvent
@@ -22,16 +23,19 @@ from tailrace.kafka.topics import topic_config
 from tailrace.line import Line
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.judging import SKEW_MS
-from tailrace.verify.judging import EDITED, ORDER, UNKNOWN, WAITING
-from tailrace.verify.kafka_side import KafkaSide
+from tailrace.recovery.whose import UNKNOWN_IDENTITY, Ownership, Whose, identity
+from tailrace.verify.judging import EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
+from tailrace.verify.kafka_side import KafkaSide, Origin
 from tailrace.verify.outbox import Window
 from tailrace.verify.prints import UNTOLD, Print, Prints
 from tailrace.verify.verifying import topics_of
 from tailrace.wire.cloudevents import CONTENT_TYPE, STRUCTURED
 from tailrace.wire.formats import Format
 from tailrace.wire.framing import VALUE_HEADER
+from tailrace.wire.records import chosen_key
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.contracts import wire_format
+from tailrace.worker.own_topics import Known
 
 PENDING = 10_000
 CACHE_KBYTES = 65_536
@@ -53,17 +57,30 @@ class CertainPrints(Prints):
         return super().of_record(value, headers)
 
 
-class Ids:
-    """Names of events with the prints of their payloads; takes facts as a `KafkaSide` gives them."""
+class Sighting(NamedTuple):
+    """Something that Kafka holds under an id. `identity` is of key and type, if they are known; a letter has no topic
+    that would matter.
+    """
 
-    def __init__(self) -> None:
+    frame: int
+    digest: int
+    whose: int = Whose.OWN
+    identity: int = UNKNOWN_IDENTITY
+    topic: str = ""
+
+
+class Ids:
+    """Names of events with what is known of them; takes facts as a `KafkaSide` gives them."""
+
+    def __init__(self, ownership: Ownership | None = None) -> None:
+        self._ownership = ownership or Ownership()
         self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
         self._file.execute(f"PRAGMA cache_size = -{CACHE_KBYTES}")
         self._file.execute(
-            "CREATE TABLE seen (name TEXT, frame INTEGER, digest INTEGER, PRIMARY KEY (name, frame, digest)) "
-            "WITHOUT ROWID"
+            "CREATE TABLE seen (name TEXT, frame INTEGER, digest INTEGER, whose INTEGER, identity INTEGER, topic TEXT, "
+            "PRIMARY KEY (name, frame, digest, whose, identity, topic)) WITHOUT ROWID"
         )
-        self._pending: list[tuple[str, int, int]] = []
+        self._pending: list[tuple[str, int, int, int, int, str]] = []
 
     def add(self, stream: int, name: object, fact: tuple[Any, ...]) -> None:
         if stream == ORDER:
@@ -71,21 +88,30 @@ class Ids:
         # What a person changed for a redrive, or what waits, is compared with nothing.
         told = stream != WAITING and not fact[3] & EDITED
         frame, digest = (fact[1], fact[2]) if told else UNTOLD
-        self._pending.append((_storable(str(name)), frame, digest))
+        found = Sighting(frame, digest)
+        if stream == PUBLISHED:
+            origin: Origin = fact[6]
+            whose = self._ownership.judge(str(name), fact[3], origin)
+            if whose is None:
+                return
+            if whose is not Whose.OWN:
+                found = Sighting(frame, digest, whose, identity(origin.key, origin.type), origin.topic)
+        self._pending.append((_storable(str(name)), *found))
         if len(self._pending) >= PENDING:
             self._write()
 
     def clear(self, stream: int) -> None:
         """What was seen once stays seen: a letter that is marked meanwhile, an event that waits no longer."""
 
-    def find(self, name: str) -> list[Print]:
-        """One for each payload that was published under the name."""
+    def find(self, name: str) -> list[Sighting]:
+        """One for each payload that was published under the name, and whose it is."""
         self._write()
+        wanted = "SELECT frame, digest, whose, identity, topic FROM seen WHERE name = ?"
         try:
-            found = self._file.execute("SELECT frame, digest FROM seen WHERE name = ?", (_storable(name),)).fetchall()
+            found = self._file.execute(wanted, (_storable(name),)).fetchall()
         except sqlite3.Error as error:
             raise _no_room(error) from None
-        return [Print(*each) for each in found]
+        return [Sighting(*each) for each in found]
 
     def __len__(self) -> int:
         self._write()
@@ -98,7 +124,7 @@ class Ids:
         if not self._pending:
             return
         try:
-            self._file.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", self._pending)
+            self._file.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?, ?)", self._pending)
         except sqlite3.Error as error:
             raise _no_room(error) from None
         self._pending.clear()
@@ -113,17 +139,23 @@ class Seen:
         line: Line,
         evidence: Evidence,
         reached: Mapping[str, Reached] | None = None,
+        known: Known | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         """`reached` are the topics that the pipeline has written to, whatever its rules say today, and how far."""
         self._assembly = assembly
+        self._known_topics = known or Known()
         self._reached = dict(reached or {})
         self._written = set(self._reached)
         self._known = evidence.offsets
         # What was made anew holds only what was published since.
         remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
         self._gone_until: float = max(remade, default=0)
+        if not self._known_topics.is_complete:
+            self._gone_until = inf  # it may have written to topics that nobody here knows
         self._prints = CertainPrints(line, wire_format(assembly.settings))
-        self._ids = Ids()
+        self._compares_keys = wire_format(assembly.settings).key == "bytes"
+        self._ids = Ids(ownership)
         self._from_ms = evidence.from_ms
         self._letters_since = 0.0
         self._side = self._begin(evidence.offsets)
@@ -146,7 +178,7 @@ class Seen:
         # What waits is asked for first: released meanwhile, it is on its topic by then. The same holds for letters.
         side.read_waiting()
         side.read_letters()
-        side.read(topics_of(self._assembly, side), to_the_end=True)
+        side.read(topics_of(self._assembly, side, self._known_topics), to_the_end=True)
         self._letters_since = self._letters_kept()
         if self._written - side.existing(lambda topic: topic in self._written).keys():
             self._gone_until = inf
@@ -161,8 +193,27 @@ class Seen:
         self._side = self._begin({})
         self.read()
 
-    def find(self, name: str) -> list[Print]:
-        return self._ids.find(name)
+    def find(self, name: str, event: OutboxEvent | None) -> list[Sighting]:
+        """What Kafka holds under the name of a row's event; None for a row that cannot be read.
+
+        What another pipeline published counts only if consumers could not tell it from this event.
+        """
+        found = self._ids.find(name)
+        if all(each.whose != Whose.OTHERS for each in found):
+            return found
+        own = [each for each in found if each.whose != Whose.OTHERS]
+        if event is None:
+            return own
+        now, mine, topic = self._mine(event)
+        alike = [
+            each
+            for each in found
+            if each.whose == Whose.OTHERS
+            and each.topic == topic
+            and (each.identity == mine or not self._compares_keys)
+            and not (now.frame == each.frame != UNKNOWN and now.digest != each.digest)
+        ]
+        return own + alike
 
     @property
     def kept_since(self) -> float:
@@ -172,14 +223,27 @@ class Seen:
         """
         return max(self._letters_since, self._gone_until, *self._side.kept_since.values())
 
-    def differs(self, event: OutboxEvent, seen: Sequence[Print]) -> bool:
-        """Whether all the payloads that were published are certainly others."""
+    def differs(self, event: OutboxEvent, seen: Sequence[Sighting]) -> bool:
+        """Whether none of it is this event as it was published, as far as that can be told."""
+        now, mine, _ = self._mine(event)
+        for each in seen:
+            if each.whose in (Whose.DOUBTFUL, Whose.OTHERS):
+                continue
+            if now.frame == each.frame != UNKNOWN and now.digest != each.digest:
+                continue
+            if each.whose == Whose.UNSAID and self._compares_keys and each.identity != mine:
+                continue
+            return False
+        return True
+
+    def _mine(self, event: OutboxEvent) -> tuple[Print, int, str]:
+        """The print of a row's event, its identity, and its topic today."""
         try:
             to = self._assembly.route(event)
+            key = event.key if to.key_column is None else chosen_key(event, to.key_column)
         except Rejected:
-            to = None
-        now = self._prints.of_row(event, to)
-        return all(now.frame == each.frame != UNKNOWN and now.digest != each.digest for each in seen)
+            to, key = None, event.key
+        return self._prints.of_row(event, to), identity(key, event.type), to.topic if to else ""
 
     def close(self) -> None:
         self._ids.close()

@@ -10,8 +10,7 @@ from tailrace.errors import RecoveryUncertain, Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.line import Line
 from tailrace.recovery.judging import REFUSED, Fate, Ground, Tally, precedes
-from tailrace.recovery.seen import Seen
-from tailrace.verify.prints import Print
+from tailrace.recovery.seen import Seen, Sighting
 from tailrace.verify.verifying import unreadable_name
 
 _WRAP = 1 << 32
@@ -56,7 +55,7 @@ class Sieve:
         if around is not None and around.brings(name, transaction):
             fate = Fate.BROUGHT
         elif around is not None and transaction == around.xid % _WRAP:
-            fate = Fate.PUBLISHED if self._is_there(event, self.seen.find(name)) else Fate.MISSED
+            fate = Fate.PUBLISHED if self._is_there(event, self.seen.find(name, event)) else Fate.MISSED
         else:
             fate = self._fate(event, name, created_ms)
         self.tally.note(fate, name)
@@ -68,14 +67,14 @@ class Sieve:
         return fate is Fate.MISSED
 
     def _fate(self, event: OutboxEvent | None, name: str, created_ms: int | None) -> Fate:
-        found = self.seen.find(name)
+        found = self.seen.find(name, event)
         if self._is_there(event, found):
             return Fate.PUBLISHED
         # If it is left out whatever the topics say, they need not be read any further for it.
         decided = self.ground.judge(created_ms, 0) in (Fate.EARLIER, Fate.OLDER)
         if not decided and not self.seen.suffices(created_ms):
             self.seen.deepen()
-            found = self.seen.find(name)
+            found = self.seen.find(name, event)
             if self._is_there(event, found):
                 return Fate.PUBLISHED
         fate = self.ground.judge(created_ms, self.seen.kept_since)
@@ -86,7 +85,7 @@ class Sieve:
             return Fate.REUSED
         return fate if fate is Fate.EARLIER else Fate.UNTOLD
 
-    def _is_there(self, event: OutboxEvent | None, found: list[Print]) -> bool:
+    def _is_there(self, event: OutboxEvent | None, found: list[Sighting]) -> bool:
         return bool(found) and (event is None or not self.seen.differs(event, found))
 
     def _read(self, row: Row) -> tuple[OutboxEvent | None, str, str, str | None]:
@@ -124,8 +123,9 @@ def undecided(tally: Tally, *, timed: bool = True) -> RecoveryUncertain:
         f"of {tally.fates[Fate.UNTOLD]:,} rows it cannot be told whether they were published ({some})",
         why="They are not on Kafka, but the topics do not keep everything (retention, compaction, deleted topics), or "
         "they may be from before the pipeline's first start; and neither the ledger nor their time of creation decides "
-        "it. Or their ids are on Kafka, but with other payloads only: the rows were changed since, or another pipeline "
-        "or collection gives out the same ids.",
+        "it. Or their ids are on Kafka, but with other payloads, keys or types only, or another pipeline may have "
+        "published them: the rows were changed since, or another pipeline or collection gives out the same ids. Or no "
+        "history tells which topics the pipeline has written to.",
         remedy=(
             "Choose a moment before which everything was published: --since TIME leaves out the rows created before it."
             if timed

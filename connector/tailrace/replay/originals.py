@@ -1,7 +1,9 @@
 """Where events stood in the log, and when they were committed, as their first records tell: what a table has forgotten.
 
 Topics are read once, and what they say goes to a temporary file: memory stays flat. An event whose record is gone has
-no place in the log any more; it is named by its number in the reading of the table.
+no place in the log any more; it is named by its number in the reading of the table. So is one whose record cannot be
+told from another pipeline's: records of earlier versions do not say which pipeline published them, and ids that are
+counted from 1 are the same in many tables.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.errors import Rejected, SourceError
-from tailrace.event import Row
+from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letter_box import LetterBox
 from tailrace.kafka.rewinds import HEADER
 from tailrace.line import Layout
+from tailrace.wire.records import PIPELINE_HEADER
 
 MOST = 1_000_000
 """Events of a plan for which topics are looked through; for more, that would take longer than the replay."""
@@ -26,8 +29,8 @@ MARGIN_MS = 3_600_000
 BATCH = 5000
 FORGOTTEN = "table"
 
-Original = tuple[str, str, int]
-"""Id, place, time of the commit (ms)."""
+Original = tuple[str, bool, str, bytes, str, int]
+"""Id, whether it names this pipeline, type, key, place, time of the commit (ms)."""
 
 
 class Originals:
@@ -35,7 +38,10 @@ class Originals:
 
     def __init__(self) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
-        self._file.execute("CREATE TABLE places (id TEXT PRIMARY KEY, place TEXT, ms INTEGER) WITHOUT ROWID")
+        self._file.execute(
+            "CREATE TABLE places (id TEXT, own BOOLEAN, type TEXT, key BLOB, place TEXT, ms INTEGER, "
+            "PRIMARY KEY (id, own, type, key, place)) WITHOUT ROWID"
+        )
 
     def fill(self, options: KafkaOptions, topics: Iterable[str], since_ms: int | None) -> None:
         for topic in topics:
@@ -46,9 +52,13 @@ class Originals:
                 for message in messages:
                     headers: Any = message.headers() or []
                     said = {name: value.decode(errors="replace") for name, value in headers if value is not None}
-                    if HEADER not in said and "id" in said and "position" in said:
-                        when = said.get("timestamp", "")
-                        batch.append((said["id"], said["position"], int(when) if when.isdecimal() else 0))
+                    whose = said.get(PIPELINE_HEADER)
+                    if whose in (None, options.pipeline) and HEADER not in said and "id" in said and "position" in said:
+                        when, key = said.get("timestamp", ""), message.key() or b""
+                        at_ms = int(when) if when.isdecimal() else 0
+                        batch.append(
+                            (said["id"], whose is not None, said.get("type", ""), key, said["position"], at_ms)
+                        )
                         if len(batch) >= BATCH:
                             self._add(batch)
             self._add(batch)
@@ -58,7 +68,7 @@ class Originals:
 
         def named(row: Row) -> Row:
             try:
-                place, at_ms = self._of(layout.read(row).id)
+                place, at_ms = self._of(layout.read(row))
             except Rejected:
                 place, at_ms = "", 0
             place = place or f"{FORGOTTEN}:{row.place.rpartition(':')[2].removeprefix('t')}"
@@ -69,17 +79,25 @@ class Originals:
     def close(self) -> None:
         self._file.close()
 
-    def _of(self, event_id: str) -> tuple[str, int]:
+    def _of(self, event: OutboxEvent) -> tuple[str, int]:
         try:
-            found = self._file.execute("SELECT place, ms FROM places WHERE id = ?", (event_id,)).fetchone()
+            found = self._file.execute(
+                "SELECT own, type, key, place, ms FROM places WHERE id = ? ORDER BY own DESC", (event.id,)
+            ).fetchall()
         except sqlite3.Error as error:
             raise _unkept(error) from None
-        return (str(found[0]), int(found[1])) if found else ("", 0)
+        if found and found[0][0]:
+            found = [each for each in found if each[0]]
+            return str(found[0][3]), int(found[0][4])
+        # The key may be that of another column, by the topic's rule.
+        keys = {event.key or b"", *(value.encode() if isinstance(value, str) else value for _, value in event.extra)}
+        alike = {(str(place), int(ms)) for _, kind, key, place, ms in found if kind == event.type and key in keys}
+        return alike.pop() if len(alike) == 1 else ("", 0)
 
     def _add(self, batch: list[Original]) -> None:
         try:
-            # The first of several: a redrive's comes later.
-            self._file.executemany("INSERT OR IGNORE INTO places VALUES (?, ?, ?)", batch)
+            # The first of several: a redrive's comes later, and has the same place.
+            self._file.executemany("INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?, ?, ?)", batch)
         except sqlite3.Error as error:
             raise _unkept(error) from None
         batch.clear()

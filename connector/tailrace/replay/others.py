@@ -14,7 +14,7 @@ from dataclasses import replace
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.kafka import ledger, offsets
 from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position, from_stored
+from tailrace.position import Position, from_stored, is_same_outbox
 from tailrace.replay.table_points import from_table, is_reading_first
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.snapshot import Snapshot
@@ -57,18 +57,8 @@ def _sharing(assembly: Assembly, mine: Position, ignored: Collection[str]) -> It
                 remedy=f"Archive with that version. If it reads another outbox, or is gone for good, say so: "
                 f"--ignore-pipeline {name}. Nothing was changed.",
             ) from None
-        if _is_same_outbox(mine, stored):
+        if is_same_outbox(mine, stored):
             yield name, stored
-
-
-def _is_same_outbox(mine: Position, its: Position) -> bool:
-    if isinstance(mine, LsnPosition) and isinstance(its, LsnPosition):
-        one, other = mine.log, its.log
-        return (one.system_id, one.database, one.table) == (other.system_id, other.database, other.table)
-    if isinstance(mine, TokenPosition) and isinstance(its, TokenPosition):
-        same = (mine.log.replica_set, mine.log.database) == (its.log.replica_set, its.log.database)
-        return same and not mine.log.collections.keys().isdisjoint(its.log.collections)
-    return False
 
 
 def _least(assembly: Assembly, name: str, start: LsnPosition, stored: LsnPosition) -> tuple[LsnPosition, bool]:

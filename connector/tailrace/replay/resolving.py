@@ -14,6 +14,7 @@ from tailrace.kafka.watch import Observer, topic_matcher
 from tailrace.position import Position
 from tailrace.replay.log import Log
 from tailrace.replay.points import EventId, Point
+from tailrace.wire.records import PIPELINE_HEADER
 from tailrace.worker.assembly import Assembly, own_topics
 
 ID, POSITION = "id", "position"
@@ -54,12 +55,13 @@ def topics_of(assembly: Assembly, entries: Iterable[Entry]) -> list[str]:
 def place_of(options: KafkaOptions, topics: Iterable[str], event: str) -> str | None:
     """The position that the record of this event tells; reads topics until it is found."""
     box = LetterBox(options)
-    wanted = event.encode()
+    wanted, own = event.encode(), options.pipeline.encode()
     for topic in topics:
         with closing(box.scan(topic, box.spans_of(topic))) as messages:
             for message in messages:
                 headers: Any = message.headers() or []
-                if (ID, wanted) in headers:
+                others = any(name == PIPELINE_HEADER and value != own for name, value in headers)
+                if (ID, wanted) in headers and not others:
                     place = next((value.decode() for name, value in headers if name == POSITION), "")
                     # One that was published again from the outbox may not know its own.
                     if place and not place.startswith(FROM_TABLE):

@@ -36,6 +36,8 @@ UNSAID = 0
 AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
 """Flags of records (published again, its payload changed by a person, outside of the window), then of letters: of a
 letter AGAIN says that a replay wrote it."""
+OTHERS = 64
+"""A flag of records while they are read: another pipeline's, as its header tells."""
 EXAMPLES = 20
 
 
@@ -52,6 +54,8 @@ class Fate(StrEnum):
     EXPIRED = "expired"
     """Not there, on a topic that may have deleted what is so old."""
     MISSING = "missing"
+    UNDECIDED = "undecided"
+    """Not on the topics that are known, and the pipeline may have written to others under earlier rules."""
 
 
 _CERTAINTY = {Fate.MISSING: 0, Fate.EXPIRED: 1, Fate.NOT_YET: 2}
@@ -97,7 +101,8 @@ class Findings:
     @property
     def absent(self) -> int:
         """Rows that may still turn up, if one looks again."""
-        return self.fates[Fate.NOT_YET] + self.fates[Fate.MISSING] + self.fates[Fate.EXPIRED]
+        kinds = (Fate.NOT_YET, Fate.MISSING, Fate.EXPIRED, Fate.UNDECIDED)
+        return sum(self.fates[kind] for kind in kinds)
 
     def note(self, counter: Counter[str], kind: str, example: Example) -> None:
         counter[kind] += 1
@@ -135,12 +140,14 @@ class Ground:
 
     `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
     the pipeline is beyond that. `may_be_deleted` tells of a topic (by number), a key and a time of creation whether
-    such a record may have been published, and deleted since. Both may be asked in another process.
+    such a record may have been published, and deleted since. Both may be asked in another process. `all_topics`: no
+    topic was left out that the pipeline may have written to.
     """
 
     passed: bool
     is_behind: Callable[[int], bool] = nowhere
     may_be_deleted: Callable[[int, bytes | None, int], bool] = never
+    all_topics: bool = True
 
 
 def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:
@@ -295,7 +302,7 @@ def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
     # Without a time of creation nothing can be said but that it is not there.
     if created_ms != UNKNOWN and ground.may_be_deleted(topic, key, created_ms):
         return Fate.EXPIRED
-    return Fate.MISSING
+    return Fate.MISSING if ground.all_topics else Fate.UNDECIDED
 
 
 def judge_order(records: Iterable[Ordered], found: Findings) -> None:

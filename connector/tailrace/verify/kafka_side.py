@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
@@ -29,6 +29,7 @@ from tailrace.verify.outbox import Window
 from tailrace.verify.positions import Order
 from tailrace.verify.prints import RecordPrints, of_payload
 from tailrace.verify.scanning import REPLAY, Part, Scan, Told
+from tailrace.wire.records import PIPELINE_HEADER
 
 MARGIN_MS = 3_600_000
 """How much earlier and later than the window records are looked for: clocks differ, and a commit takes its time."""
@@ -37,6 +38,16 @@ MARGIN_MS = 3_600_000
 def row_name(digest: str) -> str:
     """What stands for the id of a row that cannot be read: the hash that its letter has, too."""
     return f"row {digest}"
+
+
+class Origin(NamedTuple):
+    """What tells whose record it is; `pipeline` is None on records of earlier versions, which do not say it."""
+
+    pipeline: str | bytes | None
+    topic: str
+    key: bytes | None
+    type: str | bytes | None
+    position: bytes | None
 
 
 class Facts(Protocol):
@@ -291,10 +302,12 @@ class _ReadHere:
     def finish(self) -> Told:
         scan = Scan(self._kafka, self._window, self._parts)
         add = self._facts.add
+        topics = {part.place: part.topic for part in self._parts}
         for records in scan.batches():
             for name, value, headers, flags, place, offset, key, position, _ in records:
-                event = name.decode()
-                add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset))
+                event, said = name.decode(), dict(headers)
+                whose = Origin(said.get(PIPELINE_HEADER), topics[place], key, said.get("type"), position)
+                add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset, whose))
                 if key is not None and position is not None and not flags & AGAIN:
                     order = self._order_of(position.decode(errors="replace"))
                     if order is not None:

@@ -17,8 +17,9 @@ from tailrace.event import Headers
 from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
 from tailrace.kafka.letter_box import SILENCE_SECONDS, Span
 from tailrace.kafka.rewinds import SHADOW
-from tailrace.verify.judging import AGAIN, EDITED, OUTSIDE
+from tailrace.verify.judging import AGAIN, EDITED, OTHERS, OUTSIDE
 from tailrace.verify.outbox import Window
+from tailrace.wire.records import PIPELINE_HEADER
 
 AT_ONCE = 2000
 """Messages taken at a time: enough to make each of them cheap."""
@@ -72,6 +73,7 @@ class Scan:
         self.firsts: dict[int, int] = {}
         self.keys: dict[int, list[bytes]] = {}
         self._kafka = kafka
+        self._own = kafka.pipeline.encode()
         self._patience = patience
         self._window = window
         self._bounded = window != (None, None)
@@ -133,7 +135,7 @@ class Scan:
         taken: list[Taken] = []
         take = taken.append
         numbers, places, ends, following = self._numbers, self._places, self._ends, self._next
-        bounded, looked_at = self._bounded, self._looked_at
+        bounded, looked_at, own = self._bounded, self._looked_at, self._own
         for message in messages:
             number = numbers[message.topic(), message.partition()]
             offset = message.offset()
@@ -152,8 +154,11 @@ class Scan:
                 self.foreign += 1
                 continue
             flags = 0
-            for name, _ in further:
-                if name in _PUBLISHED_AGAIN:
+            for name, said in further:
+                if name == PIPELINE_HEADER:
+                    if said != own:
+                        flags |= OTHERS
+                elif name in _PUBLISHED_AGAIN:
                     flags |= _PUBLISHED_AGAIN[name]
                 elif name == SHADOW:
                     break  # it stands for nothing that was published

@@ -24,6 +24,7 @@ from tailrace.verify.judging import (
     AGAIN,
     AHEAD,
     LETTERS,
+    OTHERS,
     OUTSIDE,
     WAITING,
     WRITTEN,
@@ -89,9 +90,12 @@ class TopicReader:
         for part in parts:
             self._lots[part.place] = Lot(part.topic, part.partition, part.partitions if self._is_placed else 0)
         scan = Scan(self._errand.kafka, self._errand.window, parts)
+        others = 0
         for records in scan.batches():
-            self._put(records)
-        return scan.told
+            own = [record for record in records if not record[3] & OTHERS]
+            others += len(records) - len(own)
+            self._put(own)
+        return scan.told._replace(foreign=scan.told.foreign + others)
 
     def pieces(self) -> Pieces:
         """Where the records are, in buckets as those of the outbox."""

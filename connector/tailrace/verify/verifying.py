@@ -19,7 +19,6 @@ from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import producer_config
-from tailrace.kafka.watch import topic_matcher
 from tailrace.line import Line
 from tailrace.position import Position
 from tailrace.routing.partition import PARTITIONERS
@@ -45,6 +44,7 @@ from tailrace.verify.topic_reader import Errand, seldom_collected
 from tailrace.worker.assembly import Assembly, assemble, column_map, own_topics
 from tailrace.worker.contracts import wire_format
 from tailrace.worker.health import News, read_news
+from tailrace.worker.own_topics import Known, read_known
 
 POLL_SECONDS = 0.5
 MOST_JOBS = 4
@@ -71,7 +71,8 @@ class Verification:
         """Of what must not be; a duplicate may be, where delivery is at least once."""
         flaws = self.findings.flaws
         allowed = 0 if self.exactly_once else flaws[Flaw.DUPLICATED]
-        return self.findings.fates["missing"] + flaws.total() - allowed
+        fates = self.findings.fates
+        return fates["missing"] + fates["undecided"] + flaws.total() - allowed
 
 
 def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
@@ -88,17 +89,18 @@ def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1
         kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
         crew.begin(Errand(assembly.kafka, format, kind, window))
         kafka = KafkaSide(assembly.kafka, prints, order_of(kind), window, spool, crew)
+        known = read_known(assembly.kafka)
         outbox = open_outbox(assembly, window)
         try:
             if jobs > 1:
-                kafka.start(topics_of(assembly, kafka), to_the_end=False)
+                kafka.start(_own_topics(assembly, kafka, known), to_the_end=False)
             mapped = column_map(settings)
             plain = format.value == "json" and format.key == "bytes"
             by_kind = mapped if plain and may_go_by_kind(assembly, mapped) else None
             Rows(line, prints, kafka.number, spool).read(outbox, by_kind)
             if jobs > 1:
                 kafka.finish()
-            return _compare(assembly, outbox, kafka, _Facts(spool, crew), line, patience)
+            return _compare(assembly, outbox, kafka, _Facts(spool, crew), line, patience, known)
         finally:
             outbox.close()
 
@@ -129,10 +131,10 @@ def open_outbox(assembly: Assembly, window: Window) -> Outbox:
 
 
 def _compare(
-    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, facts: _Facts, line: Line, patience: float
+    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, facts: _Facts, line: Line, patience: float, known: Known
 ) -> Verification:
     news = read_news(assembly.kafka)
-    wanted = topics_of(assembly, kafka)
+    wanted = _own_topics(assembly, kafka, known)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
     found = facts.judge(Ground(passed))
@@ -142,9 +144,10 @@ def _compare(
         passed = news.position is not None and outbox.is_passed(news.position)
         behind = _beyond(outbox, news.position, line, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
-        ground = Ground(passed, behind, partial(_may_be_deleted, _horizons(assembly, kafka)))
+        deleted = partial(_may_be_deleted, _horizons(assembly, kafka))
+        ground = Ground(passed, behind, deleted, known.is_complete)
         found = facts.judge(ground)
-        if kafka.is_bounded and found.fates["missing"]:
+        if kafka.is_bounded and found.fates["missing"] + found.fates["undecided"]:
             # Rows are chosen by their own clock, which may be ahead of their commit by any time.
             kafka.read_earlier(wanted)
             found = facts.judge(ground)
@@ -175,18 +178,18 @@ def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -
     return outbox.beyond(stored, ahead)
 
 
-def topics_of(assembly: Assembly, kafka: KafkaSide) -> dict[str, int]:
-    """Declared ones, those that the template could have made, and where today's rules send the rows that were read."""
+def topics_of(assembly: Assembly, kafka: KafkaSide, known: Known) -> dict[str, int]:
+    """Declared ones, those that a template could have made, and where today's rules send the rows that were read; under
+    earlier rules, too, as far as they are known."""
     never = set(own_topics(assembly.kafka))
-    matches = topic_matcher({*_declared(assembly), *kafka.topics}, assembly.settings.topics.template, never)
-    return kafka.existing(lambda topic: topic not in never and matches(topic))
+    return kafka.existing(known.matcher({*assembly.declared, *kafka.topics}, assembly.settings.topics.template, never))
 
 
-def _declared(assembly: Assembly) -> list[str]:
-    """The topics whose rules are for this pipeline, or that have none."""
-    rules = [(topic, spec.rule) for topic, spec in assembly.specs.items() if topic != assembly.kafka.dead_letter_topic]
-    name = assembly.settings.pipeline
-    return [topic for topic, rule in rules if rule is None or not rule.pipelines or name in rule.pipelines]
+def _own_topics(assembly: Assembly, kafka: KafkaSide, known: Known) -> dict[str, int]:
+    """Without those that only other pipelines write to: records of earlier versions do not say whose they are."""
+    own = {*assembly.declared, *kafka.topics, *known.noted, *known.remembered.topics}
+    left_out = known.of_others - own if known.noted else set()
+    return {topic: count for topic, count in topics_of(assembly, kafka, known).items() if topic not in left_out}
 
 
 def _read_kafka(kafka: KafkaSide, topics: dict[str, int], *, to_the_end: bool) -> None:
@@ -226,8 +229,11 @@ def _may_be_deleted(known: dict[int, Horizon], topic: int, key: bytes | None, cr
 def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *, passed: bool) -> list[str]:
     notes: list[str] = []
     source = assembly.settings.source
-    declared = dict.fromkeys([*_declared(assembly), *kafka.topics])
+    declared = dict.fromkeys([*assembly.declared, *kafka.topics])
     notes += [f"there is no topic {topic}" for topic in declared if topic not in kafka.kept]
+    if found.fates["undecided"]:
+        notes.append("no history tells which topics the pipeline has written to: if topics.template was another one, "
+                     "rows may be there; leave them out with --from")  # fmt: skip
     if news.position is None:
         notes.append("the pipeline has no stored position: it was never started, or its offsets topic is lost")
     elif found.fates["not_yet"] and not passed:

@@ -1,9 +1,9 @@
 """The format of a pipeline's records: chosen once, at the start, as one function from event to Record.
 
 The default is `plain_record` itself. Every other format starts from it, so that key, topic, time and our own headers
-(id, type, position, timestamp) are the same in all of them. A further column that bears the name of a header which the
-format writes is left out, as it is among our own: readers act on those. An event without a payload has no value in any
-format.
+(id, type, position, timestamp, tailrace.pipeline) are the same in all of them. A further column that bears the name of
+a header which the format writes is left out, as it is among our own: readers act on those. An event without a payload
+has no value in any format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.schemas.json_text import NotJsonError, parse
 from tailrace.wire import cloudevents, framing
 from tailrace.wire.framing import SchemaId
 from tailrace.wire.keys import KeyContract, KeyFormat, key_writer
-from tailrace.wire.records import OUR_HEADERS, plain_record
+from tailrace.wire.records import OUR_HEADERS, plain_maker, plain_record
 
 RecordMaker = Callable[[OutboxEvent, Route, Checked], Record]
 
@@ -61,19 +61,21 @@ class Format:
             raise ConfigError("a CloudEvent needs a source", remedy="Set format.source, such as /shop/orders.")
 
 
-def record_maker(format: Format, *, key_contract: KeyContract | None) -> RecordMaker:
+def record_maker(format: Format, *, key_contract: KeyContract | None, pipeline: str = "") -> RecordMaker:
     """The function that makes a pipeline's records. `key_contract` gives the contract of a topic's keys."""
     write_key = key_writer(format.key, format.schema_id, key_contract)
+    plain = plain_maker(pipeline) if pipeline else plain_record
     if format == Format():
-        return plain_record
+        return plain
+    ours = len(OUR_HEADERS) + bool(pipeline)
     reserved = _reserved(format)
     write_value = _value_writer(format)
     envelope = _envelope(format)
 
     def make(event: OutboxEvent, route: Route, checked: Checked) -> Record:
-        topic, payload, key, headers, timestamp = plain_record(event, route)
+        topic, payload, key, headers, timestamp = plain(event, route)
         contract = checked[1]
-        if len(headers) > len(OUR_HEADERS):
+        if len(headers) > ours:
             headers = [header for header in headers if not reserved(header[0])]
         value, value_frame = (None, None) if payload is None else write_value(payload, checked)
         written, key_frame = write_key(key, topic)

@@ -21,7 +21,7 @@ from tailrace.errors import (
 )
 from tailrace.event import OutboxEvent, Route
 from tailrace.extras import install
-from tailrace.kafka import ledger, offsets
+from tailrace.kafka import ledger, offsets, topic_memory
 from tailrace.kafka.bookkeeper import Bookkeeper
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.dead_letters import dead_letter
@@ -77,6 +77,13 @@ class Assembly:
     limits: TopicLimits = field(default_factory=TopicLimits)
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic was found to refuse for good, by place; remembered from attempt to attempt."""
+
+    @property
+    def declared(self) -> list[str]:
+        """The topics whose rules are for this pipeline, or that have none."""
+        rules = [(topic, spec.rule) for topic, spec in self.specs.items() if topic != self.kafka.dead_letter_topic]
+        name = self.settings.pipeline
+        return [topic for topic, rule in rules if rule is None or not rule.pipelines or name in rule.pipelines]
 
     def source(self, wake: Wake, until: Callable[[], Position | None] = lambda: None) -> Source:
         """`until` tells, once the stored position is known, from where the pipeline was set back."""
@@ -228,7 +235,8 @@ class Assembly:
         tell: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
     ) -> Publisher:
-        """Connects to Kafka, and makes sure that the topics are there."""
+        """Connects to Kafka, and makes sure that the topics are there, and that the rules are remembered."""
+        topic_memory.remember(self.kafka, self.declared, self.settings.topics.template)
         keeper = self.keeper(admin)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
         return Publisher(self.kafka, keeper, wake=wake, tell=tell, require_owned=require_owned)

@@ -60,7 +60,8 @@ class PipelineContracts:
         )
 
     def records(self) -> RecordMaker:
-        return record_maker(self._format, key_contract=self._key_contract if self._registry else None)
+        keys = self._key_contract if self._registry else None
+        return record_maker(self._format, key_contract=keys, pipeline=self._settings.pipeline)
 
     def _key_contract(self, topic: str) -> Contract:
         """Rejected if there is none that can be used: the topic may be one that the event itself names."""

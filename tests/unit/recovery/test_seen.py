@@ -8,11 +8,12 @@ import pytest
 
 from tailrace.event import OutboxEvent, Route
 from tailrace.line import Line
-from tailrace.recovery.seen import CertainPrints, Ids
+from tailrace.recovery.seen import CertainPrints, Ids, Sighting
 from tailrace.schemas.contracts import Registered
 from tailrace.schemas.json_contract import JsonContract
 from tailrace.verify.judging import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
-from tailrace.verify.prints import UNTOLD, Print
+from tailrace.verify.kafka_side import Origin
+from tailrace.verify.prints import UNTOLD
 from tailrace.wire.formats import Format, record_maker
 
 CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
@@ -22,14 +23,15 @@ FORMATS = [
     Format(schema_id="header"),
     Format(cloudevents="structured", source="/shop"),
 ]
+OWN = Origin(b"shop", "orders", b"k", b"OrderPlaced", b"0/1:1")
 EVENT = OutboxEvent("e-1", "OrderPlaced", "order", b"k", b'{"n":1}', None, "0/1:1", 1000, [])
 
 
 def test_all_payloads_of_an_id_are_kept() -> None:
     ids = Ids()
     for digest, flags in ((1, 0), (2, AGAIN), (2, 0)):
-        ids.add(PUBLISHED, "42", ("42", 0, digest, flags, 0, 0))
-    assert ids.find("42") == [Print(0, 1), Print(0, 2)]
+        ids.add(PUBLISHED, "42", ("42", 0, digest, flags, 0, 0, OWN))
+    assert ids.find("42") == [Sighting(0, 1), Sighting(0, 2)]
     assert ids.find("43") == []
     assert len(ids) == 1
     ids.close()
@@ -37,12 +39,12 @@ def test_all_payloads_of_an_id_are_kept() -> None:
 
 def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
     ids = Ids()
-    ids.add(PUBLISHED, "edited", ("edited", 0, 1, AGAIN | EDITED, 0, 0))
+    ids.add(PUBLISHED, "edited", ("edited", 0, 1, AGAIN | EDITED, 0, 0, OWN))
     ids.add(WAITING, "waits", ("waits",))
     ids.add(LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
     ids.add(ORDER, "k", (0, b"k", 1, 1, "e", 0))
-    assert ids.find("edited") == ids.find("waits") == [UNTOLD]
-    assert ids.find("letter") == [Print(0, 5)], "a letter has the payload of its row"
+    assert ids.find("edited") == ids.find("waits") == [Sighting(*UNTOLD)]
+    assert ids.find("letter") == [Sighting(0, 5)], "a letter has the payload of its row"
     assert ids.find("k") == []
     ids.close()
 

@@ -54,7 +54,7 @@ class Kafka:
     def __init__(self, *found: Print, deeper: tuple[Print, ...] = (), kept_since: float = 0) -> None:
         self._found, self._deeper, self.kept_since = list(found), deeper, kept_since
 
-    def find(self, name: str) -> list[Print]:
+    def find(self, name: str, event: OutboxEvent | None) -> list[Print]:
         assert name in ("42", "row ab")
         return self._found
 
