@@ -108,6 +108,24 @@ def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dic
         other.close()
 
 
+def test_check_warns_of_a_pipeline_that_doubles_every_event(
+    shop: Shop, command: Callable[..., list[dict[str, Any]]]
+) -> None:
+    """The same outbox and the same topics; also before the first start of the second one. Other topics are no fault."""
+
+    def warnings(of: Shop) -> list[str]:
+        (told,) = command("check", of)
+        return [each["found"] for each in told["checks"] if each["name"] == "other pipelines"]
+
+    by_template(shop, f"{shop.name}.{{aggregate}}")
+    connector = shop.start()
+    other = by_template(second(shop), f"{shop.name}.v2.{{aggregate}}")
+    assert (warnings(shop), warnings(other)) == ([], [])
+    (found,) = warnings(by_template(other, f"{shop.name}.{{aggregate}}"))
+    assert f"{shop.name} reads the same outbox" in found
+    assert connector.stop() == 0
+
+
 @pytest.fixture
 def billing(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
     """A second shop, with a database of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -81,9 +81,8 @@ class Assembly:
     @property
     def declared(self) -> list[str]:
         """The topics whose rules are for this pipeline, or that have none."""
-        rules = [(topic, spec.rule) for topic, spec in self.specs.items() if topic != self.kafka.dead_letter_topic]
-        name = self.settings.pipeline
-        return [topic for topic, rule in rules if rule is None or not rule.pipelines or name in rule.pipelines]
+        specs = [spec for spec in self.specs.values() if spec.topic != self.kafka.dead_letter_topic]
+        return declared_for(self.settings.pipeline, specs)
 
     def source(self, wake: Wake, until: Callable[[], Position | None] = lambda: None) -> Source:
         """`until` tells, once the stored position is known, from where the pipeline was set back."""
@@ -329,6 +328,12 @@ def mongo_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False
 def app_name(pipeline: str) -> str:
     """What MongoDB calls our sessions: `tailrace status` looks for it."""
     return f"tailrace {pipeline}"
+
+
+def declared_for(pipeline: str, specs: Iterable[TopicSpec]) -> list[str]:
+    """The topics whose rules are for this pipeline, or that have none."""
+    rules = [(spec.topic, spec.rule) for spec in specs]
+    return [topic for topic, rule in rules if rule is None or not rule.pipelines or pipeline in rule.pipelines]
 
 
 def own_topics(kafka: KafkaOptions) -> frozenset[str]:

@@ -22,7 +22,8 @@ _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
 class Known:
     """What Kafka knows of a pipeline's topics, and of the other pipelines that store their positions beside it.
 
-    `others`: the topics that other pipelines have written to, by the pipeline's name, as their histories tell.
+    `others`: the topics that other pipelines have written to, by the pipeline's name, as their histories tell; `rules`:
+    those of other pipelines.
     """
 
     stored: Position | None = None
@@ -30,6 +31,7 @@ class Known:
     remembered: Remembered = field(default_factory=Remembered)
     positions: Mapping[str, Position] = field(default_factory=dict)
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rules: Mapping[str, Remembered] = field(default_factory=dict)
 
     @property
     def noted(self) -> set[str]:
@@ -58,6 +60,12 @@ class Known:
             return set()
         return {name for name, its in self.positions.items() if not is_same_outbox(mine, its)}
 
+    def shared_with(self, name: str, declared: Collection[str], template: str | None) -> list[str]:
+        """Topics, or a template, by which this pipeline and another one publish the same events to the same topics."""
+        rules = self.rules.get(name, Remembered())
+        topics = {*declared, *self.noted} & {*rules.topics, *self.others.get(name, ())}
+        return [*sorted(topics), *([template] if template in rules.templates and not topics else [])]
+
 
 def read_known(options: KafkaOptions) -> Known:
     """All of it, up to now. Reads the offsets topic and the position history."""
@@ -72,6 +80,7 @@ def read_known(options: KafkaOptions) -> Known:
         topic_memory.recall(options.pipeline, found),
         positions,
         others,
+        {name: topic_memory.recall(name, found) for name in positions},
     )
 
 

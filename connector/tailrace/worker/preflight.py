@@ -19,10 +19,11 @@ from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.schemas.folder import load_folder
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.worker.assembly import column_map, kafka_options, routing_view, source_options
+from tailrace.worker.assembly import column_map, declared_for, kafka_options, routing_view, source_options
 from tailrace.worker.contracts import PipelineContracts
-from tailrace.worker.findings import Check, State, failed, ok
+from tailrace.worker.findings import Check, State, failed, ok, warn
 from tailrace.worker.judgements import judge_rules
+from tailrace.worker.own_topics import read_known
 from tailrace.worker.preflight_kafka import KafkaSide
 from tailrace.worker.preflight_postgres import PostgresSide
 
@@ -48,6 +49,9 @@ class DatabaseSide(Protocol):
     def start(self, stored: Position | None) -> Check:
         """What a start would decide; raises what it would refuse with."""
 
+    def is_read_at(self, position: Position) -> bool:
+        """Whether another pipeline's position is one in the log of this outbox, as far as `start` has seen that."""
+
 
 def preflight(file: Path, *, offline: bool = False) -> list[Check]:
     """Every finding, in the order in which a start would come upon it."""
@@ -70,6 +74,7 @@ def preflight(file: Path, *, offline: bool = False) -> list[Check]:
     checks += kafka.checks()
     if database.reachable and kafka.reachable:
         checks += _start(database, kafka, checks)
+        checks += _beside(settings, specs, database)
     return checks
 
 
@@ -142,6 +147,29 @@ def _database(settings: Settings) -> DatabaseSide:
 
         return MongoSide(options, columns)
     return PostgresSide(options, columns)
+
+
+def _beside(settings: Settings, specs: list[TopicSpec], database: DatabaseSide) -> list[Check]:
+    """Other pipelines that publish the same events to the same topics: consumers would get each of them twice."""
+    topics = declared_for(settings.pipeline, specs)
+    try:
+        known = read_known(kafka_options(settings))
+    except TailraceError as error:
+        return [failed("other pipelines", error)]
+    checks: list[Check] = []
+    for name, position in sorted(known.positions.items()):
+        shared = known.shared_with(name, topics, settings.topics.template) if database.is_read_at(position) else []
+        if shared:
+            checks.append(
+                warn(
+                    "other pipelines",
+                    f"{name} reads the same outbox and publishes to the same topics ({', '.join(shared[:3])}): "
+                    "consumers get every event twice, with the same id",
+                    f"Run only one of them, or give this one other topics. If {name} is gone for good, or their rules "
+                    "choose different events, ignore this.",
+                )
+            )
+    return checks
 
 
 def _start(database: DatabaseSide, kafka: KafkaSide, before: list[Check]) -> list[Check]:

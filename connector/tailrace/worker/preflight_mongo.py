@@ -99,6 +99,13 @@ class MongoSide:
             ]
         return gather(looks)
 
+    def is_read_at(self, position: Position) -> bool:
+        if not isinstance(position, TokenPosition):
+            return False
+        log, options = position.log, self._options
+        same = (log.replica_set, log.database) == (self._hello.get("setName"), options.database)
+        return same and not log.collections.keys().isdisjoint(options.collections)
+
     def start(self, stored: Position | None) -> Check:
         """Opens the stream where a start would, and looks for the first change there."""
         if stored is not None and not isinstance(stored, TokenPosition):

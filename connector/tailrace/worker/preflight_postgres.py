@@ -16,7 +16,7 @@ from tailrace.outbox.ddl import hba_lines
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.position import Position, other_kind
 from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import Slot, Step, admit
+from tailrace.sources.postgres.admission import Server, Slot, Step, admit
 from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.disk import free_bytes, log_folder
 from tailrace.sources.postgres.link import APPLICATION, Link, may_copy_cluster
@@ -72,6 +72,7 @@ class PostgresSide:
         self._relation: tuple[str | None, ...] = ()
         self._published: set[str] | None = None
         self._seen_slot: Slot | None = None
+        self._server: Server | None = None
         self.reachable = False
         self.columns: frozenset[str] = frozenset()
         self._kinds: dict[str, int] = {}
@@ -113,6 +114,13 @@ class PostgresSide:
                 ]
             )
 
+    def is_read_at(self, position: Position) -> bool:
+        server = self._server
+        if server is None or not isinstance(position, LsnPosition):
+            return False
+        log = position.log
+        return (log.system_id, log.database, log.table) == (server.system_id, server.database, self._options.table)
+
     def start(self, stored: Position | None) -> Check:
         """Weighs the slot as it was seen before, and the end of the log as it is now."""
         if stored is not None and not isinstance(stored, LsnPosition):
@@ -123,7 +131,7 @@ class PostgresSide:
             Link(options.conninfo, replication=True, timeout=timeout) as replication,
             Link(options.conninfo, replication=False, timeout=timeout) as control,
         ):
-            server = catalogue.identify(replication)
+            server = self._server = catalogue.identify(replication)
             if stored is None and slot is None:
                 return ok("start", "a first start: nothing is stored, the slot is to be created")
             published = read_published(control, options)
