@@ -84,17 +84,3 @@ def test_told_to_stop_under_load(users: Users) -> None:
     users.start()
     verdict = users.caught_up()
     assert verdict.ok, verdict
-
-
-def test_two_instances_of_one_pipeline(users: Users) -> None:
-    """The last to start runs it; the other ends, and nothing comes twice."""
-    older = users.start()
-    writer = users.writer()
-    writer.start(rate=50)
-    wait_until(lambda: len(users.positions()) > 2, 60, what="some batches to be stored")
-    newer = users.start()
-    assert older.ended() == 4, older.log
-    writer.stop()
-    verdict = users.caught_up()
-    assert verdict.ok, verdict
-    assert newer.running

@@ -73,8 +73,8 @@ Transactions.idle = lambda self, wal_end, at_ms: False  # or a keepalive would h
 SKIP_THE_FENCE = """
 from tailrace.kafka import publisher
 config = publisher.producer_config
-def unfenced(options):
-    return {**config(options), "transactional.id": f"{options.pipeline}-another"}
+def unfenced(options, **more):
+    return {**config(options, **more), "transactional.id": f"{options.pipeline}-another"}
 publisher.producer_config = unfenced
 """
 BELIEVE_ABORTED = """

@@ -444,10 +444,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("old", "new"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_schema_takes_for_ever(old: Any, new: Any) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # of this process alone: the machine may be busy otherwise
     assert problems(old, new)
     assert problems(old, new, strict=True)
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
 
 
 def test_a_large_schema_is_compared_completely() -> None:
