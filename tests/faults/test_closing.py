@@ -16,6 +16,7 @@ from tailrace.kafka import offsets
 from tailrace.kafka import publisher as publishing
 from tailrace.kafka.claim import Claim
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.owner import OwnerWatch
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
@@ -23,7 +24,7 @@ from tailrace.kafka.topics import TopicKeeper
 from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.proof.reader import read_all
 from tailrace.routing.specs import TopicSpec
-from tailrace.stack import KafkaBroker, Source
+from tailrace.stack import KafkaBroker, Source, wait_until
 from tailrace.wake import Wake
 
 LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
@@ -131,3 +132,29 @@ def test_a_release_does_not_erase_the_claim_of_another(options: KafkaOptions, mo
     assert not second.lost()
     second.release()
     assert not Claim(options, "third").lost()
+
+
+def test_signs_of_one_that_was_replaced_say_nothing_of_the_owner(options: KafkaOptions) -> None:
+    """It does not know yet, and gives signs of life after the other has left: the pipeline is free all the same."""
+    replaced, owner, watch = Claim(options, "replaced"), Claim(options, "owner"), OwnerWatch(options)
+    replaced.make()
+    owner.make()
+    owner.release()
+    watch.look()
+    end = watch._follower._next
+
+    def heard() -> bool:
+        watch.look()
+        return watch._follower._next > end
+
+    wait_until(heard, 60, what="a sign of the one that was replaced")
+    assert watch.is_released
+    assert not replaced.lost()
+    assert not replaced.is_last, "it has to claim the pipeline before others can see that it runs it"
+    replaced.withdraw()
+    replaced.make()
+    assert not replaced.lost()
+    assert replaced.is_last
+    assert Claim(options, "third").lost()
+    replaced.release()
+    watch.close()

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from broken_kafka import HASTY, IMPATIENT, sleeping
 from fix_shop import Connector, Shop, close_shop, open_shop
+from second_instance import publishes
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.proof.orders_workload import Mix
 from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
@@ -113,6 +114,37 @@ def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(
         verdict = shop.caught_up()
         assert verdict.ok, verdict
         assert newer.running
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_one_that_goes_on_after_another_has_left_is_seen_to_run(shop: Shop, delivery: str) -> None:
+    """The last claim was the other's. Without a new one nobody could tell that this instance runs the pipeline, and
+    without transactions it could not either.
+    """
+    direct = shop.settings["source"]["postgres"]
+    server = conninfo_to_dict(direct)
+    with TcpProxy((str(server["host"]), int(server["port"] or 5432))) as proxy:
+        shop.configure(
+            source={"postgres": make_conninfo(direct, host=proxy.host, port=proxy.port)}, kafka={"delivery": delivery}
+        )
+        older = shop.start()
+        proxy.refuse()
+        proxy.cut()
+        older.says('"SourceUnavailable"')
+        os.kill(older.process.pid, signal.SIGSTOP)
+        shop.configure(source={"postgres": direct})
+        assert shop.start().stop() == 0
+        proxy.accept()
+        os.kill(older.process.pid, signal.SIGCONT)
+        wait_until(lambda: older.log.count('"running"') == 2, 60, what=f"the older one to go on:\n{older.log}")
+        shop.connectors.reverse()
+        shop.writer().transaction(rollback=False)
+        assert shop.caught_up().ok, older.log
+        third = shop.start(wait=False)
+        third.says('"PipelineBusy"')
+        publishes(shop)
+        assert older.running, older.log
+        assert '"Fenced"' not in older.log
 
 
 def test_fenced_by_one_that_has_no_claim_it_goes_on(shop: Shop) -> None:

@@ -20,15 +20,12 @@ from confluent_kafka import KafkaException, Producer
 
 from tailrace.errors import Fenced, KafkaUnavailable, TailraceError
 from tailrace.kafka.client import KafkaOptions, admin_config
-from tailrace.kafka.offsets import read_keys
 from tailrace.kafka.owner import (
     SIGN_SECONDS,
     Owner,
     OwnerWatch,
     claim_key,
     claim_value,
-    is_released,
-    parse_claim,
     sign_key,
     sign_value,
 )
@@ -37,7 +34,6 @@ from tailrace.kafka.processes import this_process
 CLAIM_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
 """It is said on the way out, where nobody wants to wait."""
-READ_TIMEOUT = 10.0
 SIGN_TIMEOUT_MS = 2000
 """A sign that is not delivered by then is replaced by the next ones."""
 LEASE_SECONDS = 3.0
@@ -55,6 +51,8 @@ class Claim:
         self._signs: _Signs | None = None
         self._watch: OwnerWatch | None = None
         self.made = False
+        self.is_last = False
+        """Whether no other claim has been made since, as far as it was looked for."""
 
     def make(self, watch: OwnerWatch | None = None) -> None:
         """Takes the pipeline over, and gives signs of life from now on.
@@ -67,7 +65,7 @@ class Claim:
                 f"Kafka did not take this instance's claim of the pipeline within {CLAIM_TIMEOUT:.0f} s",
                 remedy="Tailrace tries again by itself.",
             )
-        self.made = True
+        self.made = self.is_last = True
         self._watch = watch
         if watch is not None:
             before = watch.claims
@@ -101,12 +99,24 @@ class Claim:
             raise _taken()
 
     def lost(self) -> bool:
-        """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told."""
-        keys = claim_key(self._options), sign_key(self._options)
-        # Uncommitted: a transaction that hangs is what the next start is to end, and must not keep it from that.
-        found = read_keys(self._options, set(keys), timeout=READ_TIMEOUT, committed=False)
-        owner, sign = parse_claim(found.get(keys[0])), found.get(keys[1])
-        return owner is not None and owner.instance != self._instance and not is_released(owner, sign)
+        """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told.
+
+        One that has left again is no hindrance, but then `is_last` is False.
+        """
+        # Follows uncommitted records: a transaction that hangs is what the next start is to end, and must not keep it
+        # from that.
+        last = OwnerWatch(self._options)
+        try:
+            last.look()
+        finally:
+            last.close()
+        self.is_last = last.owner is not None and last.owner.instance == self._instance
+        return last.owner is not None and not self.is_last and not last.is_released
+
+    def withdraw(self) -> None:
+        """The claim does not count any more: another one was made since."""
+        self.rest()
+        self.made = False
 
     def release(self) -> None:
         """Leaves the pipeline to whoever still tries to run it; of no consequence if Kafka does not hear it."""

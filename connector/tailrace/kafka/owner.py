@@ -123,8 +123,10 @@ class OwnerWatch:
             self.claims += 1
             return True
         if key == sign_key(self._options):
-            self._sign = value
-            return self.owner is not None and _object(value or b"").get("instance") == self.owner.instance
+            # One that was replaced and does not know it yet may still give signs: they say nothing of the owner.
+            ours = self.owner is not None and _object(value or b"").get("instance") == self.owner.instance
+            self._sign = value if ours else self._sign
+            return ours
         if key == self._options.pipeline.encode():
             self._position = value
         return False
@@ -135,10 +137,14 @@ class OwnerWatch:
         return None if self._position is None else offsets.parse(self._options, self._position)
 
     @property
+    def is_released(self) -> bool:
+        """Whether the owner has left the pipeline to others."""
+        return self.owner is not None and is_released(self.owner, self._sign)
+
+    @property
     def is_free(self) -> bool:
         """Whether it is certain that nobody runs the pipeline: no claim, or its instance has left or ended."""
-        owner = self.owner
-        return owner is None or is_released(owner, self._sign) or has_ended(owner.process)
+        return self.owner is None or self.is_released or has_ended(self.owner.process)
 
     @property
     def silent_for(self) -> float:

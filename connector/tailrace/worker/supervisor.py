@@ -130,7 +130,7 @@ class Supervisor:
         self._assembly.ensure_offsets(admin)
         if self._claim.made:
             self._step_aside()
-        elif not self._take_over():
+        if not self._claim.made and not self._take_over():
             return
         publisher = self._assembly.publisher(
             admin, self._wake, self._notices.set_aside, require_owned=self._claim.require_held
@@ -206,13 +206,18 @@ class Supervisor:
         return None
 
     def _step_aside(self) -> None:
-        """Only a first start takes a pipeline over: one that merely tries again ends if another has claimed it."""
+        """Only a first start takes a pipeline over: one that merely tries again ends if another has claimed it.
+
+        If that one has left again, this one starts as if it were its first time: others must see that it runs.
+        """
         if self._claim.lost():
             raise Fenced(
                 "another instance of this pipeline was started after this one",
                 why="The last one to start is the one to run it.",
                 remedy="If it runs, all is well. Otherwise start this one again.",
             )
+        if not self._claim.is_last:
+            self._claim.withdraw()
 
     def _still_ours(self, error: TailraceError) -> bool:
         """Fenced by an instance that has no claim, such as an older one that was trying again: it ends, we go on."""
