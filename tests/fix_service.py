@@ -54,6 +54,10 @@ class Connector:
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == "waiting" and "attempt" in line]
 
+    def holds(self, what: str) -> int:
+        """How many it has of a kind that /proc counts: `fd` or `task`."""
+        return len(list(Path(f"/proc/{self.process.pid}/{what}").iterdir()))
+
     def says(self, text: str, timeout: float = 60) -> None:
         """Waits until its log contains `text`; a process that ended without it fails the test."""
         try:

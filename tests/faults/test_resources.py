@@ -33,10 +33,6 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
     close_shop(shop)
 
 
-def proc(connector: Connector, what: str) -> int:
-    return len(list(Path(f"/proc/{connector.process.pid}/{what}").iterdir()))
-
-
 def arrived(shop: Shop) -> int:
     """How many events there are; a broker that was paused first has to find itself again."""
     try:
@@ -55,15 +51,15 @@ def test_each_attempt_gives_back_what_it_took(shop: Shop) -> None:
     with TcpProxy((shop.postgres.host, shop.postgres.port)) as proxy:
         shop.configure(source={"postgres": make_conninfo(shop.dsn, host=proxy.host, port=proxy.port)})
         connector = shop.start()
-        threads, files = proc(connector, "task"), proc(connector, "fd")
+        threads, files = connector.holds("task"), connector.holds("fd")
         proxy.refuse()
         proxy.cut()
         wait_until(lambda: connector.log.count('"waiting"') >= 4, 60, what="some attempts")
         proxy.accept()
         wait_until(lambda: connector.log.count('"running"') >= 2, 60, what="it to come back")
         # Room for one attempt that is just ending; four that leaked would be three times as many, and stay.
-        wait_until(lambda: proc(connector, "task") <= threads + 10, 30, what="the threads of the attempts to end")
-        wait_until(lambda: proc(connector, "fd") <= files + 16, 30, what="the files of the attempts to be closed")
+        wait_until(lambda: connector.holds("task") <= threads + 10, 30, what="the threads of the attempts to end")
+        wait_until(lambda: connector.holds("fd") <= files + 16, 30, what="the files of the attempts to be closed")
     shop.writer().transaction(rollback=False)
 
 
@@ -73,7 +69,7 @@ def test_it_leaves_in_time_though_kafka_hangs(own_shop: Shop) -> None:
     shop.start().stop()
     shop.kafka.pause()
     connector = shop.start(wait=False)
-    wait_until(lambda: proc(connector, "task") > 4, 60, what="it to be talking to Kafka")
+    wait_until(lambda: connector.holds("task") > 4, 60, what="it to be talking to Kafka")
     # The promise is 5 s; the calls that hang take 10 and 30.
     assert connector.stop(timeout=9) == 0
 

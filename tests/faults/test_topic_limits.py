@@ -35,7 +35,8 @@ ROWS = """
 INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at)
 SELECT gen_random_uuid(), %(aggregate)s, %(key)s, 'OrderPlaced', json_build_object(
     'order', %(key)s::text, 'revision', n, 'amount', 1, 'currency', 'EUR',
-    'note', CASE WHEN n = %(large_at)s THEN repeat(md5(random()::text), %(large)s / 32) ELSE md5(n::text) END
+    'note', CASE WHEN n = %(large_at)s OR n >= %(large_from)s
+        THEN repeat(md5(random()::text), %(large)s / 32) ELSE md5(n::text) END
 ), now() + %(ahead)s * interval '1 second' + n * interval '1 microsecond'
 FROM generate_series(1, %(rows)s) n
 """
@@ -43,8 +44,10 @@ HOUR = 3600
 
 
 def add(shop: Shop, rows: int, **options: object) -> None:
-    """Rows of about 100 bytes in one transaction; the one at `large_at` has `large` bytes more."""
-    given = {"large_at": 0, "large": 0, "ahead": 0, "key": "k", "aggregate": "order", **options}
+    """Rows of about 100 bytes in one transaction; the one at `large_at`, and all from `large_from` on, have
+    `large` bytes more.
+    """
+    given = {"large_at": 0, "large_from": rows + 1, "large": 0, "ahead": 0, "key": "k", "aggregate": "order", **options}
     with shop.postgres.connect(shop.name) as connection:
         connection.execute(ROWS, {"rows": rows, **given})
 
@@ -130,6 +133,19 @@ def test_a_limit_below_the_size_of_a_batch(shop: Shop, *, hidden: bool) -> None:
     expected = [n for n in range(1, 5001) if n != 3000] + [n for n in range(1, 3001) if n != 7]
     assert revisions(shop) == expected
     assert letters_of(shop) == [3000, 7]
+
+
+def test_many_events_that_are_too_large(shop: Shop) -> None:
+    """They are found together, and what it took to find them is given back."""
+    small_topic(shop, 20_000)
+    connector = shop.start()
+    files, threads = connector.holds("fd"), connector.holds("task")
+    add(shop, 30, large=50_000, large_from=11)
+    arrives(shop, lambda: (len(revisions(shop)), len(letters_of(shop))) == (10, 20))
+    assert letters_of(shop) == list(range(11, 31))
+    assert connector.log.count('"refused"') == 1, connector.log
+    wait_until(lambda: connector.holds("task") <= threads + 10, 30, what="the threads of the attempts to end")
+    wait_until(lambda: connector.holds("fd") <= files + 16, 30, what="the files of the attempts to be closed")
 
 
 def test_a_limit_without_transactions(shop: Shop) -> None:

@@ -59,6 +59,8 @@ STEP_TIMEOUT = 5.0
 """For an abort, and for the thread to end."""
 OWNED_TIMEOUT = 10.0
 """How long it may take to find out who owns the pipeline."""
+FIND_SECONDS = 20.0
+"""How long the records that a topic refuses are looked for at a time."""
 ANY_PARTITION = -1
 """The partitioner chooses, by the key."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -275,25 +277,32 @@ class Publisher:
 
     def _name_guilty(self, batch: Batch) -> dict[str, str]:
         """The records that are refused even alone, if it was about single ones: the next attempt sets those aside."""
-        limits = self._topics.limits
+        limits, for_size = self._topics.limits, self._suspects.for_size
+        # Behind those that came back refused, others failed only because these did. In a transaction, which is aborted,
+        # they can be looked at as well: then all that are too large are found at once.
+        others = self._refused[1] if self._refused and self._suspects and self._options.exactly_once else None
         suspects = [
             record
             for record in batch.records
-            if record in self._suspects
+            if (record in self._suspects or (for_size and record.topic == others))
             and record.topic != self._options.dead_letter_topic
-            and (
-                not self._suspects.for_size
-                or record_bytes(record) > limits.record_bytes(record.topic, self._batch_bytes)
-            )
+            and (not for_size or record_bytes(record) > limits.record_bytes(record.topic, self._batch_bytes))
         ]
-        if not suspects:
-            return {}
-        try:
+        suspects.sort(key=self._suspects.__contains__, reverse=True)
+        deadline = time.monotonic() + FIND_SECONDS
+
+        def producer() -> Producer:
             # A new one: after a refusal this one has gaps in its sequence, and fails for that.
-            producer = Producer(producer_config(self._options))
+            made = Producer(producer_config(self._options))
             if self._options.exactly_once:
-                producer.init_transactions(INIT_TIMEOUT)
-            return guilty(producer, suspects, transactional=self._options.exactly_once)
+                made.init_transactions(INIT_TIMEOUT)
+            return made
+
+        def going() -> bool:
+            return not self._closing and time.monotonic() < deadline
+
+        try:
+            return guilty(producer, suspects, transactional=self._options.exactly_once, going=going)
         except KafkaException as error:
             raise translate(error_of(error), "finding the record that a topic refuses") from None
 

@@ -9,13 +9,12 @@ this: it stops the pipeline. So does the refusal of a dead letter, which has now
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace.event import Record, redriven_place
 from tailrace.kafka.client import error_of
-from tailrace.kafka.stamps import stamp
 
 CONCERN_A_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE: "it is larger than the topic takes (max.message.bytes)",
@@ -63,19 +62,35 @@ def record_bytes(record: Record) -> int:
     return BATCH_HEADER_BYTES + len(record.value or b"") + len(record.key or b"") + headers
 
 
-def guilty(producer: Producer, suspects: Iterable[Record], *, transactional: bool) -> dict[str, str]:
-    """Why the first of the suspects that is refused even alone is refused. Sends them; nobody gets to see them.
+def guilty(
+    producers: Callable[[], Producer], suspects: Iterable[Record], *, transactional: bool, going: Callable[[], bool]
+) -> dict[str, str]:
+    """Why those of the suspects that are refused even alone are refused. Sends them; nobody gets to see them.
 
-    Only the first: after a refusal the producer fails for other reasons, too. The next attempt finds the next one.
+    After a refusal a producer fails for other reasons, too: each is followed by a new one. Once something is found,
+    this ends early when it is not `going` any more, or Kafka fails: the next attempt finds the others.
     """
+    found: dict[str, str] = {}
+    producer: Producer | None = None
     for record in suspects:
         place = _place(record)
-        if place is not None:
+        if place is None:
+            continue
+        if found and not going():
+            break
+        try:
+            producer = producer or producers()
             code = _probe(producer, record, transactional=transactional)
-            if code is not None:
-                why = f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}"
-                return _named(record, place, why)
-    return {}
+        except KafkaException:
+            if found:
+                break
+            raise
+        if code is not None:
+            producer = None
+            found.update(
+                _named(record, place, f"the topic {record.topic} refuses the record for good: {CONCERN_A_RECORD[code]}")
+            )
+    return found
 
 
 def places_of(records: Iterable[Record], topic: str, why: str) -> dict[str, str]:
@@ -101,8 +116,8 @@ def _place(record: Record) -> str | None:
 def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | None:
     """The code with which the record is refused alone, or None."""
     answers: list[int] = []
-    topic, value, key, headers, timestamp = record
-    now_ms = time.time_ns() // 1_000_000
+    topic, value, key, headers, _ = record
+    now_ms = time.time_ns() // 1_000_000  # whether the topic takes the record's own time is another question
 
     def answered(error: KafkaError | None, _: Message) -> None:
         if error is not None and error.code() in CONCERN_A_RECORD:
@@ -111,7 +126,7 @@ def _probe(producer: Producer, record: Record, *, transactional: bool) -> int | 
     if transactional:
         producer.begin_transaction()
     try:
-        producer.produce(topic, value, key, timestamp=stamp(timestamp, now_ms), headers=headers, on_delivery=answered)
+        producer.produce(topic, value, key, timestamp=now_ms, headers=headers, on_delivery=answered)
         producer.flush(PROBE_TIMEOUT)
     except KafkaException as error:
         if error_of(error).code() not in CONCERN_A_RECORD:

@@ -79,11 +79,16 @@ class Supervisor:
         try:
             self._run()
         finally:
+            self._claim.rest()  # whatever ended it: signs of life would keep others waiting for nothing
             self._notices.close(NOTICE_SECONDS)
 
     def _run(self) -> None:
         attempt = 0
         while not self._stopped.is_set():
+            # An error holds the frames it came through, and they the producer and its threads and sockets. The
+            # collector is all but off while events flow, and there may be many attempts: each gives back what it took.
+            left: TailraceError | None = None
+            gc.collect()
             began = time.monotonic()
             self._progressed = False
             try:
@@ -252,9 +257,6 @@ class Supervisor:
         self._kafka_away = isinstance(error, KafkaUnavailable)
         self._claim.rest()
         self._announce("RETRYING", error)
-        # An error holds the frames it came through, and they the producer and its threads and sockets. The collector is
-        # all but off while events flow, and an outage has many attempts: each must give back what it took.
-        gc.collect()
         return self._outage.wait(seconds, self._stopped, self._assembly.probe(error))
 
     def _fail(self, error: TailraceError) -> None:
