@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fix_command import Tailrace
 from fix_shop import Shop, close_shop, open_shop
 from recovering import apply, passed_all, plan, recover
+from second_instance import copy_of
 from tailrace import killpoint
 from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
 
@@ -159,3 +161,34 @@ def test_a_pipeline_that_was_set_back(own: Shop, tailrace: Tailrace) -> None:
     write(own, 1)
     wait_until(lambda: own.in_outbox() <= set(published(own)), 60, what="the rows to be published")
     assert connector.stop() == 0
+
+
+def test_a_second_instance_at_a_copy(own: Shop) -> None:
+    """The copy runs beside the server, and was written to: an instance that reads it must not wait to take over."""
+    connector = own.start()
+    write(own, 1, 5)
+    all_published(own)
+    assert connector.stop() == 0
+    copy = keep_copy(own)
+    first = own.start()
+    write(own, 1, 5)
+    all_published(own)
+    with PostgresServer("16", source=Source.LOCAL) as other:
+        other.stop()
+        settings = (other.data_dir / "tailrace.conf").read_text()
+        shutil.rmtree(other.data_dir)
+        subprocess.run(["cp", "-a", str(copy), str(other.data_dir)], check=True)
+        (other.data_dir / "tailrace.conf").write_text(settings)
+        other._parameters["password"] = conninfo_to_dict(own.dsn)["password"]
+        other.start()
+        dsn = make_conninfo(own.dsn, host=other.host, port=other.port)
+        with psycopg.connect(dsn) as connection:
+            connection.execute(INSERT, (PAYLOAD, 5000))
+        second = copy_of(own, "copied", postgres=dsn)
+        assert second.ended() == 3, second.log
+        assert '"LogDiverged"' in second.log
+        write(own, 1)
+        all_published(own)
+        assert first.running
+        assert "Fenced" not in first.log
+        assert first.stop() == 0

@@ -45,6 +45,7 @@ from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.again import require_same_log
 from tailrace.sources.postgres.holding import ReplayWindow
 from tailrace.sources.postgres.link import is_up
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
@@ -56,6 +57,8 @@ from tailrace.worker.outage import Probe, listens
 from tailrace.worker.webhook import WebhookOptions
 
 DAY_MS = 24 * 3600 * 1000
+PROOF_SECONDS = 10.0
+"""How long an instance that waits may look at the log: it is to take over within seconds when the other one ends."""
 REQUIRED = ("id", "type", "aggregate", "key", "payload")
 """Parts that a document must have, if only as null; a table has all its columns in every row."""
 DEAD_LETTER_BYTES = 8 * 1024 * 1024
@@ -100,6 +103,11 @@ class Assembly:
             MongoSource(self.database, wake=Wake()).look(stored)
         else:
             PostgresSource(self.database, wake=Wake()).look(stored)
+
+    def prove(self, stored: Position | None) -> None:
+        """Raises LogDiverged if the server's log is not the one that was read up to `stored`. Changes nothing."""
+        if isinstance(stored, LsnPosition) and not isinstance(self.database, MongoOptions) and not self.database.adopt:
+            require_same_log(self.database, stored, patience=PROOF_SECONDS)
 
     def _past(self) -> tuple[LsnPosition, ...]:
         """Where a window of time begins is known from the ledger alone: this process has not seen that."""

@@ -14,6 +14,7 @@ from tailrace.kafka import offsets
 from tailrace.kafka.owner import OwnerWatch
 from tailrace.kafka.status import announce, withdraw_standby
 from tailrace.kafka.topics import partition_counts
+from tailrace.position import Position
 from tailrace.worker.assembly import Assembly
 from tailrace.worker.logs import Log
 
@@ -63,14 +64,20 @@ class Standby:
 
     def _look(self, watch: OwnerWatch) -> None:
         try:
-            self._assembly.look(watch.stored)
+            self._look_at(watch.stored, watch)
         except TailraceError as error:
             if error.action is Action.RETRY:
                 raise
             if watch.is_free:
                 return  # there is nobody to disturb: the start itself says what is wrong
             # Perhaps the position has moved meanwhile, or was never committed.
-            self._assembly.look(offsets.read(self._assembly.kafka))
+            self._look_at(offsets.read(self._assembly.kafka), watch)
+
+    def _look_at(self, stored: Position | None, watch: OwnerWatch) -> None:
+        self._assembly.look(stored)
+        if watch.is_live:
+            # Another instance runs, and not with this server's slot: perhaps this server is a copy of the other's.
+            self._assembly.prove(stored)
 
     def is_in_use(self, *, wait: bool) -> bool:
         """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
