@@ -150,7 +150,7 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
     if as_json:
         told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
                 "planned": plan.figures.events, "published": done.published, "dead_letters": done.dead_letters,
-                "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
+                "known_letters": done.referred, "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
         emit_json(told)
     else:
         view.print_applied(plan, done, file, continued=bool(applying.continued))

@@ -116,6 +116,8 @@ def print_plan(plan: Plan, file: Path) -> None:
 def print_applied(plan: Plan, done: Progress, file: Path, *, continued: bool) -> None:
     earlier = "; earlier runs published the rest" if continued else ""
     say(f"replay {plan.id}: {done.published:,} events published, {done.dead_letters:,} dead letters{earlier}")
+    if done.referred:
+        say(f"note: {done.referred:,} of them had a dead letter already, which is as it was: `tailrace dlq list --all`")
     missing = plan.figures.events - done.published - done.dead_letters
     if missing and not continued:
         say(f"note: {missing:,} fewer than planned: their rows were deleted or updated since the plan was made")

@@ -66,10 +66,10 @@ class LetterBox:
         """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
         return self._spans(self._options.dead_letter_topic, since_ms)
 
-    def letters(self, spans: Spans) -> Generator[Letter, None, None]:
+    def letters(self, spans: Spans, *, copies: bool = False) -> Generator[Letter, None, None]:
         """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
 
-        A consumer that is killed after it wrote a letter writes it again: of such copies only the first is given.
+        A letter may have been written more than once (`Letter.fingerprint`): only the first is given, unless `copies`.
         """
         seen: set[int] = set()
         with closing(self._scan(self._options.dead_letter_topic, spans)) as messages:
@@ -77,7 +77,7 @@ class LetterBox:
                 letter = letter_in(message)
                 if letter is None or not self._is_ours(letter):
                     continue
-                if letter.fingerprint is not None:
+                if not copies and letter.fingerprint is not None:
                     if hash(letter.fingerprint) in seen:
                         continue
                     seen.add(hash(letter.fingerprint))

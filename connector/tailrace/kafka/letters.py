@@ -26,6 +26,9 @@ from tailrace.wire.records import OUR_HEADERS
 REMEDY = " Remedy: "
 """What stands between explanation and remedy in the one header that holds both."""
 _OF_THE_RECORD = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
+_OF_THE_ROW = ("tailrace.pipeline", "tailrace.position", "id", "type", "timestamp", "tailrace.payload.sha256")
+FIRST = "tailrace.parked"
+"""The header of a letter that others wait behind; its value is how to name the key in messages."""
 _id = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,18})", re.ASCII).fullmatch
 
 
@@ -101,14 +104,17 @@ class Letter:
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the record that the consumer read: copies of a letter have the same, and no other letter has.
+        """Identifies the event a letter was written for: copies of a letter have the same, and no other letter has.
 
-        Not of position and id: an event that was redriven and failed again has those of its first letter.
+        Of a consumer's letter it is that of the record that was read, not of position and id: an event that was
+        redriven and failed again has those of its first letter. A pipeline writes the same row's letter again after it
+        was set back, in a replay, or if it delivers at least once. A letter that others wait behind is not a copy of
+        any other, and has none: it must stay in front of its key until it is dealt with itself.
         """
         if self.consumer is None:
-            return None
+            return None if FIRST in self.said else _digest(self.said.get(name, "") for name in _OF_THE_ROW)
         parts = (self.consumer, self.place, self.position, *(self.said.get(name, "") for name in _OF_THE_RECORD))
-        return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+        return _digest(parts)
 
     @property
     def event_id(self) -> str | None:
@@ -269,6 +275,10 @@ def _bytes(value: object, column: str) -> bytes | None:
         except binascii.Error:
             pass  # told below
     raise _no_row(f'has neither text, nor null, nor {{"base64": …}} in the column {column!r}')
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 
 def _no_row(what: str) -> Rejected:

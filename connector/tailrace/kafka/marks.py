@@ -25,7 +25,9 @@ from tailrace.kafka.topics import create_topic, topic_config
 from tailrace.routing.specs import TopicSpec
 
 SUFFIX = ".marks"
-Action = Literal["redriven", "discarded"]
+Action = Literal["redriven", "replayed", "discarded"]
+PUBLISHED = ("redriven", "replayed")
+"""The actions after which the event is on its topic."""
 UNREADABLE = "marked"
 """The action of a mark that something else wrote."""
 
@@ -100,11 +102,11 @@ def marks_topic(options: KafkaOptions) -> str:
     return options.dead_letter_topic + SUFFIX
 
 
-def record(options: KafkaOptions, letter: Letter, mark: Mark) -> Record:
+def record(options: KafkaOptions, letter: LetterId, mark: Mark) -> Record:
     return Record(
         topic=marks_topic(options),
         value=json.dumps(mark.to_json()).encode(),
-        key=str(letter.id).encode(),
+        key=str(letter).encode(),
         headers=[],
         timestamp=mark.at_ms,
     )

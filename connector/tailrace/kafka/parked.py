@@ -15,13 +15,12 @@ from typing import Any, Literal
 from tailrace.errors import ConfigError, OffsetRecordCorrupt
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.letters import FIRST as FIRST  # noqa: PLC0414 - known to others from here
 from tailrace.kafka.letters import LetterId
 from tailrace.wire.records import OUR_HEADERS, plain_record
 
 Entity = tuple[str, bytes]
 """Whose order is kept: an aggregate and a key."""
-FIRST = "tailrace.parked"
-"""The header of a letter that others wait behind; its value is how to name the key in messages."""
 KEY_HEADER = "tailrace.key"
 _KEY, _REQUEST, _ANSWER = b"key/", b"request/", b"answer/"
 

@@ -36,6 +36,7 @@ from tailrace.kafka.parked import (
     waiting_record,
     waiting_topic,
 )
+from tailrace.kafka.redrive import redriven
 from tailrace.kafka.releasing import Part, Releasing, Steps, in_front
 from tailrace.kafka.topics import create_topic, partition_counts, topic_config
 from tailrace.kafka.waiting import WaitingEvents
@@ -223,17 +224,13 @@ class Parking:
             edited=_edited(letter, request),
             position=letter.position,
         )
-        part.add(*published, marks.record(self._options, letter, done), *answered(self._options, request, None, now))
+        part.add(*published, marks.record(self._options, letter.id, done), *answered(self._options, request, None, now))
         part.states[entity] = replace(self.keys[entity], releasing=True)
         del fronts[request.position]
 
     def _redriven(self, letter: Letter, request: Request, steps: Steps) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
-        record = steps.again(whole.event())
-        headers = [*record.headers, ("tailrace.redriven", str(letter.id))]
-        if _edited(letter, request):
-            headers.append(("tailrace.edited", "true"))
-        return record._replace(headers=headers)
+        return redriven(steps.again(whole.event()), letter, edited=_edited(letter, request))
 
     def _check_age(self) -> None:
         oldest = min(state.since_ms for state in self.keys.values())

@@ -102,6 +102,8 @@ class Publisher:
         self.rewind: Rewind | None = None
         self.published = 0
         self.dead_letters = 0
+        self.amend: Callable[[Batch], None] = lambda _: None
+        """Called with each batch before it is published, in the thread that submits it."""
 
     def open(self) -> Position | None:
         """Takes over from any older instance and returns the stored position."""
@@ -143,6 +145,7 @@ class Publisher:
 
     def submit(self, batch: Batch) -> None:
         """Hands over a batch; only while idle."""
+        self.amend(batch)
         with self._turn:
             self._work = batch
             self._turn.notify_all()

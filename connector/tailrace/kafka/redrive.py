@@ -32,6 +32,7 @@ from tailrace.kafka.client import KafkaOptions, error_of, producer_config, trans
 from tailrace.kafka.letters import Letter
 from tailrace.kafka.marks import Mark
 from tailrace.kafka.refusals import CONCERN_A_RECORD
+from tailrace.kafka.rewinds import HEADER as REPLAY
 from tailrace.kafka.stamps import stamp
 from tailrace.kafka.topics import NameRefused
 from tailrace.schemas.checking import Checked
@@ -92,7 +93,7 @@ def pass_again(line: Line, letter: Letter, *, edited: bool = False) -> Record:
         raise Rejected(Reason.PERMANENT_FAILURE, error.what, remedy=error.remedy) from None
     to = line.route(event)
     made = line.record(event, to, line.check(event, to.topic))
-    return _told(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
+    return redriven(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
 
 
 def publish_again(letter: Letter, *, edited: bool = False) -> Record:
@@ -101,16 +102,19 @@ def publish_again(letter: Letter, *, edited: bool = False) -> Record:
     But for its time. With the old one, a topic that is quiet and keeps records for a shorter time than they were set
     aside would delete it again before its consumer is back.
     """
-    return _told(letter.record()._replace(timestamp=_now_ms()), letter, edited=edited)
+    return redriven(letter.record()._replace(timestamp=_now_ms()), letter, edited=edited)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _told(made: Record, letter: Letter, *, edited: bool) -> Record:
-    """With the headers that say what it was."""
+def redriven(made: Record, letter: Letter, *, edited: bool) -> Record:
+    """The record with the headers of a redrive. The letter of a replay keeps the replay's: it was published before."""
     told: Headers = [("tailrace.redriven", str(letter.id))]
+    replay = letter.said.get(REPLAY) if letter.consumer is None else None
+    if replay is not None and REPLAY not in dict(made.headers):
+        told.append((REPLAY, replay))
     if letter.consumer is not None:
         told.append(("tailrace.redriven.for", letter.consumer))
     if edited:
@@ -201,7 +205,7 @@ class Desk:
         for record in published:
             self._produce(record)
         for posting in batch:
-            self._produce(marks.record(self._options, posting.letter, posting.mark))
+            self._produce(marks.record(self._options, posting.letter.id, posting.mark))
         killpoint.reached(killpoint.REDRIVE_AFTER_PRODUCE)
         self._commit()
 

@@ -22,7 +22,7 @@ from tailrace.errors import (
     Unavailable,
 )
 from tailrace.event import Row
-from tailrace.kafka import ledger, offsets
+from tailrace.kafka import ledger, marks, offsets
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, topic_states
@@ -38,6 +38,7 @@ from tailrace.replay.targets import UncompactedTopics, require_order, require_ow
 from tailrace.routing.specs import TopicSpec
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
+from tailrace.worker.known_letters import KnownLetters
 
 ATTEMPTS = 5
 """How often in a row a server that is away is waited for."""
@@ -52,6 +53,9 @@ class Progress:
 
     published: int
     dead_letters: int
+    """Events that could not be published, with those whose letter was there before."""
+    referred: int
+    """Of these, how many have a letter from before, which was left as it is."""
     share: float
     waiting: str = ""
 
@@ -70,6 +74,8 @@ class Applying:
         self._originals: Originals | None = None
         self._publisher: Publisher | None = None
         self._before = (0, 0)
+        self._known = self._no_letters()
+        self._referred = 0
         self._position: Position = plan.start
         self.continued: bool | None = None
         """Whether an earlier run has done a part of it; None until that is known."""
@@ -111,7 +117,7 @@ class Applying:
     def progress(self) -> Progress:
         published, letters = self._counts()
         share = share_done(self._position, self._plan.start, self._plan.end, self._plan.figures.rows)
-        return Progress(published, letters, share, self._waiting)
+        return Progress(published, letters, self._referred + self._known.referred, share, self._waiting)
 
     def _counts(self) -> tuple[int, int]:
         now = self._publisher
@@ -181,8 +187,22 @@ class Applying:
             return self._is_over
 
         marked = replayed(line, plan.id, suffix=plan.suffix)
-        Pipeline(source, publisher, marked, wake=self._wake, stopping=done).run()
+        Pipeline(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
+        self._known.finish()
         done()
+
+    def _no_letters(self) -> KnownLetters:
+        return KnownLetters(self._assembly.kafka, self._plan.id, by_position=self._plan.origin == "log")
+
+    def _ready(self, line: Line) -> Line:
+        """Looks up the letters there are, after another `apply` of this plan is fenced. Shadows have their own."""
+        self._referred += self._known.referred
+        self._known = known = self._no_letters()
+        if self._plan.suffix or self._publisher is None or not known.read():
+            return line
+        marks.ensure(self._assembly.kafka, self._assembly.admin())
+        self._publisher.amend = known.settle
+        return known.line(line)
 
     def _namer(self, line: Line) -> Callable[[Row], Row]:
         """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may

@@ -38,6 +38,9 @@ AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
 letter AGAIN says that a replay wrote it."""
 OTHERS = 64
 """A flag of records while they are read: another pipeline's, as its header tells."""
+SECOND = 16
+"""Flag of a record beside AGAIN: its event was published before, on purpose (a replay, or a redrive for a consumer).
+The redrive of a pipeline's letter is the first publication of its event, and the only one without a replay's header."""
 EXAMPLES = 20
 
 
@@ -176,25 +179,38 @@ def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) ->
             fate = _letter_fate(state.get(event)) or (Fate.PARKED if event in waits else None)
             fate = fate or _absent(row, ground, ahead=event in lies_ahead)
             found.note(found.fates, fate, Example(event, row[5], row[4]))
-        if first_hand.times[event] > len(copies):
+        if first_hand.is_more_than(len(copies), event):
             found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
-    for event, times in first_hand.times.items():
-        if event not in rows and times > 1:
+    for event in first_hand.last:
+        if event not in rows and first_hand.is_more_than(1, event):
             found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
 
 
 @dataclass(slots=True)
 class _Sightings:
-    """How often each event came first-hand, on a topic or as a letter, and where it was seen last if more than once."""
+    """How often each event came first-hand, on a topic or as a letter, and where it was seen last if more than once.
+
+    `publications` counts records without a replay's header, those of redrives included: an event has one, whoever
+    published it.
+    """
 
     published: set[str] = field(default_factory=set)
     times: Counter[str] = field(default_factory=Counter)
+    publications: Counter[str] = field(default_factory=Counter)
     last: dict[str, Example] = field(default_factory=dict)
 
-    def note(self, event: str, place: int, offset: int) -> None:
-        self.times[event] += 1
-        if self.times[event] > 1:
+    def note(self, event: str, place: int, offset: int, flags: int = 0, *, is_record: bool = False) -> None:
+        times = [counter for counter, counts in (
+            (self.times, not flags & AGAIN),
+            (self.publications, is_record and not flags & SECOND),
+        ) if counts]  # fmt: skip
+        for counter in times:
+            counter[event] += 1
+        if any(counter[event] > 1 for counter in times):
             self.last[event] = Example(event, place=place, offset=offset)
+
+    def is_more_than(self, count: int, event: str) -> bool:
+        return self.times[event] > count or self.publications[event] > count
 
 
 def _accounted(times: int, states: list[int], *, is_published: bool) -> list[Fate]:
@@ -240,10 +256,8 @@ def _sightings(
             continue
         found.records += 1
         seen.published.add(event)
-        if flags & AGAIN:
-            found.again += 1
-        else:
-            seen.note(event, place, offset)
+        found.again += bool(flags & AGAIN)
+        seen.note(event, place, offset, flags, is_record=True)
         if row is None:
             alone.add(event)
         elif not flags & EDITED:
@@ -256,8 +270,7 @@ def _sightings(
             continue
         found.letters += 1
         # One of a replay tells what today's rules make of an event that was published, or set aside, before.
-        if not flags & AGAIN:
-            seen.note(event, place, offset)
+        seen.note(event, place, offset, flags)
         if row is None:
             alone.add(event)
         else:

@@ -18,6 +18,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.keeping import keeping
 from tailrace.kafka.letter_box import LetterBox, Span, Spans
 from tailrace.kafka.letters import Letter, LetterId
+from tailrace.kafka.marks import PUBLISHED as PUBLISHED_ACTIONS
 from tailrace.kafka.marks import Mark, letter_of, marks_topic
 from tailrace.kafka.offsets import Admin
 from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
@@ -182,9 +183,9 @@ class KafkaSide:
         # The letters first: a mark that comes meanwhile is then seen, too.
         spans = box.spans()
         marks = self._marks(box)
-        with closing(box.letters(spans)) as letters:
+        with closing(box.letters(spans, copies=True)) as letters:
             for letter in letters:
-                flags = _state(letter, marks.get(letter.id)) | (0 if letter.committed_ms in self._window else OUTSIDE)
+                flags = _state(letter, marks) | (0 if letter.committed_ms in self._window else OUTSIDE)
                 flags |= AGAIN if REPLAY in letter.said else 0
                 digest = letter.said.get("tailrace.payload.sha256", "")
                 name = row_name(digest) if letter.event_id is None else letter.event_id
@@ -255,8 +256,9 @@ class KafkaSide:
                 self._ends[place] = span.end
         return unread
 
-    def _marks(self, box: LetterBox) -> dict[LetterId, Mark]:
-        found: dict[LetterId, Mark] = {}
+    def _marks(self, box: LetterBox) -> dict[LetterId | str, Mark]:
+        """By letter, and by the fingerprint of the letter and its copies."""
+        found: dict[LetterId | str, Mark] = {}
         topic = marks_topic(self._kafka)
         with closing(box.scan(topic, box.spans_of(topic))) as messages:
             for message in messages:
@@ -267,7 +269,10 @@ class KafkaSide:
                     found.pop(letter, None)
                 else:
                     mark = Mark.parse(value)
-                    found[letter] = Mark(mark.action, position=mark.position)  # who and why would fill memory
+                    short = Mark(mark.action, position=mark.position)  # who and why would fill memory
+                    found[letter] = short
+                    if mark.fingerprint is not None:
+                        found[mark.fingerprint] = short
         return found
 
     def _place(self, topic: str, partition: int) -> int:
@@ -315,9 +320,12 @@ class _ReadHere:
         return scan.told
 
 
-def _state(letter: Letter, mark: Mark | None) -> int:
+def _state(letter: Letter, marks: Mapping[LetterId | str, Mark]) -> int:
     flags = IS_ROW if letter.is_row else 0
+    mark = marks.get(letter.id)
     if mark is None or not mark.is_of(letter):
+        mark = marks.get(letter.fingerprint or "")
+    if mark is None:
         return flags
     # One that cannot be read counts all the same, but promises no record.
-    return flags | (REDRIVEN if mark.action == "redriven" else DISCARDED)
+    return flags | (REDRIVEN if mark.action in PUBLISHED_ACTIONS else DISCARDED)

@@ -17,7 +17,7 @@ from tailrace.event import Headers
 from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
 from tailrace.kafka.letter_box import SILENCE_SECONDS, Span
 from tailrace.kafka.rewinds import SHADOW
-from tailrace.verify.judging import AGAIN, EDITED, OTHERS, OUTSIDE
+from tailrace.verify.judging import AGAIN, EDITED, OTHERS, OUTSIDE, SECOND
 from tailrace.verify.outbox import Window
 from tailrace.wire.records import PIPELINE_HEADER
 
@@ -29,7 +29,12 @@ QUEUE_KBYTES = 8192
 KEYS = 32
 """Of so many records it is looked at where their keys lie."""
 REPLAY = "tailrace.replay"
-_PUBLISHED_AGAIN = {"tailrace.redriven": AGAIN, REPLAY: AGAIN, "tailrace.edited": EDITED}
+_PUBLISHED_AGAIN = {
+    "tailrace.redriven": AGAIN,
+    "tailrace.redriven.for": AGAIN | SECOND,
+    REPLAY: AGAIN | SECOND,
+    "tailrace.edited": EDITED,
+}
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 """A broker that is away for a moment: how long is for the deadline to say."""
 

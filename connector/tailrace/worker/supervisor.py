@@ -24,12 +24,17 @@ from tailrace.errors import (
     TopicRefused,
     Unavailable,
 )
+from tailrace.kafka import marks
 from tailrace.kafka.claim import Claim
+from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.rewinds import Rewind
 from tailrace.kafka.status import announce
+from tailrace.line import Line
 from tailrace.pipeline import Pipeline
 from tailrace.position import Position
 from tailrace.wake import Wake
 from tailrace.worker.assembly import Assembly
+from tailrace.worker.known_letters import KnownLetters
 from tailrace.worker.logs import Log
 from tailrace.worker.outage import Outage
 from tailrace.worker.rewound import followed, rewound
@@ -127,6 +132,18 @@ class Supervisor:
         self._claim.release()
         self._standby.end(keep_watch=self._claim.made)
 
+    def _ready(self, line: Line, publisher: Publisher, rewind: Rewind | None, *, parks: bool) -> Line:
+        """Marks what is published again. On that stretch, events that have a dead letter get no second one."""
+        again, stored = rewound(line, publisher.stored, rewind, parks=parks), publisher.stored
+        if rewind is None or stored is None or again is line or stored.progress >= rewind.until.progress:
+            return again
+        known = KnownLetters(self._assembly.kafka, rewind.id, by_position=True)
+        if not known.read():
+            return again
+        marks.ensure(self._assembly.kafka, self._assembly.admin())
+        publisher.amend = known.settle
+        return known.line(again)
+
     def _attempt(self) -> None:
         line = self._assembly.line()
         admin = self._assembly.admin()
@@ -149,8 +166,8 @@ class Supervisor:
             wake=self._wake,
             stopping=self._stopped.is_set,
             parking=parking,
-            ready=lambda line: rewound(
-                line, publisher.stored, followed(publisher.rewind, source), parks=parking is not None
+            ready=lambda line: self._ready(
+                line, publisher, followed(publisher.rewind, source), parks=parking is not None
             ),
         )
         books = self._assembly.bookkeeper(admin, publisher, source, self._unnoted)

@@ -14,7 +14,7 @@ MARK = Mark("redriven", 5, "ann@host", "mended", "orders", edited=True, position
 
 
 def test_a_mark_is_read_back() -> None:
-    record = marks.record(KafkaOptions("b", "p", dead_letter_topic="d"), LETTER, MARK)
+    record = marks.record(KafkaOptions("b", "p", dead_letter_topic="d"), LETTER.id, MARK)
     assert (record.topic, record.key) == ("d.marks", b"0-7")
     assert Mark.parse(record.value or b"") == MARK
     assert marks.letter_of(record.key) == LETTER.id

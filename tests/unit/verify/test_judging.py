@@ -20,6 +20,7 @@ from tailrace.verify.judging import (
     OUTSIDE,
     PUBLISHED,
     REDRIVEN,
+    SECOND,
     UNKNOWN,
     UNSAID,
     WAITING,
@@ -101,9 +102,21 @@ def test_a_letter_and_a_record_of_one_event_are_one_too_many() -> None:
 
 
 def test_what_is_published_again_on_purpose_is_no_duplicate() -> None:
-    records = [record("a"), record("a", flags=AGAIN), record("a", flags=AGAIN)]
+    records = [record("a"), record("a", flags=AGAIN | SECOND), record("a", flags=AGAIN | SECOND)]
     assert not judged([row("a")], records).flaws
     assert judged([row("a")], [*records, record("a", offset=9)]).examples["duplicated"][0].offset == 9
+
+
+def test_the_redrive_of_a_letter_is_the_only_publication_without_a_replays_header() -> None:
+    redriven, replayed = record("a", flags=AGAIN, offset=8), record("a", flags=AGAIN | SECOND, offset=9)
+    letter = record("a", flags=REDRIVEN)
+    assert not judged([row("a")], [redriven, replayed, replayed], [letter]).flaws
+    for rows in ([row("a")], []):
+        found = judged(rows, [redriven, replayed, redriven], [letter])
+        assert found.flaws == {"duplicated": 1}
+        assert found.examples["duplicated"][0].offset == 8
+        assert judged(rows, [record("a"), redriven]).flaws == {"duplicated": 1}
+    assert not judged([row("a"), row("a")], [redriven, redriven], [letter, letter]).flaws
 
 
 def test_rows_of_one_id_may_be_published_as_often() -> None:
@@ -209,7 +222,7 @@ def test_order() -> None:
 
 
 EVENTS = st.sampled_from("abcdef")
-FLAGS = st.sampled_from([0, 0, 0, AGAIN, AGAIN | EDITED])
+FLAGS = st.sampled_from([0, 0, 0, AGAIN, AGAIN | EDITED, AGAIN | SECOND])
 LETTER = st.sampled_from([0, REDRIVEN, DISCARDED])
 
 
@@ -257,9 +270,10 @@ def test_as_a_naive_model_says(
         for event, _, transaction in rows
     )  # fmt: skip
     first_hand = Counter([event for event, _, flags in records if not flags] + [event for event, _ in letters])
+    publications = Counter(event for event, _, flags in records if not flags & SECOND)
     digests = {event: digest for event, digest, _ in rows}
     flaws = {
-        "duplicated": sum(times > 1 for times in first_hand.values()),
+        "duplicated": sum(first_hand[event] > 1 or publications[event] > 1 for event in "abcdef"),
         "changed": sum(
             event in digests and digests[event] != digest and not flags & EDITED for event, digest, flags in records
         ),

@@ -14,6 +14,7 @@ from tailrace.verify.judging import (
     EDITED,
     OUTSIDE,
     REDRIVEN,
+    SECOND,
     UNKNOWN,
     Findings,
     Ground,
@@ -24,7 +25,7 @@ from tailrace.verify.prints import Print, digest_of, of_payload
 EVENTS = st.sampled_from(["a", "a", "b", "ä", "\udc80", ""])
 SAME, UNTOLD = Print(0, 1), Print(UNKNOWN, 0)
 PRINTS = st.sampled_from([SAME, SAME, SAME, Print(0, 2), Print(5, 1), UNTOLD])
-FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, OUTSIDE])
+FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, AGAIN | SECOND, OUTSIDE])
 NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False, "odd": 9}
 LABELS, OTHERS = (number.to_bytes(4, "little") + (2).to_bytes(4, "little") for number in (1, 2))
 """Of key and type; the second ones are of another key."""

@@ -1,0 +1,116 @@
+"""Replays and dead letters: one letter per event, published once, whoever publishes it and whatever is killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from confluent_kafka import Producer
+
+import warm
+from fix_command import Tailrace, Told
+from fix_shop import SCHEMA, Shop
+from tailrace import killpoint
+from tailrace.proof.reader import header, read_all
+from tailrace.stack import wait_until
+
+INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
+VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
+KILLS = (killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT)
+
+
+def let_pass(shop: Shop, **properties: object) -> None:
+    """Changes the schema as commands read it; the pipeline has read it when it started."""
+    changed = {**SCHEMA, "properties": {**SCHEMA["properties"], **properties}}
+    for kind in ("OrderPlaced", "OrderChanged"):
+        (shop.folder / "schemas" / kind / "1.json").write_text(json.dumps(changed))
+
+
+def letters(shop: Shop) -> list[str]:
+    return [header(each, "id") for each in read_all(shop.kafka.bootstrap, [shop.letters])]
+
+
+def replays(shop: Shop, event: str) -> list[str]:
+    """The replay header of each record of an event, in the order they came; "" for a record without one."""
+    found = read_all(shop.kafka.bootstrap, [shop.topic])
+    return [header(each, "tailrace.replay") for each in found if header(each, "id") == event]
+
+
+def replay(shop: Shop, tailrace: Tailrace, *arguments: str) -> Told:
+    planned = tailrace("replay", "plan", shop.file, *arguments)
+    return {**planned, **tailrace("replay", "apply", planned["file"])}
+
+
+def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
+    log, table = ("--from", "oldest"), ("--from", "oldest", "--from-table")
+    shop.configure(source={"replay_window": "1 h"})
+    shop.start()
+    mended, given_up, left, blocked = (shop.insert(INVALID, key=key) for key in "abcd")
+    fine = shop.insert(VALID, key="e")
+    wait_until(lambda: len(letters(shop)) == 4 and len(shop.published()) == 1, 60, what="four letters")
+    good = shop.folder / "good.json"
+    good.write_text(VALID)
+    names = {each["event_id"]: each["id"] for each in tailrace("dlq", "list", shop.file)["letters"]}
+    tailrace("dlq", "redrive", shop.file, names[mended], "--payload", good, "--yes")
+    tailrace("dlq", "discard", shop.file, names[given_up], "--why", "test", "--yes")
+    before = letters(shop)
+    # The events fail again: no letter is written twice, and none is opened again.
+    for origin in (log, table):
+        told = replay(shop, tailrace, *origin)
+        assert letters(shop) == before
+        assert (told["published"], told["dead_letters"], told["known_letters"]) == (1, 4, 4)
+    opened = tailrace("dlq", "list", shop.file)["letters"]
+    assert {each["event_id"] for each in opened} == {left, blocked}
+    # The cause is gone. A replay redrives an event that was never published: without the header of a replay.
+    let_pass(shop, amount={})
+    planned = tailrace("replay", "plan", shop.file, *table, "--key", "c")
+    for point in KILLS:
+        warm.killed("replay", "apply", planned["file"], at=point)
+    tailrace("replay", "apply", planned["file"])
+    assert replays(shop, left) == [""]
+    states = {each["event_id"]: each["state"] for each in tailrace("dlq", "list", shop.file, "--all")["letters"]}
+    assert states == {mended: "redriven", given_up: "discarded", left: "replayed", blocked: "open"}
+    tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")
+    assert replays(shop, blocked) == [""]
+    assert len(replays(shop, mended)) == 1
+    assert replays(shop, left) == [""]
+    assert tailrace("verify", shop.file)["clean"]
+    # What was published before and fails in a replay gets a letter of the replay, and its redrive says so.
+    let_pass(shop, amount={"type": "string"})
+    told = replay(shop, tailrace, *log, "--key", "e")
+    assert (told["dead_letters"], told["known_letters"]) == (1, 0)
+    let_pass(shop)
+    assert tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")["summary"] == {"redriven": 1}
+    assert replays(shop, fine)[-1] == told["id"]
+    assert tailrace("verify", shop.file)["clean"]
+    # Twice without a replay's header is once too often, also if a redrive did it.
+    record = next(each for each in read_all(shop.kafka.bootstrap, [shop.topic]) if header(each, "id") == blocked)
+    assert header(record, "tailrace.redriven")
+    other = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    other.produce(shop.topic, record.value(), record.key(), headers=record.headers())
+    assert other.flush(20) == 0
+    told = tailrace("verify", shop.file, code=1)
+    assert (told["clean"], told["duplicated"]) == (False, 1)
+    assert Counter(letters(shop))[fine] == 1
+
+
+def test_a_pipeline_that_is_set_back_writes_no_letter_twice(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(source={"replay_window": "1 h"})
+    connector = shop.start()
+    given_up, left = (shop.insert(INVALID, key=key) for key in "ab")
+    fine = shop.insert(VALID, key="c")
+    wait_until(lambda: len(letters(shop)) == 2 and len(shop.published()) == 1, 60, what="two letters")
+    names = {each["event_id"]: each["id"] for each in tailrace("dlq", "list", shop.file)["letters"]}
+    tailrace("dlq", "discard", shop.file, names[given_up], "--why", "test", "--yes")
+    before = letters(shop)
+    for times, amount in enumerate(({"type": "number"}, {}), 1):
+        assert connector.stop() == 0
+        let_pass(shop, amount=amount)
+        planned = tailrace("replay", "plan", shop.file, "--from", "oldest", "--in-place")
+        tailrace("replay", "apply", planned["file"])
+        connector = shop.start()
+        wait_until(lambda count=times: len(replays(shop, fine)) > count, 60, what="what comes again")  # type: ignore[misc]
+    assert letters(shop) == before
+    assert replays(shop, left) == [""]
+    assert tailrace("dlq", "list", shop.file)["letters"] == []
+    assert tailrace("verify", shop.file)["clean"]
