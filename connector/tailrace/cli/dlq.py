@@ -16,6 +16,7 @@ import typer
 from tailrace.cli import dlq_view as view
 from tailrace.cli.dlq_acting import discard, redrive
 from tailrace.cli.dlq_choice import BOOTSTRAP, FILE, KAFKA_SETTING, KEY, LETTERS, REASON, SINCE, TYPE, UNTIL, wanted
+from tailrace.cli.dlq_keys import parked
 from tailrace.cli.dlq_office import Office, find_office, ids_first
 from tailrace.cli.output import emit_json, say, table
 from tailrace.errors import ConfigError, Unavailable
@@ -27,7 +28,7 @@ from tailrace.kafka.watch import Seen, Watch
 DEFAULT_LIMIT = 100
 
 app = typer.Typer(
-    help="List, show, redrive, discard and watch dead letters: events that could not be published.",
+    help="List, show, redrive, discard and watch dead letters: events that could not be published; list parked keys.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -130,6 +131,7 @@ def show(
 
 app.command("redrive")(redrive)
 app.command("discard")(discard)
+app.command("parked")(parked)
 
 
 @app.command()

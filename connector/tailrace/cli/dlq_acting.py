@@ -33,6 +33,7 @@ from tailrace.cli.dlq_choice import (
     wanted,
 )
 from tailrace.cli.dlq_edit import edited as edit_payload
+from tailrace.cli.dlq_keys import fronts_of, give_up
 from tailrace.cli.dlq_office import Office, Require, find_office, ids_first
 from tailrace.cli.dlq_outcome import Outcome
 from tailrace.cli.dlq_parked import Fronts
@@ -126,6 +127,10 @@ def discard(
     key: list[str] = KEY,
     since: str = SINCE,
     until: str = UNTIL,
+    parked_key: list[str] = typer.Option(
+        [], "--parked-key", metavar="KEY", help="What is in front of this parked key, also if its letter is gone."
+    ),
+    aggregate: str = typer.Option("", "--aggregate", help="Beside --parked-key: the aggregate of the key."),
     why: str = typer.Option(..., "--why", help="Why it is not needed, for those who look at it later."),
     yes: bool = YES,
     as_json: bool = AS_JSON,
@@ -138,17 +143,34 @@ def discard(
     Nothing is deleted: `dlq list --all` shows them until their time on the topic is over. A --key beside an id must be
     the letter's own, so that a mistyped id does no harm.
 
+    --parked-key gives up the event in front of a parked key and releases what waits behind it. It works without the
+    letter, too, which the topic may have deleted; `dlq parked` shows such keys. The pipeline does it, when it runs.
+
     \b
     Examples:
       tailrace dlq discard orders.yaml 0-42 --key order-7 --why 'test data'
       tailrace dlq discard orders.yaml --type Experiment --until 3d --why 'no longer used' --yes
+      tailrace dlq discard orders.yaml --parked-key order-7 --aggregate order --why 'its letter is gone' --yes
     """
     file, ids = ids_first(file, ids, bootstrap)
-    choice = choose(
-        ids, wanted(reason, type_name, key, since, until), hint="Name letters by id or by filters, such as --type."
-    )
+    chosen = wanted(reason, type_name, key, since, until)
     if not why.strip():
         raise ConfigError("--why is empty", remedy="Say why the letters are not needed.")
+    if aggregate and not parked_key:
+        raise ConfigError("--aggregate stands beside --parked-key only", remedy="Give --parked-key KEY, too.")
+    if parked_key:
+        if ids or chosen:
+            raise ConfigError("--parked-key is given beside ids or filters", remedy="Give one or the other.")
+        office = find_office(file, letters, bootstrap, kafka_setting)
+        there, gone = fronts_of(office, parked_key, aggregate)
+        if gone:
+            if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Give up")):
+                return 1
+            code = give_up(office, gone, whoami(), why, as_json=as_json)
+            if not there:
+                return code
+        ids = [str(letter.id) for letter in there]
+    choice = choose(ids, chosen, hint="Name letters by id or by filters, such as --type.")
     office = find_office(file, letters, bootstrap, kafka_setting)
 
     def prepare(letter: Letter) -> Posting:

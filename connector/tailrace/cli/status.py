@@ -92,7 +92,7 @@ def _lines(health: Health) -> list[tuple[str, str]]:
     lines += _letter_lines(health)
     if parked := health.parked:
         lines.append(
-            ("parked", f"{parked['keys']} keys, the first since {ago(parked['since_ms'])}; see `tailrace dlq list`")
+            ("parked", f"{parked['keys']} keys, the first since {ago(parked['since_ms'])}; see `tailrace dlq parked`")
         )
     if health.source not in health.away:
         lines += _slot_lines(health) if health.source == "postgres" else _oplog_lines(health)
@@ -115,7 +115,7 @@ def _letter_lines(health: Health) -> list[tuple[str, str]]:
     if (letters := health.dead_letters) is None:
         return []
     if letters["more"] and not letters["open"]:
-        return [("letters", "too many to count at a glance; see `tailrace dlq list`")]
+        return [("letters", "too many to count at a glance; see `tailrace dlq parked`")]
     by_reason = ", ".join(f"{number} {reason}" for reason, number in letters["by_reason"].items())
     total = f"more than {letters['open']} open" if letters["more"] else f"{letters['open'] or 'none'} open"
     return [("letters", f"{total}: {by_reason}" if by_reason else total)]

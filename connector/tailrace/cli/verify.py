@@ -97,6 +97,7 @@ def told(found: Verification) -> dict[str, Any]:
         "only_on_kafka": counts.only_on_kafka,
         "not_compared": counts.not_compared,
         "foreign": found.foreign,
+        "parked_without_letter": found.lost_fronts,
         "position": str(found.position) if found.position else None,
         "passed": found.passed,
         "notes": found.notes,
@@ -119,6 +120,7 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
             "only on Kafka: purged since, or another pipeline's": counts.only_on_kafka,
             "payload not compared": counts.not_compared,
             "of other pipelines, or without an event's id": found.foreign,
+            "PARKED KEYS WITHOUT A LETTER in front": found.lost_fronts,
         }
     )
     for kind in SHOWN:

@@ -28,6 +28,7 @@ SUFFIX = ".marks"
 Action = Literal["redriven", "replayed", "discarded"]
 PUBLISHED = ("redriven", "replayed")
 """The actions after which the event is on its topic."""
+_EVENT = b"event/"
 UNREADABLE = "marked"
 """The action of a mark that something else wrote."""
 
@@ -110,6 +111,17 @@ def record(options: KafkaOptions, letter: LetterId, mark: Mark) -> Record:
         headers=[],
         timestamp=mark.at_ms,
     )
+
+
+def given_up(options: KafkaOptions, event: str, mark: Mark) -> Record:
+    """What became of an event in front of a parked key whose letter is gone: kept under the event's id."""
+    return Record(marks_topic(options), json.dumps(mark.to_json()).encode(), _EVENT + event.encode(), [], mark.at_ms)
+
+
+def event_of(key: bytes | None) -> str | None:
+    """The event that was given up without its letter; None for any other mark."""
+    name = key or b""
+    return name[len(_EVENT) :].decode(errors="replace") if name.startswith(_EVENT) else None
 
 
 def letter_of(key: bytes | None) -> LetterId | None:

@@ -6,21 +6,35 @@ The pipeline carries it out, for only it can keep the order; if it is not runnin
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
 from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
 from tailrace.kafka.letter_box import LetterBox
-from tailrace.kafka.parked import Board, Request, request_record, state_topic
+from tailrace.kafka.letters import FIRST, Letter
+from tailrace.kafka.parked import (
+    Board,
+    Entity,
+    GiveUp,
+    Request,
+    entity_of,
+    request_record,
+    state_topic,
+    waiting_event,
+    waiting_topic,
+)
 
 SEND_TIMEOUT = 20.0
 AT_ONCE = 10_000
 """Requests that are sent before their delivery is awaited."""
 
 
-def ask(options: KafkaOptions, requests: Sequence[Request]) -> None:
+def ask(options: KafkaOptions, requests: Sequence[Request | GiveUp]) -> None:
     """Writes the requests down; returns when Kafka has them."""
     failed: list[object] = []
     topic = state_topic(options)
@@ -44,7 +58,7 @@ def ask(options: KafkaOptions, requests: Sequence[Request]) -> None:
         raise translate(error_of(error), "writing a request down", topic) from None
     if left or failed:
         raise KafkaUnavailable(
-            f"Kafka did not take all requests, such as that for letter {request.letter}",
+            f"Kafka did not take all requests, such as that at {request.position}",
             why=str(failed[0]) if failed else f"No answer within {SEND_TIMEOUT:.0f} s.",
             remedy="Run it again: what was asked for already is not done twice.",
         )
@@ -58,3 +72,31 @@ def board(options: KafkaOptions, *, final: bool = False) -> Board:
     for message in box.scan(topic, box.spans_of(topic, final=final)):
         found.read(message.key(), message.value())
     return found
+
+
+def waiting_counts(options: KafkaOptions, found: Board) -> Counter[Entity]:
+    """How many events wait behind each parked key."""
+    box, topic, counts = LetterBox(options), waiting_topic(options), Counter[Entity]()
+    if not found.keys:
+        return counts
+    with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        for message in messages:
+            headers: Any = message.headers()
+            entity = entity_of(waiting_event(headers, message.value() or b""))
+            state = None if entity is None else found.keys.get(entity)
+            if entity is not None and state is not None and (message.offset() or 0) >= state.released:
+                counts[entity] += 1
+    return counts
+
+
+def fronts(options: KafkaOptions, found: Board) -> dict[Entity, Letter | None]:
+    """The letter in front of each parked key that is not being released; None where the letter is gone."""
+    places = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
+    letters: dict[Entity, Letter | None] = dict.fromkeys(places.values())
+    if places:
+        box = LetterBox(options)
+        with closing(box.letters(box.spans_of(options.dead_letter_topic, final=True))) as there:
+            for letter in there:
+                if FIRST in letter.said and letter.position in places:
+                    letters[places[letter.position]] = letter
+    return letters

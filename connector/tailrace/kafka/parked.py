@@ -2,7 +2,8 @@
 
 A key whose event was set aside under the policy `park` is parked: its later events go to a topic of their own, in the
 transaction of their batch, until somebody redrives or discards the letter in front. What is parked stands on a
-compacted topic: `key/…` the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done.
+compacted topic: `key/…` the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done,
+`give-up/…` that a key is to be released although the letter in front of it is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tailrace.wire.records import OUR_HEADERS, plain_record
 Entity = tuple[str, bytes]
 """Whose order is kept: an aggregate and a key."""
 KEY_HEADER = "tailrace.key"
-_KEY, _REQUEST, _ANSWER = b"key/", b"request/", b"answer/"
+_KEY, _REQUEST, _ANSWER, _GIVE_UP = b"key/", b"request/", b"answer/", b"give-up/"
 
 
 def waiting_topic(options: KafkaOptions) -> str:
@@ -44,6 +45,8 @@ class Parked:
     place: str
     released: int = 0
     releasing: bool = False
+    event: str = ""
+    """The id of the event in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,17 @@ class Request:
     def to_json(self) -> dict[str, Any]:
         told = {"action": self.action, "position": self.position, "by": self.by, "why": self.why}
         return told if self.payload is None else {**told, "payload": base64.b64encode(self.payload).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """What a person asks for a key whose letter in front is gone: the event in front is given up, the rest released."""
+
+    entity: Entity
+    position: str
+    """Of the event in front: should another be there by now, nothing is done."""
+    by: str
+    why: str
 
 
 def entity_of(event: OutboxEvent) -> Entity | None:
@@ -120,7 +134,10 @@ def state_record(options: KafkaOptions, entity: Entity, state: Parked | None, at
     return Record(state_topic(options), value, _KEY + base64.b64encode(_joined(*entity)), [], at_ms)
 
 
-def request_record(options: KafkaOptions, request: Request, at_ms: int) -> Record:
+def request_record(options: KafkaOptions, request: Request | GiveUp, at_ms: int) -> Record:
+    if isinstance(request, GiveUp):
+        told = {"position": request.position, "by": request.by, "why": request.why}
+        return Record(state_topic(options), json.dumps(told).encode(), _give_up_key(request.entity), [], at_ms)
     return Record(
         state_topic(options), json.dumps(request.to_json()).encode(), _REQUEST + str(request.letter).encode(), [], at_ms
     )
@@ -136,12 +153,27 @@ def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms
     ]
 
 
+def given_up(options: KafkaOptions, entity: Entity, at_ms: int) -> Record:
+    """The request to give the front of a key up is dealt with, in one way or the other."""
+    return Record(state_topic(options), None, _give_up_key(entity), [], at_ms)
+
+
+def _give_up_key(entity: Entity) -> bytes:
+    return _GIVE_UP + base64.b64encode(_joined(*entity))
+
+
+def _entity(encoded: bytes) -> Entity:
+    aggregate, _, bare = base64.b64decode(encoded, validate=True).partition(b"\0")
+    return aggregate.decode(), bare
+
+
 class Board:
     """What the state topic says, record by record."""
 
     def __init__(self) -> None:
         self.keys: dict[Entity, Parked] = {}
         self.requests: dict[LetterId, Request] = {}
+        self.gives_up: dict[Entity, GiveUp] = {}
         self.answers: dict[LetterId, str] = {}
 
     def read(self, key: bytes | None, value: bytes | None) -> None:
@@ -149,8 +181,8 @@ class Board:
         name = key or b""
         if name.startswith(_KEY):
             try:
-                aggregate, _, bare = base64.b64decode(name[len(_KEY) :], validate=True).partition(b"\0")
-                _keep(self.keys, (aggregate.decode(), bare), None if value is None else Parked(**json.loads(value)))
+                entity = _entity(name[len(_KEY) :])
+                _keep(self.keys, entity, None if value is None else Parked(**json.loads(value)))
             except (ValueError, TypeError) as error:
                 raise OffsetRecordCorrupt(
                     f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
@@ -170,6 +202,9 @@ class Board:
             elif name.startswith(_ANSWER):
                 letter = LetterId.parse(name[len(_ANSWER) :].decode())
                 _keep(self.answers, letter, None if value is None else str(json.loads(value)["failure"]))
+            elif name.startswith(_GIVE_UP):
+                entity = _entity(name[len(_GIVE_UP) :])
+                _keep(self.gives_up, entity, None if value is None else _give_up(entity, json.loads(value)))
         except (ValueError, TypeError, KeyError, ConfigError):
             return
 
@@ -179,6 +214,10 @@ def _request(letter: LetterId, told: dict[str, Any]) -> Request:
     action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
     given = None if payload is None else base64.b64decode(payload)
     return Request(letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given)
+
+
+def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUp:
+    return GiveUp(entity, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")))
 
 
 def _keep(known: dict[Any, Any], name: object, value: object) -> None:

@@ -10,7 +10,7 @@ topic says how far it came, and the next start goes on from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -31,6 +31,7 @@ from tailrace.kafka.parked import (
     Request,
     answered,
     entity_of,
+    given_up,
     state_record,
     state_topic,
     waiting_record,
@@ -67,8 +68,16 @@ class Parking:
     """The parked keys of one pipeline. Belongs to the pipeline's thread; made anew for each attempt."""
 
     def __init__(
-        self, options: KafkaOptions, admin: AdminClient, bounds: Bounds, *, warn: Callable[[str], None]
+        self,
+        options: KafkaOptions,
+        admin: AdminClient,
+        bounds: Bounds,
+        *,
+        warn: Callable[[str], None],
+        parks: bool = True,
     ) -> None:
+        """Without `parks` no further key is parked: what was parked under earlier settings is kept and released."""
+        self._parks = parks
         self._options = options
         self._admin = admin
         self._bounds = bounds
@@ -88,6 +97,8 @@ class Parking:
         spans = self._box.spans_of(topic, final=True, known=True)
         for message in self._box.scan(topic, spans):
             self._board.read(message.key(), message.value())
+        if self._parks or self.keys:
+            require_kept(self._options, topic_config(self._admin, self._options.dead_letter_topic), self._bounds)
         end = self._releasing.open()
         if any(state.released > end for state in self.keys.values()):
             raise ParkingUnfit(
@@ -130,20 +141,20 @@ class Parking:
             )
         self._warn_nearly(len(self.keys) / self._bounds.keys, f"{len(self.keys):,} keys are parked", "park_keys")
         now = time.time_ns() // 1_000_000
-        state = Parked(now, event.place, self._releasing.bound)
+        state = Parked(now, event.place, self._releasing.bound, event=event.id)
         self._releasing.note(entity, state)
         return [in_front(letter), state_record(self._options, entity, state, now)]
 
     def due(self) -> bool:
         """Whether there is something to release. Looks for requests now and then; ParkingFull if one is too old."""
         if not self.keys:
-            return bool(self._board.requests)  # left over: they are to be answered, too
+            return bool(self._board.requests or self._board.gives_up)  # left over: they are to be answered, too
         now = time.monotonic()
         looked = now - self._polled >= POLL_SECONDS
         if looked:
             self._polled = now
             self._look_for_requests()
-        due = bool(self._board.requests) or self._releasing.is_busy
+        due = bool(self._board.requests or self._board.gives_up) or self._releasing.is_busy
         if looked and not due:
             self._check_age()  # what was asked for comes first: it may be the remedy
         return due
@@ -163,8 +174,26 @@ class Parking:
 
         Whoever asks for the next transaction has committed the last one, and has read no further event in between.
         """
+        yield from self._give_up(steps, limit)
         yield from self._answers(steps, limit)
         yield from self._releasing.turn(steps, limit)
+
+    def _give_up(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """Releases keys whose letter in front is gone, as was asked; that their first event is given up is noted."""
+        part = Part()
+        for entity, request in list(self._board.gives_up.items()):
+            if part.is_full(steps, limit):
+                yield from self._releasing.committed(part)
+                part = Part()
+            now = time.time_ns() // 1_000_000
+            state = self.keys.get(entity)
+            part.add(given_up(self._options, entity, now))
+            if state is not None and not state.releasing and state.place == request.position:
+                done = Mark("discarded", now, request.by, request.why, position=state.place)
+                part.add(marks.given_up(self._options, state.event or state.place, done))
+                part.states[entity] = replace(state, releasing=True)
+        yield from self._releasing.committed(part)
+        self._board.gives_up.clear()
 
     def _answers(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
         """Redrives or discards letters in front, as was asked; what waits behind them is then released."""
@@ -239,7 +268,8 @@ class Parking:
             raise ParkingFull(
                 f"a key has been parked for {hours:.0f} hours, which is beyond the bound",
                 why="All its later events wait.",
-                remedy="See `tailrace dlq list`; redrive or discard its letter, or raise dead_letters.park_hours.",
+                remedy="See `tailrace dlq parked`; redrive or discard its letter (discard --parked-key, if the letter "
+                "is gone), or raise dead_letters.park_hours.",
             )
         self._warn_nearly(hours / self._bounds.age_hours, f"a key has been parked for {hours:.0f} hours", "park_hours")
 
@@ -269,6 +299,21 @@ class Parking:
                     + ", ".join(f"{name}={value}" for name, value in spec.config.items())
                     + ". Delete it if nothing is parked: Tailrace creates it as it should be.",
                 )
+
+
+def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bounds) -> None:
+    """Refuses a dead-letter topic that deletes a letter while its key may still be parked behind it."""
+    kept_ms = int(config.get("retention.ms", "-1"))
+    needed_ms = round(bounds.age_hours * HOUR_MS)
+    if 0 <= kept_ms < needed_ms:
+        topic = options.dead_letter_topic
+        raise ParkingUnfit(
+            f"the dead-letter topic {topic} keeps letters for {kept_ms / HOUR_MS:g} hours, and keys may be parked "
+            f"behind one for {bounds.age_hours:g} (dead_letters.park_hours)",
+            why="Without its letter, the event in front of a parked key can no longer be redriven.",
+            remedy=f"kafka-configs --bootstrap-server {options.bootstrap} --alter --entity-type topics --entity-name "
+            f"{topic} --add-config retention.ms={needed_ms}; or lower dead_letters.park_hours.",
+        )
 
 
 def _neighbours(requests: dict[LetterId, Request]) -> dict[LetterId, Request]:

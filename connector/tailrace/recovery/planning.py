@@ -238,6 +238,8 @@ class Survey:
         if self.seen is not None and self.seen.compacted:
             kept = ", ".join(sorted(self.seen.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
+        if self.seen is not None and self.seen.lost_fronts:
+            notes.append(self.seen.lost_fronts)
         forgotten = self.site.forgotten(case.lost)
         if case.mark.went_back and not forgotten:
             forgotten = [f"the server's log is not the one that was read: {sites.STAYS}"]

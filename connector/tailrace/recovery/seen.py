@@ -28,7 +28,7 @@ from tailrace.verify.judging import EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
 from tailrace.verify.kafka_side import KafkaSide, Origin
 from tailrace.verify.outbox import Window
 from tailrace.verify.prints import UNTOLD, Print, Prints
-from tailrace.verify.verifying import topics_of
+from tailrace.verify.verifying import lost_fronts_note, topics_of
 from tailrace.wire.cloudevents import CONTENT_TYPE, STRUCTURED
 from tailrace.wire.formats import Format
 from tailrace.wire.framing import VALUE_HEADER
@@ -182,6 +182,11 @@ class Seen:
         self._letters_since = self._letters_kept()
         if self._written - side.existing(lambda topic: topic in self._written).keys():
             self._gone_until = inf
+
+    @property
+    def lost_fronts(self) -> str:
+        """What to say about parked keys whose letter in front is gone; empty if there are none."""
+        return lost_fronts_note(self._side)
 
     def suffices(self, created_ms: int | None) -> bool:
         """Whether the event of a row of that time would have been seen, had it been published and kept."""

@@ -65,7 +65,7 @@ def require_unparked(assembly: Assembly) -> None:
         raise ConfigError(
             f"{len(keys)} keys are parked",
             why="Their events wait already, and would be added to those once more.",
-            remedy="Redrive or discard what is in front of each (`tailrace dlq list`), then come again.",
+            remedy="Redrive or discard what is in front of each (`tailrace dlq parked`), then come again.",
         )
 
 

@@ -71,7 +71,7 @@ def require_order(assembly: Assembly) -> None:
         raise ConfigError(
             f"{len(keys)} keys are parked",
             why="Their events wait behind one that was dead-lettered; those that are published again would not.",
-            remedy="Redrive or discard what is in front of each (`tailrace dlq list`), or replay into a shadow "
+            remedy="Redrive or discard what is in front of each (`tailrace dlq parked`), or replay into a shadow "
             "(--shadow .shadow). Nothing was changed.",
         )
 

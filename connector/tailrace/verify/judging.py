@@ -200,13 +200,10 @@ class _Sightings:
     last: dict[str, Example] = field(default_factory=dict)
 
     def note(self, event: str, place: int, offset: int, flags: int = 0, *, is_record: bool = False) -> None:
-        times = [counter for counter, counts in (
-            (self.times, not flags & AGAIN),
-            (self.publications, is_record and not flags & SECOND),
-        ) if counts]  # fmt: skip
-        for counter in times:
-            counter[event] += 1
-        if any(counter[event] > 1 for counter in times):
+        is_first_hand, is_publication = not flags & AGAIN, is_record and not flags & SECOND
+        self.times[event] += is_first_hand
+        self.publications[event] += is_publication
+        if (is_first_hand and self.times[event] > 1) or (is_publication and self.publications[event] > 1):
             self.last[event] = Example(event, place=place, offset=offset)
 
     def is_more_than(self, count: int, event: str) -> bool:

@@ -17,14 +17,25 @@ from tailrace.kafka import park_requests
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.keeping import keeping
 from tailrace.kafka.letter_box import LetterBox, Span, Spans
-from tailrace.kafka.letters import Letter, LetterId
+from tailrace.kafka.letters import FIRST, Letter, LetterId
 from tailrace.kafka.marks import PUBLISHED as PUBLISHED_ACTIONS
-from tailrace.kafka.marks import Mark, letter_of, marks_topic
+from tailrace.kafka.marks import Mark, event_of, letter_of, marks_topic
 from tailrace.kafka.offsets import Admin
 from tailrace.kafka.parked import entity_of, waiting_event, waiting_topic
 from tailrace.kafka.topics import topic_config
 from tailrace.kafka.watch import Observer
-from tailrace.verify.judging import AGAIN, DISCARDED, IS_ROW, LETTERS, ORDER, OUTSIDE, PUBLISHED, REDRIVEN, WAITING
+from tailrace.verify.judging import (
+    AGAIN,
+    DISCARDED,
+    IS_ROW,
+    LETTERS,
+    ORDER,
+    OUTSIDE,
+    PUBLISHED,
+    REDRIVEN,
+    UNKNOWN,
+    WAITING,
+)
 from tailrace.verify.kept import Kept, Retention
 from tailrace.verify.outbox import Window
 from tailrace.verify.positions import Order
@@ -86,11 +97,15 @@ class KafkaSide:
         self.kept_since: dict[str, float] = {}
         """Since when each of them certainly keeps everything."""
         self.compacted: set[str] = set()
+        self.lost_fronts: dict[str, str] = {}
+        """Events that parked keys wait behind, and whose letters are gone: their ids (if known), by position."""
         self._kafka = kafka
         self._prints = prints
         self._window = window
         self._spool = spool
         self._reading = reading or _ReadHere(kafka, prints, order_of, window, spool)
+        self._given_up: set[str] = set()
+        """Events that were given up without their letters."""
         self._started: list[Part] = []
         self._numbers: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
@@ -183,8 +198,14 @@ class KafkaSide:
         # The letters first: a mark that comes meanwhile is then seen, too.
         spans = box.spans()
         marks = self._marks(box)
+        for event in self._given_up:
+            # Before the letters: should the event have one after all, that counts.
+            place = self._place(marks_topic(self._kafka), 0)
+            self._spool.add(LETTERS, event, (event, UNKNOWN, 0, DISCARDED | AGAIN | OUTSIDE, place, 0))
         with closing(box.letters(spans, copies=True)) as letters:
             for letter in letters:
+                if FIRST in letter.said:
+                    self.lost_fronts.pop(letter.position, None)
                 flags = _state(letter, marks) | (0 if letter.committed_ms in self._window else OUTSIDE)
                 flags |= AGAIN if REPLAY in letter.said else 0
                 digest = letter.said.get("tailrace.payload.sha256", "")
@@ -192,11 +213,16 @@ class KafkaSide:
                 print_ = of_payload(None) if letter.is_row else self._prints.of_letter(letter.kind, letter.value)
                 place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
                 self._spool.add(LETTERS, name, (name, *print_, flags, place, letter.id.offset))
+        for event in filter(None, self.lost_fronts.values()):
+            # Without its letter it is still in front of its key: `recover` must not put it behind itself.
+            self._spool.add(WAITING, event, (event,))
 
     def read_waiting(self) -> None:
         """What waits behind parked keys; what was released since is on its topic, or must be."""
         self._spool.clear(WAITING)
         keys = park_requests.board(self._kafka).keys
+        # Each is taken out when its letter is read, after this.
+        self.lost_fronts = {state.place: state.event for state in keys.values() if not state.releasing}
         if not keys:
             return
         box, topic = LetterBox(self._kafka), waiting_topic(self._kafka)
@@ -264,6 +290,8 @@ class KafkaSide:
             for message in messages:
                 letter, value = letter_of(message.key()), message.value()
                 if letter is None:
+                    if (event := event_of(message.key())) is not None:
+                        self._given_up.add(event)
                     continue
                 if value is None:
                     found.pop(letter, None)

@@ -65,6 +65,8 @@ class Verification:
     passed: bool
     exactly_once: bool
     notes: list[str]
+    lost_fronts: int = 0
+    """Parked keys whose events wait behind a dead letter that is gone."""
 
     @property
     def differences(self) -> int:
@@ -72,7 +74,7 @@ class Verification:
         flaws = self.findings.flaws
         allowed = 0 if self.exactly_once else flaws[Flaw.DUPLICATED]
         fates = self.findings.fates
-        return fates["missing"] + fates["undecided"] + flaws.total() - allowed
+        return fates["missing"] + fates["undecided"] + flaws.total() - allowed + self.lost_fronts
 
 
 def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
@@ -161,6 +163,7 @@ def _compare(
         passed=passed,
         exactly_once=assembly.kafka.exactly_once,
         notes=_notes(assembly, kafka, found, news, passed=passed),
+        lost_fronts=len(kafka.lost_fronts),
     )
 
 
@@ -239,6 +242,7 @@ def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *,
     elif found.fates["not_yet"] and not passed:
         notes.append(f"the pipeline is at {news.position} and has not come as far as the outbox was read; run it again "
                      "when it has")  # fmt: skip
+    notes += [note for note in (lost_fronts_note(kafka),) if note]
     timed = assembly.database.timestamp is not None
     for topic, kept in kafka.kept.items():
         if topic in kafka.compacted:
@@ -254,6 +258,16 @@ def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *,
         notes.append("source.start is `now`: rows from before the pipeline's first start are not published; leave them "
                      "out with --from")  # fmt: skip
     return notes
+
+
+def lost_fronts_note(kafka: KafkaSide) -> str:
+    """Empty if every parked key has its letter."""
+    if not (lost := len(kafka.lost_fronts)):
+        return ""
+    return (
+        f"{lost:,} parked keys wait behind a dead letter that is gone; see `tailrace dlq parked`, and release them "
+        "with `tailrace dlq discard FILE --parked-key KEY`"
+    )
 
 
 def _require_timed(assembly: Assembly, window: Window) -> None:

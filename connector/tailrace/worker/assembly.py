@@ -198,7 +198,9 @@ class Assembly:
                 why="What is parked and what is published must change together.",
                 remedy="Set kafka.delivery: exactly_once until all of them are released, then delete that topic.",
             )
-        return Parking(self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn)
+        return Parking(
+            self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn, parks=bool(parks)
+        )
 
     def probe(self, error: TailraceError) -> Probe | None:
         """How to find out cheaply whether the server that an error speaks of answers; None if it speaks of none."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from tailrace.config.dead_letters import reasons_with
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, SchemaError, TailraceError
+from tailrace.kafka.parking import Bounds
 from tailrace.position import Position
 from tailrace.routing.folder import load_topics
 from tailrace.routing.router import Router
@@ -129,13 +131,15 @@ def _topics(settings: Settings) -> tuple[list[TopicSpec], list[Check]]:
 
 
 def _kafka_side(settings: Settings, specs: list[TopicSpec]) -> KafkaSide:
-    topics = settings.topics
+    topics, letters = settings.topics, settings.dead_letters
+    parks = reasons_with("park", settings.on_invalid, letters)
     return KafkaSide(
         kafka_options(settings),
         specs,
         TopicSpec(topics.template or "", topics.partitions, topics.replication),
         create=topics.create,
         payload_bytes=settings.limits.payload_bytes,
+        park=Bounds(letters.park_keys, letters.park_hours) if parks else None,
     )
 
 

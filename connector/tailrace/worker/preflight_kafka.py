@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tailrace.errors import ConfigError, TailraceError
+from collections.abc import Mapping
+
+from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
 from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions, require_usable
+from tailrace.kafka.parking import Bounds, require_kept
 from tailrace.kafka.topic_plan import Change, TopicState, differences
 from tailrace.kafka.topics import make_change, topic_config
 from tailrace.kafka.traces import require_remembered
@@ -23,9 +26,20 @@ class KafkaSide:
     """Looks at one cluster. After `checks`, `reachable` says whether anything answered."""
 
     def __init__(
-        self, options: KafkaOptions, specs: list[TopicSpec], default: TopicSpec, *, create: bool, payload_bytes: int
+        self,
+        options: KafkaOptions,
+        specs: list[TopicSpec],
+        default: TopicSpec,
+        *,
+        create: bool,
+        payload_bytes: int,
+        park: Bounds | None = None,
     ) -> None:
-        """`default` describes topics made from the template; its topic is the template, or empty without one."""
+        """`default` describes topics made from the template; its topic is the template, or empty without one.
+
+        `park`: the bounds of parked keys; None if no key is parked.
+        """
+        self._park = park
         self._options = options
         self._specs = {spec.topic: spec for spec in specs}
         self._default = default
@@ -105,11 +119,16 @@ class KafkaSide:
         topic = options.dead_letter_topic
         if topic not in self._cluster.topics:
             spec = TopicSpec(topic, 1, options.internal_replication)
+            declared = self._specs.get(topic)
+            if declared is not None and (short := self._too_short(name, declared.config)) is not None:
+                return short
             return self._to_create(name, spec, create=self._create, setting="kafka.internal_replication")
         config = topic_config(self._observer.admin, topic)
         if "compact" in config.get("cleanup.policy", ""):
             found = f"{topic} is compacted: letters without a key would be refused, others would replace each other"
             return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
+        if (short := self._too_short(name, config)) is not None:
+            return short
         if (few := self._copies(name, topic)) is not None:
             return few
         if int(config.get("max.message.bytes", 0)) < DEAD_LETTER_BYTES:
@@ -119,6 +138,15 @@ class KafkaSide:
                 _alter(options, topic, f"max.message.bytes={2 * DEAD_LETTER_BYTES}"),
             )
         return ok(name, topic)
+
+    def _too_short(self, name: str, config: Mapping[str, str]) -> Check | None:
+        """A topic that deletes letters while keys are parked behind them, as a start refuses it."""
+        try:
+            if self._park is not None:
+                require_kept(self._options, config, self._park)
+        except ParkingUnfit as error:
+            return failed(name, error)
+        return None
 
     def _topic(self, spec: TopicSpec) -> Check:
         name, topic = f"topic {spec.topic}", spec.topic

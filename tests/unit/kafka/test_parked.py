@@ -12,10 +12,12 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.letters import LetterId
 from tailrace.kafka.parked import (
     Board,
+    GiveUp,
     Parked,
     Request,
     answered,
     entity_of,
+    given_up,
     request_record,
     state_record,
     waiting_event,
@@ -97,3 +99,14 @@ def test_what_others_wrote_there_is_passed_over(record: tuple[bytes | None, byte
     board = Board()
     board.read(*record)
     assert (board.keys, board.requests, board.answers) == ({}, {}, {})
+
+
+def test_a_request_by_key_is_read_back_until_it_is_dealt_with() -> None:
+    asked = GiveUp(("order", b"a\0\xff"), "0/1:0", "ann", "gone")
+    record, done = request_record(OPTIONS, asked, 1), given_up(OPTIONS, asked.entity, 2)
+    subject = Board()
+    subject.read(record.key, record.value)
+    assert subject.gives_up == {asked.entity: asked}
+    subject.read(done.key, done.value)
+    assert subject.gives_up == {}
+    assert not subject.keys

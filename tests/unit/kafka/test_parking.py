@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from tailrace.errors import ParkingFull
+from tailrace.errors import ParkingFull, ParkingUnfit
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.parked import FIRST, Parked
-from tailrace.kafka.parking import HOUR_MS, KEY_BYTES, Bounds, Parking
+from tailrace.kafka.parking import HOUR_MS, KEY_BYTES, Bounds, Parking, require_kept
 
 LETTER = Record("letters", b"{}", b"k", [], 0)
 nobody: Any = None
@@ -32,7 +33,7 @@ def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> N
     letter, state = subject.park(event(b"a"), LETTER)
     assert (FIRST, "first") in letter.headers
     assert state.topic == "shop.parking"
-    assert subject.keys[("order", b"a")] == Parked(subject.keys[("order", b"a")].since_ms, "0/1:0", 7)
+    assert subject.keys[("order", b"a")] == Parked(subject.keys[("order", b"a")].since_ms, "0/1:0", 7, event="e")
 
 
 def test_an_event_without_a_key_or_of_a_parked_key_parks_nothing() -> None:
@@ -87,3 +88,9 @@ def test_what_is_being_released_comes_before_its_age() -> None:
     subject = parking([], age_hours=1)
     subject._releasing.note(("order", b"a"), Parked(0, "0/1:0", releasing=True))
     assert subject.due()
+
+
+@pytest.mark.parametrize(("kept", "hours", "passes"), [("-1", 168, True), ("3600000", 1, True), ("3599999", 1, False)])
+def test_letters_are_kept_for_as_long_as_keys_may_be_parked(kept: str, hours: float, passes: bool) -> None:
+    with nullcontext() if passes else pytest.raises(ParkingUnfit, match="park_hours"):
+        require_kept(KafkaOptions("localhost:1", "shop"), {"retention.ms": kept}, Bounds(age_hours=hours))

@@ -1,0 +1,85 @@
+"""Parked keys whose dead letter is gone: reported, and released without it, once, whatever is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from fix_command import Tailrace
+from fix_parking import BAD, arrived, good, ids, parked
+from fix_shop import Shop
+from tailrace import killpoint
+from tailrace.cli import dlq_keys
+from tailrace.kafka.topics import topic_config
+from tailrace.stack import wait_until
+
+
+def keep_for(shop: Shop, milliseconds: int) -> None:
+    entry = ConfigEntry("retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, shop.letters, incremental_configs=[entry])
+    admin = shop.kafka.admin()
+    admin.incremental_alter_configs([resource])[resource].result(20)
+    wait_until(lambda: topic_config(admin, shop.letters)["retention.ms"] == str(milliseconds), 20, what="the setting")
+
+
+def lose_letters(shop: Shop) -> None:
+    everything, admin = TopicPartition(shop.letters, 0, -1), shop.kafka.admin()
+    admin.delete_records([everything])[everything].result(30)
+
+
+def test_a_key_whose_letter_is_gone_is_released_by_its_name(
+    parking: Shop, tailrace: Tailrace, make_topic: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A topic that deletes letters while keys are parked behind them is refused.
+    make_topic(parking.letters, retention_ms="60000")
+    checks = {each["name"]: each for each in tailrace("check", parking.file, code=1)["checks"]}
+    assert "park_hours" in checks["dead-letter topic"]["found"]
+    parking.start(wait=False).failed("ParkingUnfit")
+    keep_for(parking, 604_800_000)
+    connector = parking.start()
+    bad = parking.insert(BAD, key="a")
+    behind = [parking.insert(good(number), key="a") for number in range(1, 4)]
+    other = parking.insert(good(1), key="b")
+    arrived(parking, other)
+    parked(parking)
+    (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
+    assert (shown["letter"], shown["waiting"], shown["event_id"]) == ("0-0", 3, bad)
+    assert tailrace("verify", parking.file)["clean"]
+    # Its letter is deleted all the same.
+    lose_letters(parking)
+    (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
+    assert (shown["aggregate"], shown["key"], shown["letter"], shown["event_id"]) == ("order", "a", None, bad)
+    told = tailrace("verify", parking.file, code=1)
+    assert (told["clean"], told["parked_without_letter"]) == (False, 1)
+    give_up = ("dlq", "discard", parking.file, "--why", "gone", "--yes")
+    assert "not parked" in tailrace(*give_up, "--parked-key", "b", code=2)["what"]
+    assert "not parked" in tailrace(*give_up, "--parked-key", "a", "--aggregate", "user", code=2)["what"]
+    assert connector.stop() == 0
+    # A recovery does not put the event behind itself, and says what is wrong.
+    plan = tailrace("recover", "plan", parking.file, "--force")
+    assert any("parked" in note for note in plan["notes"])
+    assert tailrace("recover", "apply", parking.file, "--force", "--yes")["published"] == 0
+    (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
+    assert shown["waiting"] == 3
+    # Asked for while nobody runs, and killed while it is done.
+    monkeypatch.setattr(dlq_keys, "ANSWER_SECONDS", 0.1)
+    assert tailrace(*give_up, "--parked-key", "a")["summary"] == {"requested": 1}
+    for point in (killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT):
+        parking.start(kill=point).ended()
+    parking.start()
+    arrived(parking, *behind)
+    parked(parking, 0)
+    assert ids(parking, "a") == behind
+    assert tailrace("dlq", "parked", parking.file)["keys"] == []
+    told = tailrace("verify", parking.file)
+    assert (told["clean"], told["discarded"], told["published"]) == (True, 1, 4)
+    # With its letter it is discarded by its key like by its id, while the pipeline runs.
+    monkeypatch.undo()
+    parking.insert(BAD, key="c")
+    last = parking.insert(good(1), key="c")
+    parked(parking)
+    assert tailrace(*give_up, "--parked-key", "c")["summary"] == {"released": 1}
+    arrived(parking, last)
