@@ -54,6 +54,7 @@ check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy benchmarks
 	@$(BIN)/lint-imports
 
 format: $(READY) ## Format the code and mend what ruff can

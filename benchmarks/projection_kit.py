@@ -9,7 +9,7 @@ from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffect
 from tailrace.projections.app import projection_app
 from tailrace.projections.block import Applied
 from tailrace.projections.lane import Lane
-from tailrace.projections.store import Store
+from tailrace.projections.store import Outcome, Store
 
 TASK = task()
 TABLES = """
@@ -34,14 +34,14 @@ class Timed(Projection):
         self.watch = Stopwatch(TASK.file)
         super().__init__(*args, **settings)
 
-    def take(self, topic: str, partition: int, offset: int, message: Any) -> None:
+    def take(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:
         if not self.watch.running:
             self.watch.start()
-        super().take(topic, partition, offset, message)
+        return super().take(topic, partition, offset, follows, message)
 
     def committed(self, lane: Lane, applied: Applied) -> None:
         super().committed(lane, applied)
-        if self.applied == TASK.events:
+        if self.outcomes[Outcome.APPLIED] == TASK.events:
             self.watch.stop()
 
 

@@ -125,8 +125,8 @@ class Stub:
 
     topics = ("orders", "payments")
 
-    def take(self, topic: str, partition: int, offset: int, message: object) -> None:
-        pass
+    def take(self, topic: str, partition: int, offset: int, follows: int, message: object) -> bool:
+        return True
 
 
 def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
