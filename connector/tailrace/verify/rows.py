@@ -122,14 +122,15 @@ class Rows:
     def _read_kinds(self, outbox: PostgresOutbox, plan: Plan) -> None:
         id_at, payload_at, keys_at, kind_of = plan
         buckets, count, plain = self._buckets, len(self._buckets), seals.PLAIN
-        kinds: dict[object, tuple[int, int, bytes]] = {}
-        no_key = seals.label(None)
+        kinds: dict[object, tuple[int, int, bytes, bytes]] = {}
+        # An event may have no key; with a column for it, one that is NULL makes no record.
+        without = {True: seals.label(None), False: UNSAID_LABEL}
         pending = 0
         for found in outbox.copied():
             kind, event, payload = kind_of(found), found[id_at], found[payload_at]
             known = kinds.get(kind)
             if known is not None and event is not None and event.isascii():
-                topic, key_at, type_label = known
+                topic, key_at, type_label, no_key = known
                 key = found[key_at]
                 digest = NOTHING if payload is None else blake2b(payload, digest_size=DIGEST_BYTES).digest()
                 # As `seals.label` has it; a call for every row would be felt.
@@ -141,7 +142,8 @@ class Rows:
                 if goes is not None and goes.topic != UNKNOWN and goes.key_column in keys_at:
                     if len(kinds) >= KNOWN_KINDS:
                         kinds.clear()
-                    kinds[kind] = goes.topic, keys_at[goes.key_column], goes.type_label
+                    no_key = without[goes.key_column is None]
+                    kinds[kind] = goes.topic, keys_at[goes.key_column], goes.type_label, no_key
             pending += 1
             if pending >= AT_ONCE:
                 self._spool.added(pending)
