@@ -97,6 +97,10 @@ class LsnPosition:
     """Changes when the database was set back on its timeline and that was accepted: LSNs before and after it are of
     different logs.
     """
+    begun: str = ""
+    """The snapshot in which the first start found the table, with `start: now`: the rows that it shows were there
+    before, and are not published. Empty: there are none, or it is not known.
+    """
 
     def __str__(self) -> str:
         if self.creating:
@@ -168,6 +172,8 @@ class LsnPosition:
             stored["last"] = {**asdict(self.last), "commit_lsn": format_lsn(self.last.commit_lsn)}
         if self.history:
             stored["history"] = self.history
+        if self.begun:
+            stored["begun"] = self.begun
         return stored
 
     @classmethod
@@ -189,4 +195,5 @@ class LsnPosition:
             if last
             else None,
             history=str(stored.get("history", "")),
+            begun=str(stored.get("begun", "")),
         )

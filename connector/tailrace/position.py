@@ -68,6 +68,11 @@ def is_same_outbox(mine: Position, its: Position) -> bool:
     return False
 
 
+def knows_start(stored: Position | None) -> bool:
+    """Whether it tells which rows were there before the pipeline's first start, and are not published."""
+    return isinstance(stored, LsnPosition | TokenPosition) and bool(stored.begun)
+
+
 def other_kind(stored: Position, database: str) -> WrongLog:
     """The refusal of a position that is of another kind of log."""
     return WrongLog(

@@ -77,6 +77,10 @@ class TokenPosition:
     collection_read: CollectionRead | None = field(default=None)
     recovery: Recovery | None = None
     """The collection is read to close a gap: what was published before is left out."""
+    begun: str = ""
+    """The server's clock (ms) at the first start, with `start: now`: what was written before is not published. Empty:
+    nothing was, or it is not known.
+    """
 
     def __str__(self) -> str:
         if self.collection_read:
@@ -120,6 +124,8 @@ class TokenPosition:
             stored["collection_read"] = asdict(self.collection_read)
         if self.recovery:
             stored["recovery"] = asdict(self.recovery)
+        if self.begun:
+            stored["begun"] = self.begun
         return stored
 
     @classmethod
@@ -138,4 +144,5 @@ class TokenPosition:
             ordinal=int(stored["ordinal"]),
             collection_read=CollectionRead(**read) if read else None,
             recovery=Recovery(**recovery) if recovery else None,
+            begun=str(stored.get("begun", "")),
         )

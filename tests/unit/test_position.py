@@ -38,6 +38,7 @@ positions = st.builds(
     LSNS,
     st.none() | st.builds(LastTransaction, LSNS, ROWS, st.integers(-(2**62), 2**62)),
     TEXT,
+    TEXT,
 )
 
 
@@ -98,7 +99,9 @@ def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
 
 
 LSN = LsnPosition(LOG, 5, 6)
-TOKEN = TokenPosition(StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f"), {"_data": "82"}, ClusterTime(5, 0), 6)
+TOKEN = TokenPosition(
+    StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f"), {"_data": "82"}, ClusterTime(5, 0), 6, begun="7"
+)
 
 
 @pytest.mark.parametrize(("position", "source"), [(LSN, "postgres"), (TOKEN, "mongo")])

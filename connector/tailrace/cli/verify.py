@@ -29,6 +29,7 @@ FATES = {
     Fate.DISCARDED: "in the dead letters, discarded",
     Fate.PARKED: "waiting behind a parked key",
     Fate.NOT_YET: "not yet published",
+    Fate.BEFORE_START: "from before the first start: not published",
     Fate.EXPIRED: "older than what their topic keeps",
     Fate.MISSING: "MISSING",
     Fate.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",

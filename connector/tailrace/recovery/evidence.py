@@ -13,8 +13,9 @@ from itertools import pairwise
 
 from tailrace.kafka.ledger import Entry, Offsets, offsets_at
 from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position
+from tailrace.position import Position, from_stored
 from tailrace.recovery.judging import LONG_MS, SKEW_MS
+from tailrace.recovery_mark import Recovery
 from tailrace.sources.postgres.admission import Server
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.token_position import TokenPosition
@@ -44,6 +45,12 @@ def streams(position: Position | None) -> bool:
     if isinstance(position, LsnPosition):
         return not (position.creating or position.table_read or position.recovery)
     return isinstance(position, TokenPosition) and not (position.collection_read or position.recovery)
+
+
+def begun_before(mark: Recovery) -> str:
+    """What is known of the pipeline's first start. Nothing if the database was set back, perhaps to before it."""
+    lost = from_stored(mark.lost) if mark.lost and not mark.went_back else None
+    return lost.begun if isinstance(lost, LsnPosition | TokenPosition) else ""
 
 
 def is_true(

@@ -19,7 +19,7 @@ from tailrace.errors import CollectionGone, SourceError, TailraceError
 from tailrace.event import Chunk
 from tailrace.kafka.ledger import Entry
 from tailrace.position import Position, other_kind
-from tailrace.recovery.evidence import Evidence, by_time
+from tailrace.recovery.evidence import Evidence, begun_before, by_time
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery.unread import require_read
 from tailrace.recovery_mark import Recovery, require_complete
@@ -241,6 +241,7 @@ class MongoRecovery:
             facts.now_ms,
             collection_read=CollectionRead(),
             recovery=self._mark,
+            begun=begun_before(self._mark),
         )
 
 

@@ -20,7 +20,7 @@ from tailrace.lsn import format_lsn
 from tailrace.lsn_position import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.pipeline import Source
 from tailrace.position import Position, from_stored, other_kind
-from tailrace.recovery.evidence import Evidence, by_time, weigh
+from tailrace.recovery.evidence import Evidence, begun_before, by_time, weigh
 from tailrace.recovery.site import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery_mark import Recovery, require_complete
 from tailrace.sources.postgres import publication
@@ -290,6 +290,7 @@ class PostgresRecovery:
             watched=catalogue.oldest_running(self._control, exported),
             last=LastTransaction(lsn),
             history=_history(self._mark),
+            begun=begun_before(self._mark),
         )
         return begin, exported
 

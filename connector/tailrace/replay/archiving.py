@@ -24,7 +24,7 @@ from tailrace.position import Position
 from tailrace.replay.originals import FORGOTTEN, Originals
 from tailrace.replay.others import passed_by_all
 from tailrace.replay.resolving import topics_of
-from tailrace.replay.table_points import from_collections, from_table, stored_position
+from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres import slot as catalogue
 from tailrace.sources.postgres.admission import same_server
@@ -60,9 +60,7 @@ def archive(
     _require_same_server(assembly.database, stored)
     entries = ledger.read(assembly.kafka)
     line = assembly.line()
-    notes: list[str] = []
-    if assembly.settings.source.start != "beginning":
-        notes.append("what was there before the pipeline's first start (source.start: now) goes, too, never published")
+    notes = before_first_start(assembly, stored, "go, too, never published", "stay: they were never published")
     with ExitStack() as opened:
         outbox = open_outbox(assembly)
         opened.callback(outbox.close)

@@ -35,6 +35,7 @@ class MongoLog:
         """`entries` of the ledger are not needed: the server knows times itself."""
         if not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
+        self._stored = stored
         self._options = options
         self._client = observer(options)
         facts = identify(self._client)
@@ -91,7 +92,7 @@ class MongoLog:
             raise not_of_this(str(position), FORMS)
         require_continuable(position, self._log, self._now)
         self._open({"startAfter": server_token(position.token)}, str(position), position.time)
-        return replace(position, log=self._log)
+        return replace(position, log=self._log, begun=self._stored.begun)
 
     def _at_time(self, time: ClusterTime) -> TokenPosition:
         if time.pair > (self._now.seconds, self._now.increment + 1):
@@ -100,7 +101,7 @@ class MongoLog:
                 remedy="Name a point of the past.",
             )
         token = self._open({"startAtOperationTime": Timestamp(*time.pair)}, f"the cluster time {time}", time)
-        return TokenPosition(self._log, token, time, time.seconds * 1000)
+        return TokenPosition(self._log, token, time, time.seconds * 1000, begun=self._stored.begun)
 
     def _open(self, start: Stage, what: str, time: ClusterTime) -> dict[str, object]:
         """Asks the server whether it can start there; the token for that place."""

@@ -27,7 +27,7 @@ from tailrace.replay.reading import open_selected
 from tailrace.replay.resolving import resolve
 from tailrace.replay.selected import Selected
 from tailrace.replay.selection import Selection
-from tailrace.replay.table_points import from_collections, from_table, stored_position, time_of
+from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position, time_of
 from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.replay.way import Way
 from tailrace.wake import Wake
@@ -204,8 +204,7 @@ def _table(
     if assembly.database.timestamp is None and isinstance(stored, LsnPosition):
         order += " (first of the transactions that wrote them, if that does not count up)"
     notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
-    if assembly.settings.source.start != "beginning":
-        notes.append("what was there before the pipeline's first start (source.start: now) is in it, too")
+    notes += before_first_start(assembly, stored, "are in it, too", "are left out")
     if not isinstance(stored, LsnPosition):
         return Way("table", from_collections(stored), stored, selection, tuple(notes))
     end = replace(stored, cut=None)
@@ -244,6 +243,7 @@ def _unknown(missing: set[str], origin: Origin, request: Request, *, elsewhere: 
         where = "the table, and others are: name those that are archived in a plan of their own; not in the table"
     return ConfigError(
         f"{len(missing)} of the events named by --id are not in {where}: {', '.join(some)}",
-        why="They were never written, were purged, or lie outside of --from and --to.",
+        why="They were never written, were purged, lie outside of --from and --to, or were there before the pipeline's "
+        "first start (source.start: now) and never published.",
         remedy="Correct the ids (those in the header `id` of a record), or widen --from. Nothing was changed.",
     )

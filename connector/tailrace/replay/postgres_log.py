@@ -113,7 +113,7 @@ class PostgresLog:
                 [f"`oldest`, {told(self.oldest)}"],
             )
         # What is known of the table is known of it as it is now, wherever the log is read from.
-        return replace(position, log=self._log, watched=self._stored.watched)
+        return replace(position, log=self._log, watched=self._stored.watched, begun=self._stored.begun)
 
     def _at_time(self, at_ms: int) -> Position:
         # Times of commits are nearly, not quite, in the order of the log.
@@ -134,7 +134,9 @@ class PostgresLog:
         known = [entry.position for entry in self._entries if isinstance(entry.position, LsnPosition)]
         before = [position.at_ms for position in (*known, self._stored) if position.lsn <= lsn]
         stored = self._stored
-        return LsnPosition(self._log, lsn, max(before, default=0), watched=stored.watched, history=stored.history)
+        return LsnPosition(
+            self._log, lsn, max(before, default=0), watched=stored.watched, history=stored.history, begun=stored.begun
+        )
 
     def close(self) -> None:
         """Its connections are closed already: what was asked once is the answer."""

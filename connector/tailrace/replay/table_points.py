@@ -9,6 +9,7 @@ from tailrace.errors import ConfigError, WrongLog
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn_position import LsnPosition, TableRead
 from tailrace.position import Position, other_kind
+from tailrace.replay.log import shown
 from tailrace.replay.passed_rows import passed_rows
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.sources.mongo.options import MongoOptions
@@ -94,6 +95,21 @@ def from_collections(stored: Position) -> Position:
     if not isinstance(stored, TokenPosition):
         raise TypeError("a position of another kind")
     return replace(stored, collection_read=CollectionRead())
+
+
+def before_first_start(assembly: Assembly, stored: Position, taken: str, left: str) -> list[str]:
+    """A note on rows that were there before the first start, and were never published: they are `taken`, or `left`."""
+    if assembly.settings.source.start == "beginning":
+        return []
+    if isinstance(stored, LsnPosition) and stored.begun:
+        return [
+            f"rows from before the pipeline's first start (source.start: now) {left}; one changed since counts as new"
+        ]
+    if isinstance(stored, TokenPosition) and stored.begun:
+        # Their own times may be set back: what is left out by those might have been published.
+        when = f" ({shown(int(stored.begun))})"
+        return [f"documents from before the pipeline's first start{when} {taken}: their commits have no time"]
+    return [f"rows from before the pipeline's first start (source.start: now) {taken}"]
 
 
 def is_reading_first(stored: Position) -> bool:

@@ -54,6 +54,8 @@ class Fate(StrEnum):
     DISCARDED = "discarded"
     PARKED = "parked"
     NOT_YET = "not_yet"
+    BEFORE_START = "before_start"
+    """In the outbox before the pipeline's first start, which was told to begin with what comes (`start: now`)."""
     EXPIRED = "expired"
     """Not there, on a topic that may have deleted what is so old."""
     MISSING = "missing"
@@ -61,7 +63,7 @@ class Fate(StrEnum):
     """Not on the topics that are known, and the pipeline may have written to others under earlier rules."""
 
 
-_CERTAINTY = {Fate.MISSING: 0, Fate.EXPIRED: 1, Fate.NOT_YET: 2}
+_CERTAINTY = {Fate.MISSING: 0, Fate.UNDECIDED: 0, Fate.EXPIRED: 1, Fate.NOT_YET: 2, Fate.BEFORE_START: 3}
 """How certain it is that a row was passed by the pipeline, if it is not on Kafka."""
 
 
@@ -132,6 +134,11 @@ def everywhere(transaction: int) -> bool:
     return True
 
 
+def no_start(transaction: int, created_ms: int) -> bool:
+    """Of a pipeline that publishes all rows, or whose first start is not known."""
+    return False
+
+
 def never(topic: int, key: bytes | None, created_ms: int) -> bool:
     """Of topics that have deleted nothing."""
     return False
@@ -143,14 +150,16 @@ class Ground:
 
     `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
     the pipeline is beyond that. `may_be_deleted` tells of a topic (by number), a key and a time of creation whether
-    such a record may have been published, and deleted since. Both may be asked in another process. `all_topics`: no
-    topic was left out that the pipeline may have written to.
+    such a record may have been published, and deleted since. `all_topics`: no topic was left out that the pipeline may
+    have written to. `is_before` tells of a row's transaction and time of creation whether it was there before the first
+    start. All may be asked in another process.
     """
 
     passed: bool
     is_behind: Callable[[int], bool] = nowhere
     may_be_deleted: Callable[[int, bytes | None, int], bool] = never
     all_topics: bool = True
+    is_before: Callable[[int, int], bool] = no_start
 
 
 def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:
@@ -307,7 +316,11 @@ def _letter_fate(flags: int | None) -> Fate | None:
 
 def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
     _, _, _, transaction, created_ms, topic, key, *_ = row
-    if ahead or not (ground.passed or ground.is_behind(transaction)):
+    if ahead:
+        return Fate.NOT_YET
+    if ground.is_before(transaction, created_ms):
+        return Fate.BEFORE_START
+    if not (ground.passed or ground.is_behind(transaction)):
         return Fate.NOT_YET
     # Without a time of creation nothing can be said but that it is not there.
     if created_ms != UNKNOWN and ground.may_be_deleted(topic, key, created_ms):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -25,7 +26,7 @@ from tailrace.sources.mongo.server import collection_ids, connect, conversation,
 from tailrace.sources.mongo.stream import Cursor
 from tailrace.sources.mongo.watched import can_split
 from tailrace.token_position import ClusterTime, TokenPosition
-from tailrace.verify.judging import UNKNOWN, everywhere, nowhere
+from tailrace.verify.judging import UNKNOWN, everywhere, no_start, nowhere
 from tailrace.verify.outbox import OutboxRow, Window
 
 BATCH = 2000
@@ -65,6 +66,12 @@ class MongoOutbox:
             # Then the stream no longer tells, and the pipeline itself cannot go on either: `status` says why.
             return nowhere
         return everywhere
+
+    def before_start(self, stored: Position) -> Callable[[int, int], bool]:
+        """By the document's own time: when it was committed, nobody remembers."""
+        if not isinstance(stored, TokenPosition) or not stored.begun:
+            return no_start
+        return partial(_was_there, int(stored.begun))
 
     def close(self) -> None:
         self._client.close()
@@ -117,6 +124,10 @@ class MongoOutbox:
 def _streams(stored: Position) -> TokenPosition | None:
     """The position, if the documents that were there before are all published."""
     return stored if isinstance(stored, TokenPosition) and stored.collection_read is None else None
+
+
+def _was_there(begun_ms: int, transaction: int, created_ms: int) -> bool:
+    return created_ms != UNKNOWN and created_ms < begun_ms
 
 
 def _date(at_ms: int) -> datetime:

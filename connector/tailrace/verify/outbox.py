@@ -42,4 +42,10 @@ class Outbox(Protocol):
         What is returned can be sent to another process.
         """
 
+    def before_start(self, stored: Position) -> Callable[[int, int], bool]:
+        """Whether a row, by its transaction and its time, was there before the first start and is not published.
+
+        What is returned can be sent to another process.
+        """
+
     def close(self) -> None: ...

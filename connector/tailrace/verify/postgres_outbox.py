@@ -21,9 +21,10 @@ from tailrace.position import Position
 from tailrace.sources.postgres.copying import CopyLink, Fields
 from tailrace.sources.postgres.huge import huge_row, small, too_large
 from tailrace.sources.postgres.members import Member, last_attached, read_members
+from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sqlname import quote, quote_table, split_table
-from tailrace.verify.judging import UNKNOWN, nowhere
+from tailrace.verify.judging import UNKNOWN, no_start, nowhere
 from tailrace.verify.outbox import OutboxRow, Window
 
 _new = tuple.__new__
@@ -40,7 +41,7 @@ class PostgresOutbox:
         self._options = options
         self._window = window
         self._link = CopyLink(options.conninfo, replication=False, timeout=options.link_timeout)
-        self._end = 0
+        self._end = self._before = 0
         self._columns: tuple[Column, ...] = ()
         self._large: list[tuple[str | None, ...]] = []
 
@@ -59,7 +60,7 @@ class PostgresOutbox:
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         # A policy that hides rows from this role must be an error: the log brings them.
         link.query("SET LOCAL row_security = off")
-        link.query("SELECT pg_current_snapshot()")
+        self._before = Snapshot.parse(str(link.query("SELECT pg_current_snapshot()")[0][0])).xmax
         # Where rows are put into the log, not how far it is written: a row may be seen before it is.
         ((end,),) = link.query(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
@@ -104,6 +105,13 @@ class PostgresOutbox:
         if _streams(stored) is None or not found or found[0][0] is None:
             return nowhere
         return partial(precedes, other=int(found[0][0]))
+
+    def before_start(self, stored: Position) -> Callable[[int, int], bool]:
+        # A server whose log ends before the position is not the one whose numbers of transactions are known.
+        if not isinstance(stored, LsnPosition) or not stored.begun or stored.lsn > self._end:
+            return no_start
+        begun = Snapshot.parse(stored.begun)
+        return partial(_was_there, begun, self._before) if begun.xmax <= self._before else no_start
 
     def close(self) -> None:
         self._link.close()
@@ -153,6 +161,10 @@ class PostgresOutbox:
             "SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", list(split_table(self._options.table))
         )
         return read_members(self._link, int(oid or 0))
+
+
+def _was_there(begun: Snapshot, before: int, transaction: int, created_ms: int) -> bool:
+    return begun.contains(transaction, before=before)
 
 
 def precedes(transaction: int, other: int) -> bool:

@@ -20,7 +20,7 @@ from tailrace.errors import ConfigError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import producer_config
 from tailrace.line import Line
-from tailrace.position import Position
+from tailrace.position import Position, knows_start
 from tailrace.routing.partition import PARTITIONERS
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.verify.crew import Crew
@@ -29,6 +29,7 @@ from tailrace.verify.judging import (
     Findings,
     Flaw,
     Ground,
+    no_start,
     nowhere,
 )
 from tailrace.verify.kafka_side import KafkaSide
@@ -139,15 +140,17 @@ def _compare(
     wanted = _own_topics(assembly, kafka, known)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
-    found = facts.judge(Ground(passed))
+    is_before = no_start if news.position is None else outbox.before_start(news.position)
+    found = facts.judge(Ground(passed, is_before=is_before))
     if found.absent:
         news = _wait(assembly, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
         passed = news.position is not None and outbox.is_passed(news.position)
         behind = _beyond(outbox, news.position, line, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
+        is_before = no_start if news.position is None else outbox.before_start(news.position)
         deleted = partial(_may_be_deleted, _horizons(assembly, kafka))
-        ground = Ground(passed, behind, deleted, known.is_complete)
+        ground = Ground(passed, behind, deleted, known.is_complete, is_before)
         found = facts.judge(ground)
         if kafka.is_bounded and found.fates["missing"] + found.fates["undecided"]:
             # Rows are chosen by their own clock, which may be ahead of their commit by any time.
@@ -255,8 +258,9 @@ def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *,
                 notes.append(f"a row that is younger than retention.ms of {topic} is missing also if a person, or an "
                              "earlier retention, deleted its record; leave such rows out with --from")  # fmt: skip
     if found.fates["missing"] and source.start != "beginning":
-        notes.append("source.start is `now`: rows from before the pipeline's first start are not published; leave them "
-                     "out with --from")  # fmt: skip
+        known = "a row that was changed since counts as new; " if knows_start(news.position) else ""
+        notes.append("source.start is `now`: rows from before the pipeline's first start are not published; "
+                     f"{known}leave them out with --from")  # fmt: skip
     return notes
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from tailrace.kafka.ledger import Entry
 from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
-from tailrace.recovery.evidence import MARGIN_MS, Evidence, by_time, is_true, weigh
+from tailrace.position import to_stored
+from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, is_true, weigh
 from tailrace.recovery.judging import LONG_MS, SKEW_MS
+from tailrace.recovery_mark import Recovery
 from tailrace.sources.postgres.admission import Server
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
@@ -101,6 +103,13 @@ def test_a_rewind_makes_topics_be_read_whole() -> None:
     assert weighed(entries).offsets != {}
     entries[25] = Entry(at(3), 26 * MINUTE, {"orders": {0: 26}}, "")
     assert weighed(entries).offsets == {}
+
+
+def test_the_first_start_is_known_unless_the_database_was_set_back() -> None:
+    lost = to_stored(LsnPosition(LOG, 50, 9, begun="7:9:8"))
+    assert begun_before(Recovery("r", 1, lost)) == "7:9:8"
+    assert begun_before(Recovery("r", 1, lost, went_back=True)) == ""
+    assert begun_before(Recovery("r", 1)) == ""
 
 
 def test_by_time_alone() -> None:

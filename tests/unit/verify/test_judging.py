@@ -187,6 +187,16 @@ def test_absent_rows() -> None:
     assert fate(Ground(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
 
 
+def test_rows_from_before_the_first_start() -> None:
+    rows = [row("a", transaction=1), row("b", transaction=5), row("c", transaction=1), row("d", transaction=1)]
+    for passed in (True, False):
+        ground = Ground(passed, is_before=lambda transaction, created_ms: transaction < 2 and created_ms == 50)
+        found = judged(rows, [record("c")], ahead=[("d",)], ground=ground)
+        fates = {"before_start": 1, "published": 1, "not_yet": 1 if passed else 2}
+        assert +found.fates == fates | ({"missing": 1} if passed else {})
+        assert found.absent == 2, "for what was there before nobody need wait"
+
+
 def test_a_row_without_a_time_is_not_called_old() -> None:
     found = judged([row("a", created_ms=UNKNOWN)], [], ground=Ground(passed=True, may_be_deleted=lambda *_: True))
     assert found.fates == {"missing": 1}

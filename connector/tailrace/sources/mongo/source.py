@@ -211,11 +211,11 @@ class MongoSource:
                     start = {"startAfter": server_token(stored.token)}
         except (HistoryLost, PositionAhead):
             # What is gone from the log cannot be had from it; a person has said to go on.
-            return self._now(found, facts, {})
+            return replace(self._now(found, facts, {}), begun=stored.begun)
 
     def _first(self, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
         if not self._options.beginning:
-            return self._now(found, facts, {})
+            return replace(self._now(found, facts, {}), begun=str(facts.now_ms))
         # Behind this moment comes the stream; up to it, what is in the collection.
         first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
         position = self._now(found, facts, {"startAtOperationTime": Timestamp(*first.pair)})

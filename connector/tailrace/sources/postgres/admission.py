@@ -125,10 +125,15 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_ls
         # not asked: the publication may be younger than the last transaction, and a log that differs may be meant.
         return Admission(Step.STREAM, replace(stored, log=found, last=None))
     lsn = slot.confirmed_lsn
-    at_ms, history = (stored.at_ms, stored.history) if stored is not None else (0, "")
+    at_ms, history, begun = (stored.at_ms, stored.history, stored.begun) if stored is not None else (0, "", "")
     if stored is not None and stored.lsn > server_lsn:
-        history = f"adopted at {format_lsn(lsn)}"
-    return Admission(Step.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history))
+        # Numbers of transactions are given out again from there on.
+        history, begun = f"adopted at {format_lsn(lsn)}", ""
+    if stored is not None and stored.log.system_id != found.system_id:
+        begun = ""
+    return Admission(
+        Step.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history, begun=begun)
+    )
 
 
 def expected(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) -> list[LastTransaction]:

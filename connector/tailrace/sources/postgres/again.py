@@ -31,7 +31,7 @@ from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
-from tailrace.sources.postgres.snapshot import TableReader
+from tailrace.sources.postgres.snapshot import Snapshot, TableReader
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions, PostgresSource
 from tailrace.wake import Wake
 
@@ -150,6 +150,8 @@ class TableAgain:
             within=self._within,
             untimed_ms=UNKNOWN_MS,
             whole=False,
+            # What was there before the first start was never published.
+            without=Snapshot.parse(start.begun) if start.begun else None,
         )
         return start
 

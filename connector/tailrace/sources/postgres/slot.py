@@ -99,12 +99,17 @@ def copy_slot(replication: Link, original: str, name: str) -> None:
 
 def oldest_running(control: Link, exported: str | None = None) -> int:
     """The number (64 bits) of the oldest transaction that has not ended, now or in the snapshot of a slot."""
+    return int(snapshot_text(control, exported).partition(":")[0])
+
+
+def snapshot_text(control: Link, exported: str | None = None) -> str:
+    """The snapshot of now, or that of a slot, as `pg_current_snapshot()` writes it."""
     control.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if exported is not None:
         control.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
-    found = control.query("SELECT pg_snapshot_xmin(pg_current_snapshot())")[0][0]
+    found = str(control.query("SELECT pg_current_snapshot()")[0][0])
     control.query("COMMIT")
-    return int(found or 0)
+    return found
 
 
 def drop_slot(control: Link, name: str) -> None:

@@ -94,14 +94,17 @@ class TableReader:
         untimed_ms: int | None = None,
         whole: bool = True,
         moves: bool = False,
+        without: Snapshot | None = None,
     ) -> None:
         """`exported` names the slot's snapshot in its first session; later ones leave it out and filter.
 
         `within` are times (ms) of the column `timestamp`, if only some rows are wanted; `keeps` tells of each row
         whether it is; `untimed_ms` is the time of rows that have none, if not now. `whole`: no row of the snapshot may
-        be missing because the table was rewritten since. `moves`: rows may move between partitions.
+        be missing because the table was rewritten since. `moves`: rows may move between partitions. Rows that `without`
+        shows are left out.
         """
         self._whole = whole
+        self._without = without
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
         self._link = link
         self._start = start
@@ -154,6 +157,8 @@ class TableReader:
         for xmin, tableoid, committed_ms, *rest in fetched:
             xid = self._entered(int(xmin or 0), int(tableoid or 0))
             if self._filter is not None and not self._filter.contains(xid, before=self._before):
+                continue
+            if self._without is not None and self._without.contains(xid, before=self._before):
                 continue
             codec = self._link.codec
             values = tuple(

@@ -35,7 +35,7 @@ from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
 from tailrace.sources.postgres.link import Link
 from tailrace.sources.postgres.members import MemberWatch
-from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, TableReader
+from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader
 from tailrace.sources.postgres.timelines import follow, require_promoted
 from tailrace.sources.postgres.transactions import Transactions
 from tailrace.sources.postgres.wire import (
@@ -358,9 +358,13 @@ class PostgresSource:
             self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
         killpoint.reached(killpoint.SLOT_CREATED)
-        watched = catalogue.oldest_running(self._control, exported)
+        snapshot = catalogue.snapshot_text(self._control, exported)
+        watched = Snapshot.parse(snapshot).xmin
         read = TableRead("") if options.beginning else None
-        return LsnPosition(found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn)), exported
+        begun = "" if options.beginning else snapshot
+        return LsnPosition(
+            found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn), begun=begun
+        ), exported
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
