@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fix_command import Tailrace
 from fix_shop import Shop
 from fix_users import Users
+from tailrace.config.load import load_pipeline
+from tailrace.lsn import parse_lsn
+from tailrace.replay.table_points import stored_position
 from tailrace.stack import wait_until
+from tailrace.verify.rows import Rows
+from tailrace.worker.assembly import assemble
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 OLD = (
@@ -23,7 +29,9 @@ def on_topic(service: Shop | Users, *events: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["now", "beginning"])
-def test_on_postgres(shop: Shop, tailrace: Tailrace, tmp_path: Path, start: str) -> None:
+def test_on_postgres(
+    shop: Shop, tailrace: Tailrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
     shop.configure(
         source={"start": start},
         archive={"url": f"file://{tmp_path / 'archive'}"},
@@ -57,6 +65,16 @@ def test_on_postgres(shop: Shop, tailrace: Tailrace, tmp_path: Path, start: str)
     written = tailrace("archive", "write", shop.file, "--before", "190d", "--dry-run")
     assert written["rows"] == 1 + len(published)
     shop.execute("UPDATE outbox SET id = gen_random_uuid() WHERE id = %s", another)
+    read = Rows.read
+
+    def moves_on(*given: Any) -> None:
+        """Once the outbox is read, the pipeline passes the end that the log had then."""
+        read(*given)
+        ((end,),) = shop.execute("SELECT pg_logical_emit_message(true, 'verify', 'moves the log')::text")
+        assembly = assemble(load_pipeline(shop.file))
+        wait_until(lambda: int(stored_position(assembly).progress[1]) > parse_lsn(end), 60, what="the position to move")
+
+    monkeypatch.setattr(Rows, "read", moves_on)
     assert verified(missing=1) == (1 + len(published), left_out, 1)
 
 

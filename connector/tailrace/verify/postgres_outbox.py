@@ -62,10 +62,7 @@ class PostgresOutbox:
         link.query("SET LOCAL row_security = off")
         self._before = Snapshot.parse(str(link.query("SELECT pg_current_snapshot()")[0][0])).xmax
         # Where rows are put into the log, not how far it is written: a row may be seen before it is.
-        ((end,),) = link.query(
-            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
-        )
-        self._end = parse_lsn(str(end))
+        self._end = self._log_end()
         self._columns = self._announced()
         return self._columns
 
@@ -108,13 +105,19 @@ class PostgresOutbox:
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
         # A server whose log ends before the position is not the one whose numbers of transactions are known.
-        if not isinstance(stored, LsnPosition) or not stored.begun or stored.lsn > self._end:
+        if not isinstance(stored, LsnPosition) or not stored.begun or stored.lsn > self._log_end():
             return no_start
         begun = Snapshot.parse(stored.begun)
         return partial(_was_there, begun, self._before) if begun.xmax <= self._before else no_start
 
     def close(self) -> None:
         self._link.close()
+
+    def _log_end(self) -> int:
+        ((end,),) = self._link.query(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+        )
+        return parse_lsn(str(end))
 
     def _announced(self) -> tuple[Column, ...]:
         """As the log announces them."""
