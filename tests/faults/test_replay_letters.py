@@ -9,7 +9,9 @@ from confluent_kafka import Producer
 
 import warm
 from fix_command import Tailrace, Told
+from fix_service import Service
 from fix_shop import SCHEMA, Shop
+from fix_users import Users
 from tailrace import killpoint
 from tailrace.proof.reader import header, read_all
 from tailrace.stack import wait_until
@@ -26,8 +28,8 @@ def let_pass(shop: Shop, **properties: object) -> None:
         (shop.folder / "schemas" / kind / "1.json").write_text(json.dumps(changed))
 
 
-def letters(shop: Shop) -> list[str]:
-    return [header(each, "id") for each in read_all(shop.kafka.bootstrap, [shop.letters])]
+def letters(service: Service) -> list[str]:
+    return [header(each, "id") for each in read_all(service.kafka.bootstrap, [service.letters])]
 
 
 def replays(shop: Shop, event: str) -> list[str]:
@@ -36,8 +38,8 @@ def replays(shop: Shop, event: str) -> list[str]:
     return [header(each, "tailrace.replay") for each in found if header(each, "id") == event]
 
 
-def replay(shop: Shop, tailrace: Tailrace, *arguments: str) -> Told:
-    planned = tailrace("replay", "plan", shop.file, *arguments)
+def replay(service: Service, tailrace: Tailrace, *arguments: str) -> Told:
+    planned = tailrace("replay", "plan", service.file, *arguments)
     return {**planned, **tailrace("replay", "apply", planned["file"])}
 
 
@@ -92,6 +94,17 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     told = tailrace("verify", shop.file, code=1)
     assert (told["clean"], told["duplicated"]) == (False, 1)
     assert Counter(letters(shop))[fine] == 1
+    # A copy of a letter, as delivery at least once may write it, is dealt with together with the first.
+    twice = shop.insert(INVALID, key="f")
+    wait_until(lambda: twice in letters(shop), 60, what="the letter")
+    letter = read_all(shop.kafka.bootstrap, [shop.letters])[-1]
+    other.produce(shop.letters, letter.value(), letter.key(), headers=letter.headers())
+    assert other.flush(20) == 0
+    assert [each["event_id"] for each in tailrace("dlq", "list", shop.file)["letters"]] == [twice]
+    let_pass(shop, amount={})
+    assert tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")["summary"] == {"redriven": 1}
+    assert replays(shop, twice) == [""]
+    assert tailrace("dlq", "list", shop.file)["letters"] == []
 
 
 def test_a_pipeline_that_is_set_back_writes_no_letter_twice(shop: Shop, tailrace: Tailrace) -> None:
@@ -114,3 +127,16 @@ def test_a_pipeline_that_is_set_back_writes_no_letter_twice(shop: Shop, tailrace
     assert replays(shop, left) == [""]
     assert tailrace("dlq", "list", shop.file)["letters"] == []
     assert tailrace("verify", shop.file)["clean"]
+
+
+def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
+    users.start()
+    users.insert("u1", 1)
+    bad = users.insert("u2", -5)
+    wait_until(lambda: len(letters(users)) == len(users.published()) == 1, 60, what="a record and a letter")
+    (record,) = read_all(users.kafka.bootstrap, [users.topic])
+    for origin in (("--from", header(record, "position").partition(":")[0]), ("--from", "1h", "--from-table")):
+        told = replay(users, tailrace, *origin)
+        assert letters(users) == [bad]
+        assert (told["published"], told["dead_letters"], told["known_letters"]) == (1, 1, 1)
+    assert tailrace("verify", users.file)["clean"]
