@@ -405,6 +405,7 @@ class PostgresSource:
             relation_id=self._published.relation_id,
             text=self._stream.text,
             moved_by=self._options.id_column if self._published.moves else None,
+            adopted=self._options.adopt,
         )
         if self._table is None:
             self._start_streaming()

@@ -71,13 +71,15 @@ class Transactions:
         relation_id: int = 0,
         text: ServerText | None = None,
         moved_by: str | None = None,
+        adopted: bool = False,
     ) -> None:
         """The outbox is known by its name and by `relation_id`, which stays when the table is renamed.
 
         `text` converts what the server does not. `moved_by` is the column of the id, if rows may move between
         partitions: then deletes come, too, and an insert of a row that the same transaction has just deleted is a move,
-        not an event.
+        not an event. `adopted`: the log is taken as it is, also if it lacks the transaction that was published in part.
         """
+        self._adopted = adopted
         self._text = text
         self.rows: list[Row] = []
         self.relations_changed = False
@@ -189,6 +191,8 @@ class Transactions:
             raise self._diverged(self._expected[0], "it did not come")
         if wal_end >= self._start.lsn:
             self.arrived = True
+        if self._adopted and self._skip is not None and wal_end > self._skip.commit_lsn:
+            self._skip = None
         if self._skip is not None or self.rows or wal_end <= self._lsn:
             return False
         self._lsn = wal_end
@@ -208,12 +212,14 @@ class Transactions:
         if self._expected or not self.arrived:
             self._recognise(begin)
         if self._skip is not None:
-            if begin.final_lsn > self._skip.commit_lsn:
+            if begin.final_lsn > self._skip.commit_lsn and self._adopted:
+                self._skip = None
+            elif begin.final_lsn > self._skip.commit_lsn:
                 raise self._disorder(
                     f"the transaction committed at {format_lsn(self._skip.commit_lsn)}, of which "
                     f"{self._skip.rows} rows are published, did not come again"
                 )
-            if begin.final_lsn == self._skip.commit_lsn:
+            elif begin.final_lsn == self._skip.commit_lsn:
                 self._to_skip = self._skip.rows
 
     def _recognise(self, begin: Begin) -> None:

@@ -58,7 +58,12 @@ def message() -> bytes:
 
 
 def following(
-    start: LsnPosition | None = None, *, halt: bool = False, relation_id: int = 0, moved_by: str | None = None
+    start: LsnPosition | None = None,
+    *,
+    halt: bool = False,
+    relation_id: int = 0,
+    moved_by: str | None = None,
+    adopted: bool = False,
 ) -> Transactions:
     position = start or LsnPosition(LOG, 100, 5)
     return Transactions(
@@ -68,6 +73,7 @@ def following(
         halt_on_change=halt,
         relation_id=relation_id,
         moved_by=moved_by,
+        adopted=adopted,
     )
 
 
@@ -247,6 +253,22 @@ def test_disorder_is_refused(start: Cut | None, messages: list[bytes]) -> None:
     transactions = following(LsnPosition(LOG, 100, 5, start))
     with pytest.raises(ProtocolError):
         feed(transactions, *messages)
+
+
+def test_an_adopted_log_need_not_have_the_transaction_that_was_published_in_part() -> None:
+    """A database put back from a copy lacks it; nothing else would ever come."""
+    cut = LsnPosition(LOG, 100, 5, Cut(200, 2))
+    transactions = following(cut, adopted=True)
+    feed(transactions, begin(300), relation(), insert("a"), commit(300))
+    assert ids(transactions) == ["a"]
+    assert (transactions.position.cut, transactions.position.lsn) == (None, 348)
+    transactions = following(cut, adopted=True)
+    assert not transactions.idle(200, 6), "it may still come"
+    assert transactions.idle(201, 6)
+    assert transactions.position.cut is None
+    transactions = following(cut, adopted=True)
+    feed(transactions, begin(200), relation(), insert("a"), insert("b"), insert("c"), commit(200))
+    assert ids(transactions) == ["c"], "it is there: what was published of it is skipped"
 
 
 def test_a_new_relation_message_brings_new_columns() -> None:
