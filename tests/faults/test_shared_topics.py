@@ -14,9 +14,13 @@ from fix_parking import good
 from fix_shop import Shop, close_shop, open_shop
 from recovering import apply, entries, plan, refused
 from tailrace.cli import main
+from tailrace.config.load import load_pipeline
+from tailrace.kafka import topic_memory
+from tailrace.kafka.offsets import read_keys
 from tailrace.proof.oracle import Sighting
 from tailrace.proof.reader import header, read_all, sightings
 from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.worker.assembly import kafka_options
 
 Verify = Callable[..., dict[str, Any]]
 
@@ -52,14 +56,15 @@ def second(shop: Shop, suffix: str = "_v2") -> Shop:
     return other
 
 
-def on(shop: Shop, topic: str, count: int) -> list[Sighting]:
-    def read() -> list[Sighting]:
-        if topic not in shop.kafka.admin().list_topics(timeout=10).topics:
-            return []
-        return sightings(read_all(shop.kafka.bootstrap, [topic]))
+def read(shop: Shop, topic: str) -> list[Sighting]:
+    if topic not in shop.kafka.admin().list_topics(timeout=10).topics:
+        return []
+    return sightings(read_all(shop.kafka.bootstrap, [topic]))
 
-    wait_until(lambda: len(read()) >= count, 60, what=f"{count} records on {topic}")
-    found = read()
+
+def on(shop: Shop, topic: str, count: int) -> list[Sighting]:
+    wait_until(lambda: len(read(shop, topic)) >= count, 60, what=f"{count} records on {topic}")
+    found = read(shop, topic)
     assert len(found) == count, found
     return found
 
@@ -77,6 +82,15 @@ def remove_history(shop: Shop) -> None:
     topic, admin = f"{shop.settings['kafka']['offsets_topic']}-ledger", shop.kafka.admin()
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 60, what="the end of the history")
+
+
+def forget_rules(shop: Shop) -> None:
+    options = kafka_options(load_pipeline(shop.file))
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    for key in read_keys(options, None):
+        if topic_memory.SUFFIX.encode() in key:
+            producer.produce(options.offsets_topic, None, key)
+    assert producer.flush(30) == 0
 
 
 def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dict[str, Any]]]) -> None:
@@ -232,5 +246,22 @@ def test_another_template(shop: Shop, command: Callable[..., list[dict[str, Any]
     (told,) = command("verify", shop)
     assert (told["published"], told["missing"]) == (6, 0), told
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
-    insert(shop, 2)
-    assert apply(shop)["published"] == 2
+    missed = insert(shop, 2)
+    assert plan(shop)["missed"] == 2
+    if history:
+        assert apply(shop)["published"] == 2
+        return
+    # As after a run of an earlier version, which kept no rules.
+    forget_rules(shop)
+    refused(shop, "RecoveryUncertain")
+    since = shop.execute("SELECT min(created_at)::text FROM outbox WHERE id = ANY(%s::uuid[])", missed)[0][0]
+    assert apply(shop, "--since", since.replace(" ", "T"))["published"] == 2
+    connector = shop.start()
+    last = insert(shop, 1)
+    assert last[0] in {seen.id for seen in on(shop, f"{shop.name}-new.order", 4)}
+    noted(shop, f"{shop.name}-new.order")
+    assert connector.stop() == 0
+    forget_rules(shop)
+    remove_history(shop)
+    (told,) = command("verify", shop, code=1)
+    assert (told["published"], told["missing"], told["undecided"]) == (4, 0, 5), told
