@@ -122,6 +122,28 @@ def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dic
         other.close()
 
 
+def test_another_template_and_everything_lost(shop: Shop) -> None:
+    """Neither position nor history: today's topics tell only of what was committed since they were first written."""
+    shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"})
+    for number, template in enumerate((f"{shop.name}.{{aggregate}}", f"{shop.name}-new.{{aggregate}}")):
+        by_template(shop, template, start="beginning")
+        connector = shop.start()
+        insert(shop, 3)
+        on(shop, template.format(aggregate="order"), 3)
+        if not number:
+            noted(shop, f"{shop.name}.order")
+        assert connector.stop() == 0
+    insert(shop, 2)
+    topics, admin = [f"{shop.name}.offsets", f"{shop.name}.offsets-ledger"], shop.kafka.admin()
+    for each in admin.delete_topics(topics).values():
+        each.result(20)
+    wait_until(lambda: not {*topics} & {*admin.list_topics(timeout=10).topics}, 60, what="the end of the topics")
+    shop.start(wait=False).failed("SlotUnclaimed")
+    told = plan(shop)
+    assert (told["missed"], told["left_out"]["published"], told["undecided"]) == (2, 3, 3), told
+    refused(shop, "RecoveryUncertain")
+
+
 def test_check_warns_of_a_pipeline_that_doubles_every_event(
     shop: Shop, command: Callable[..., list[dict[str, Any]]]
 ) -> None:

@@ -31,14 +31,18 @@ class Remembered(NamedTuple):
     complete: bool = False
 
 
-def remember(options: KafkaOptions, topics: Collection[str], template: str | None) -> None:
-    """Writes today's rules unless they are there. KafkaUnavailable if that fails: nothing may be published then."""
+def remember(options: KafkaOptions, topics: Collection[str], template: str | None, existing: Collection[str]) -> None:
+    """Writes today's rules unless they are there. KafkaUnavailable if that fails: nothing may be published then.
+
+    `existing` are the topics of the cluster: a pipeline that has a dead-letter topic has run before, also if nothing
+    else tells it.
+    """
     told = {"topics": sorted(topics), "template": template}
     key = f"{options.pipeline}{SUFFIX}{sha256(json.dumps(told).encode()).hexdigest()[:16]}".encode()
     found = read_keys(options, None, committed=False)
     if key in found:
         return
-    first = options.pipeline.encode() not in found
+    first = options.pipeline.encode() not in found and options.dead_letter_topic not in existing
     failed: list[KafkaException] = []
     try:
         producer = Producer({**admin_config(options), "message.timeout.ms": int(TIMEOUT * 1000)})

@@ -24,7 +24,7 @@ from tailrace.line import Line
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.judging import SKEW_MS
 from tailrace.recovery.whose import UNKNOWN_IDENTITY, Ownership, Whose, identity
-from tailrace.verify.judging import EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
+from tailrace.verify.judging import AGAIN, EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
 from tailrace.verify.kafka_side import KafkaSide, Origin
 from tailrace.verify.outbox import Window
 from tailrace.verify.prints import UNTOLD, Print, Prints
@@ -74,6 +74,8 @@ class Ids:
 
     def __init__(self, ownership: Ownership | None = None) -> None:
         self._ownership = ownership or Ownership()
+        self.first_ms: float = inf
+        """The earliest commit of what this pipeline published for the first time, as far as records tell."""
         self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
         self._file.execute(f"PRAGMA cache_size = -{CACHE_KBYTES}")
         self._file.execute(
@@ -94,6 +96,8 @@ class Ids:
             whose = self._ownership.judge(str(name), fact[3], origin)
             if whose is None:
                 return
+            if whose <= Whose.UNSAID and not fact[3] & AGAIN and origin.timestamp and origin.timestamp.isdigit():
+                self.first_ms = min(self.first_ms, int(origin.timestamp))
             if whose is not Whose.OWN:
                 found = Sighting(frame, digest, whose, identity(origin.key, origin.type), origin.topic)
         self._pending.append((_storable(str(name)), *found))
@@ -145,14 +149,13 @@ class Seen:
         """`reached` are the topics that the pipeline has written to, whatever its rules say today, and how far."""
         self._assembly = assembly
         self._known_topics = known or Known()
+        self._forgot_topics = known is not None and (known.is_empty or not known.is_complete)
         self._reached = dict(reached or {})
         self._written = set(self._reached)
         self._known = evidence.offsets
         # What was made anew holds only what was published since.
         remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
         self._gone_until: float = max(remade, default=0)
-        if not self._known_topics.is_complete:
-            self._gone_until = inf  # it may have written to topics that nobody here knows
         self._prints = CertainPrints(line, wire_format(assembly.settings))
         self._compares_keys = wire_format(assembly.settings).key == "bytes"
         self._ids = Ids(ownership)
@@ -226,7 +229,9 @@ class Seen:
 
         By all topics: rules change, and a row may have gone to another one than it would today.
         """
-        return max(self._letters_since, self._gone_until, *self._side.kept_since.values())
+        since = max(self._letters_since, self._gone_until, *self._side.kept_since.values())
+        # Rules that nobody remembers: what was committed since the first record under today's went there, too.
+        return max(since, self._ids.first_ms) if self._forgot_topics else since
 
     def differs(self, event: OutboxEvent, seen: Sequence[Sighting]) -> bool:
         """Whether none of it is this event as it was published, as far as that can be told."""

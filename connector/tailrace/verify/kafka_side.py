@@ -60,6 +60,7 @@ class Origin(NamedTuple):
     key: bytes | None
     type: str | bytes | None
     position: bytes | None
+    timestamp: str | bytes | None = None
 
 
 class Facts(Protocol):
@@ -339,7 +340,9 @@ class _ReadHere:
         for records in scan.batches():
             for name, value, headers, flags, place, offset, key, position, _ in records:
                 event, said = name.decode(), dict(headers)
-                whose = Origin(said.get(PIPELINE_HEADER), topics[place], key, said.get("type"), position)
+                whose = Origin(
+                    said.get(PIPELINE_HEADER), topics[place], key, said.get("type"), position, said.get("timestamp")
+                )
                 add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset, whose))
                 if key is not None and position is not None and not flags & AGAIN:
                     order = self._order_of(position.decode(errors="replace"))

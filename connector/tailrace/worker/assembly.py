@@ -245,7 +245,7 @@ class Assembly:
         require_owned: Callable[[float], None] = lambda _: None,
     ) -> Publisher:
         """Connects to Kafka, and makes sure that the topics are there, and that the rules are remembered."""
-        topic_memory.remember(self.kafka, self.declared, self.settings.topics.template)
+        topic_memory.remember(self.kafka, self.declared, self.settings.topics.template, partition_counts(admin))
         keeper = self.keeper(admin)
         keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
         return Publisher(self.kafka, keeper, wake=wake, tell=tell, require_owned=require_owned)

@@ -48,6 +48,12 @@ class Known:
         """Whether earlier rules are known; without them, records under another template cannot be found."""
         return self.stored is None or self.remembered.complete or bool(self.entries)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known: offsets topic and history are lost, or it has never run. Rules that are remembered
+        all the same are those of starts that were refused since."""
+        return self.stored is None and not self.entries
+
     def matcher(self, topics: Collection[str], template: str | None, never: set[str]) -> Callable[[str], bool]:
         """Whether a topic is one of `topics`, or of those written or declared before, or made from any template."""
         named = {*topics, *self.noted, *self.remembered.topics} - never
