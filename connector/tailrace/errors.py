@@ -41,6 +41,7 @@
     ├── ArchiveError                the archive cannot be used                  user    HALT
     │   ├── ArchiveDamaged          a file or an entry of it is missing, or is not what was written
     │   └── ArchiveBusy             another archiver has listed a file meanwhile
+    ├── DeadLetterMissing           no dead letter has this id                  user    HALT  (exit 2)
     ├── OutOfReach                  the log no longer has what a rewind asks for  user    HALT  (exit 2)
     ├── PublishError                Kafka refuses for good                      user    HALT
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
@@ -293,6 +294,10 @@ class ArchiveDamaged(ArchiveError):
 
 class ArchiveBusy(ArchiveError):
     pass
+
+
+class DeadLetterMissing(TailraceError):
+    exit_code = 2
 
 
 class OutOfReach(TailraceError):

@@ -144,7 +144,7 @@ def test_an_id_that_is_no_letter(shop: Shop, dlq: Dlq) -> None:
     assert "0-4711" in error["what"]
     assert "0-0 to" in error["why"]
     (error,) = dlq("show", "0-1", code=2)  # the mark of the transaction that wrote the letter
-    assert "there is no dead letter 0-1" in error["what"]
+    assert (error["error"], "there is no dead letter 0-1" in error["what"]) == ("DeadLetterMissing", True)
     (error,) = dlq("redrive", "nonsense", "--yes", code=2)
     assert "nonsense" in error["what"]
 

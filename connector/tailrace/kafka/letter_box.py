@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.errors import ConfigError, KafkaUnavailable
+from tailrace.errors import DeadLetterMissing, KafkaUnavailable
 from tailrace.kafka.client import Config, KafkaOptions, consumer_config, error_of, translate, unusable
 from tailrace.kafka.letters import Letter, LetterId, Wanted
 from tailrace.kafka.marks import Mark, Marked, letter_of, marks_topic
@@ -89,7 +89,7 @@ class LetterBox:
             yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
 
     def fetch(self, wanted: LetterId) -> Letter:
-        """One letter by its id; ConfigError if there is none."""
+        """One letter by its id; DeadLetterMissing if there is none."""
         held = self.spans().get(wanted.partition, Span(0, 0))
         if held.start <= wanted.offset < held.end:
             with closing(self.letters({wanted.partition: Span(wanted.offset, wanted.offset + 1)})) as letters:
@@ -98,7 +98,7 @@ class LetterBox:
         first, last = LetterId(wanted.partition, held.start), LetterId(wanted.partition, held.end - 1)
         whose = "a consumer" if self._of_consumers else self._options.pipeline
         there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
-        raise ConfigError(
+        raise DeadLetterMissing(
             f"there is no dead letter {wanted} of {whose} on {self._options.dead_letter_topic}",
             why=f"{there} Older letters are deleted when their time is over, and not every number is a letter.",
             remedy="See `tailrace dlq list`.",
