@@ -7,8 +7,9 @@ holds a record of an earlier position. Positions are published in their order; w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 from tailrace.routing.partition import hashes
 from tailrace.verify import seals
@@ -19,26 +20,26 @@ REMEMBERED = 50_000
 _POSITIVE = 0x7FFFFFFF
 
 
-class Key(NamedTuple):
-    hash: int
-    label: bytes
+Key = tuple[int, bytes]
+"""The hash of a key, and its label; a plain tuple, for it is made once for each key."""
 
 
 class KnownKeys:
     """Hashes and labels of keys, computed once while they are remembered."""
 
     def __init__(self) -> None:
-        self.found: dict[bytes | None, Key] = {}
+        self._no_key: Key = (-1, seals.label(None))
+        self.found: dict[bytes | None, Key] = {None: self._no_key}
 
-    def learn(self, keys: Iterable[bytes | None]) -> None:
-        wanted = set(keys)
+    def learn(self, wanted: set[bytes | None]) -> None:
         if new := wanted - self.found.keys():
             if len(self.found) + len(new) > REMEMBERED:
                 self.found.clear()
+                self.found[None] = self._no_key
                 new = wanted
+            # Labels as `seals.label` has them.
             some = hashes(key for key in new if key is not None)
-            self.found.update((key, Key(hash_ & _POSITIVE, seals.label(key))) for key, hash_ in some.items())
-            self.found[None] = Key(-1, seals.label(None))
+            self.found |= {key: (hash_ & _POSITIVE, crc32(key, 1).to_bytes(4, "little")) for key, hash_ in some.items()}
 
 
 class Lot(NamedTuple):

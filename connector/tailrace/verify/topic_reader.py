@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
+from operator import itemgetter
 from typing import IO, Any, NamedTuple
 from zlib import crc32
 
@@ -48,6 +49,8 @@ that lie elsewhere than their keys go today."""
 PENDING = 40_000
 """Records that wait in memory before they are written."""
 COLLECTED_AFTER = 200_000
+_key_of = itemgetter(6)
+"""Of a `Taken`."""
 _STRAY = 5
 """And in STRAYS: place, the key's hash, position, id, offset."""
 TYPES = 4096
@@ -125,7 +128,7 @@ class TopicReader:
     def _put(self, records: list[Taken]) -> None:
         buckets, prints, is_plain = self._spool.open(RECORDS), self._prints, self._prints.is_plain
         count, plain, paths, courses = len(buckets), seals.PLAIN, self._spool.open(PATHS)[0], self._courses
-        self._keys.learn(record[6] for record in records)
+        self._keys.learn(set(map(_key_of, records)))
         keys, types, lots, strays = self._keys.found, self._types, self._lots, self._spool.open(STRAYS)[0]
         keys_are_plain = prints.keys_are_plain
         for event, value, headers, flags, place, offset, key, position, kind in records:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tailrace.routing.partition import hashes, murmur2
 from tailrace.verify.placing import REMEMBERED, KnownKeys, Lot, Placing
+from tailrace.verify.seals import label
 
 LOT = Lot("t", 0, 3)
 
@@ -18,11 +19,12 @@ def test_hashes_of_many_keys_are_those_of_each(keys: list[bytes]) -> None:
 
 def test_known_keys_are_bounded() -> None:
     known = KnownKeys()
-    known.learn([None, b"a"])
-    assert known.found[b"a"].hash == murmur2(b"a") & 0x7FFFFFFF
-    known.learn(b"%d" % number for number in range(REMEMBERED))
+    known.learn({None, b"a"})
+    assert known.found[b"a"] == (murmur2(b"a") & 0x7FFFFFFF, label(b"a"))
+    assert known.found[None][1] == label(None)
+    known.learn({b"%d" % number for number in range(REMEMBERED)})
     assert b"a" not in known.found
-    known.learn([b"a", b"1", None])
+    known.learn({b"a", b"1", None})
     assert {b"a", b"1", None} <= known.found.keys()
     assert len(known.found) <= REMEMBERED + 1
 
