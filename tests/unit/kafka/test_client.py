@@ -51,7 +51,15 @@ def test_batches_are_no_larger_than_topics_take(user: int | None, limit: int, si
     assert producer_config(given, batch_bytes=limit).get("batch.size") == size
 
 
-@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    ],
+)
 def test_a_partition_whose_leader_is_being_chosen_is_waited_for(code: int) -> None:
     """As right after its topic was created: not a refusal."""
     assert isinstance(translate(KafkaError(code), "reading the stored position"), KafkaUnavailable)
