@@ -83,7 +83,7 @@ def test_the_record(users: Users) -> None:
     assert kind == TIMESTAMP_CREATE_TIME
     assert headers == {
         "id": event, "type": "UserChanged", "timestamp": str(at_ms), "entity_id": "user-7", "entity_version": "3",
-        "topic": users.topic, "trace": "abc",
+        "topic": users.topic, "trace": "abc", "tailrace.pipeline": users.name,
     }  # fmt: skip
     assert abs(datetime.fromisoformat(created).timestamp() * 1000 - at_ms) < 60_000
     assert connector.stop() == 0
