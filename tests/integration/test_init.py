@@ -88,7 +88,8 @@ def test_from_nothing_to_an_event(
             )
             return event
 
-        expected = [write()] if start == "beginning" else []
+        before = write()
+        expected = [before] if start == "beginning" else []
         try:
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
@@ -111,6 +112,11 @@ def test_from_nothing_to_an_event(
                 20,
                 what=f"the events; the log:\n{connector.log}",
             )
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main(["verify", str(file), "--json"])
+            told = capsys.readouterr().out
+            assert (caught.value.code, json.loads(told)["clean"]) == (0, True), told
             assert connector.stop() == 0
         finally:
             if connector is not None and connector.running:

@@ -95,7 +95,8 @@ def test_from_nothing_to_an_event(
             outbox.insert_one(document(event))
             return event
 
-        expected = [write()] if start == "beginning" else []
+        before = write()
+        expected = [before] if start == "beginning" else []
         try:
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
@@ -120,6 +121,11 @@ def test_from_nothing_to_an_event(
             with pytest.raises(SystemExit) as caught:
                 main(["status", str(file)])
             assert caught.value.code == 0, capsys.readouterr().out
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main(["verify", str(file), "--json"])
+            told = capsys.readouterr().out
+            assert (caught.value.code, json.loads(told)["clean"]) == (0, True), told
             assert connector.stop() == 0
         finally:
             if connector is not None and connector.running:
