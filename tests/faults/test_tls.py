@@ -8,9 +8,11 @@ import ssl
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import faust
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from psycopg.conninfo import make_conninfo
 
 from fix_command import Tailrace
@@ -19,9 +21,11 @@ from tailrace.errors import CertificateInvalid, TailraceError
 from tailrace.kafka import watch
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.watch import Observer
-from tailrace.projections.app import projection_app
+from tailrace.projections.app import ProjectionApp, projection_app
 from tailrace.projections.mongo_server import _connect, translated
 from tailrace.projections.postgres_session import connect as connect_store
+from tailrace.projections.store import Partition
+from tailrace.projections.upkeep import Caretaker
 from tailrace.proof.reader import header, read_all
 from tailrace.sources.mongo.server import connect, identify
 from tailrace.sources.postgres.link import Link
@@ -106,6 +110,26 @@ def test_kafka_of_a_projection(certificates: Certificates, flaw: Flaw) -> None:
         app = projection_app("tls", broker=f"kafka://{HOST}:{front.port}", broker_credentials=credentials)
         with pytest.raises(CertificateInvalid, match=f"Kafka at {HOST}:{front.port}"):
             asyncio.run(app._wait_for_kafka())
+
+
+def test_a_certificate_that_is_renewed_wrongly_while_a_projection_runs(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka stops answering; the watch over the log's end finds out why."""
+
+    class Silent:
+        async def ends_of(self, partitions: set[Partition]) -> dict[Partition, int]:
+            raise KafkaConnectionError
+
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    lane = SimpleNamespace(partition=Partition("orders", 0), queued=0, busy_since=None)
+    monkeypatch.setattr(ProjectionApp, "reader", property(lambda _: Silent()))
+    with TlsFront(certificates.server("expired")) as front:
+        credentials = faust.SSLCredentials(context)
+        app = projection_app("tls", broker=f"kafka://{HOST}:{front.port}", broker_credentials=credentials)
+        app.projections.append(SimpleNamespace(lanes={lane.partition: lane}))  # type: ignore[arg-type]
+        with pytest.raises(CertificateInvalid, match="Kafka at"):
+            asyncio.run(Caretaker(app)._look_at_ends())
 
 
 class Fronts:

@@ -24,7 +24,7 @@ from tailrace.errors import ProjectionStalled
 from tailrace.projections.arrivals import Arrivals
 from tailrace.projections.lane import Lane
 from tailrace.projections.store import Partition
-from tailrace.projections.topics import ensure_letters
+from tailrace.projections.topics import connection, ensure_letters, require_certificates
 
 if TYPE_CHECKING:
     from tailrace.projections.app import ProjectionApp
@@ -149,6 +149,8 @@ class Caretaker:
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 ends = await self._app.reader.ends_of({lane.partition for lane in lanes})
+        if ends is None:
+            await require_certificates(connection(self._app))  # what keeps Kafka away may be a renewed certificate
         busy = {lane.partition for lane in lanes if lane.queued or lane.busy_since is not None}
         self._arrivals.look(time.monotonic(), self._app.reader.reached(), ends, busy)
 
