@@ -35,10 +35,10 @@ examples: $(STACK) ## Two projections on real servers, disturbed, and compared w
 	@$(BIN)/python -m examples.run order_summary
 	@$(BIN)/python -m examples.run user_cards
 
-$(FETCHED): $(STACK) tests/fetched.py
+$(FETCHED): $(STACK) tests/helpers/fetched.py
 	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"
 	@$(BIN)/tailrace stack fetch --registry
-	@$(BIN)/python tests/fetched.py
+	@$(BIN)/python tests/helpers/fetched.py
 	@touch $@
 
 # Once for all workers: each of them would compile all tests anew. What is wrong with one, the tests themselves tell.

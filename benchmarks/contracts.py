@@ -24,14 +24,14 @@ from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_b
 from benchmarks.processes import Connector, Drain, drain
 from benchmarks.real_events import FLAT_AVRO, REAL_DDL, TYPES, avro_schema, json_schema
 from tailrace.event import OutboxEvent
-from tailrace.proof.reader import read_all
 from tailrace.routing.patterns import glob
 from tailrace.routing.router import Router
 from tailrace.routing.specs import Condition, Rule, TopicSpec
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import SchemaSet
+from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.folder import load_folder
-from tailrace.stack import Registry, Stack
+from tailrace.schemas.validation import Checker
+from tailrace.testkit.stack import Registry, Stack
+from tailrace.testkit.topic_reader import read_all
 
 SHAPE = Shape("100 rows a transaction", 1500, 100)
 WARM_UP = Shape("warm-up", 1000, 100)

@@ -28,8 +28,8 @@ from benchmarks.latency import measure, pgbench
 from benchmarks.processes import Connector, Drain, drain, receive, write_pipeline
 from tailrace.config.model import Limits
 from tailrace.kafka.client import KafkaOptions, producer_config
-from tailrace.proof.reader import read_all
-from tailrace.stack import Stack
+from tailrace.testkit.stack import Stack
+from tailrace.testkit.topic_reader import read_all
 
 WARM_UP = Shape("warm-up", 2000, 100)
 """Drained first and not counted: a JVM that has just started compiles itself on the cores that are measured."""

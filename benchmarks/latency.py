@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.processes import Connector
-from tailrace.stack import PostgresServer
+from tailrace.testkit.stack import PostgresServer
 
 PGBENCH = """INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'order-' || (random() * 5000)::int, 'OrderPlaced',
 jsonb_build_object('order', 'o', 'customer', 'c', 'amount', 1.25, 'currency', 'EUR', 'status', 'placed', 'revision', 1,

@@ -19,9 +19,9 @@ import psycopg
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
 from benchmarks.processes import Connector, drain, write_pipeline
 from tailrace.config.load import load_pipeline
-from tailrace.kafka.park_requests import board
-from tailrace.stack import Stack, wait_until
-from tailrace.worker.assembly import kafka_options
+from tailrace.dlq.requests import board
+from tailrace.testkit.stack import Stack, wait_until
+from tailrace.worker.wiring import kafka_options
 
 SHAPE = Shape("100 rows a transaction", 2000, 100)
 WARM_UP = Shape("warm-up", 1000, 100)

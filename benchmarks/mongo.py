@@ -28,10 +28,10 @@ from pymongo.write_concern import WriteConcern
 from benchmarks.backlog import SCHEMA, Shape
 from benchmarks.latency import measure
 from benchmarks.processes import Connector, Drain, watch
-from tailrace.position import from_stored
-from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, MongoServer
-from tailrace.token_position import TokenPosition
+from tailrace.positions.base import from_stored
+from tailrace.positions.mongo import TokenPosition
+from tailrace.testkit.stack import KafkaBroker, MongoServer
+from tailrace.testkit.topic_reader import read_all
 
 WARM_UP = Shape("warm-up", 2000, 100)
 SHAPES = (Shape("100 in a transaction", 3000, 100), Shape("1 in a transaction", 100_000, 1))

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from tailrace.stack import PostgresServer
+from tailrace.testkit.stack import PostgresServer
 
 TICK = os.sysconf("SC_CLK_TCK")
 GLANCE = 0.01

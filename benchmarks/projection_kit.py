@@ -6,10 +6,10 @@ from typing import Any
 
 from benchmarks.projection_task import Stopwatch, task
 from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffects, PostgresStore, Projection
-from tailrace.projections.app import projection_app
-from tailrace.projections.block import Applied
-from tailrace.projections.lane import Lane
-from tailrace.projections.store import Outcome, Store
+from tailrace.projections.core.apply import Applied
+from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.store import Outcome, Store
+from tailrace.projections.faust.app import projection_app
 
 TASK = task()
 TABLES = """

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 
 from tailrace.event import OutboxEvent, Route
 from tailrace.kafka.client import KafkaOptions, producer_config
-from tailrace.stack import KafkaBroker
-from tailrace.wire.records import plain_record
+from tailrace.records.plain import plain_record
+from tailrace.testkit.stack import KafkaBroker
 
 PARTITIONS = 4
 TRANSACTION = 1000

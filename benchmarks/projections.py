@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.projection_task import Taken, Task, taken
 from benchmarks.projection_topic import PARTITIONS, TRANSACTION, expected, publish
-from tailrace.projections.settings import Settings
-from tailrace.stack import MongoServer, Stack, wait_until
+from tailrace.projections.core.settings import Settings
+from tailrace.testkit.stack import MongoServer, Stack, wait_until
 
 EVENTS = 50_000
 WARM_UP = 10_000

@@ -28,7 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
 from benchmarks.processes import Connector, Drain, drain, write_pipeline
-from tailrace.stack import Stack
+from tailrace.testkit.stack import Stack
 
 SHAPES = (Shape("250,000 events", 2500, 100), Shape("1,000,000 events", 10_000, 100))
 ROUNDS = 5

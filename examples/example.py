@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from tailrace.demo.command import Command
-from tailrace.demo.service import Service
-from tailrace.proof.writer import Writer
-from tailrace.stack.places import new_run_dir
+from tailrace.testkit.demo.command import Command
+from tailrace.testkit.demo.service import Service
+from tailrace.testkit.stack.paths import new_run_dir
+from tailrace.testkit.workload.writer import Writer
 
 ROOT = Path(__file__).parent.parent
 Rows = dict[str, str]

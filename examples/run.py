@@ -20,11 +20,11 @@ from examples.example import Example, Rows
 from examples.order_summary.proof import OrderSummary
 from examples.user_cards.proof import UserCards
 from tailrace.cli.output import print_error
-from tailrace.demo.scene import Scene
-from tailrace.demo.show import Show, on
 from tailrace.errors import TailraceError
-from tailrace.proof.writer import Mix, Writer
-from tailrace.stack import StackError, wait_until
+from tailrace.testkit.demo.display import Show, on
+from tailrace.testkit.demo.environment import Scene
+from tailrace.testkit.stack import StackError, wait_until
+from tailrace.testkit.workload.writer import Mix, Writer
 
 EXAMPLES: dict[str, type[Example[Any]]] = {"order_summary": OrderSummary, "user_cards": UserCards}
 RATE = 20.0

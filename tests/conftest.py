@@ -11,18 +11,18 @@ import pytest
 hypothesis.settings.register_profile("tailrace", deadline=None)
 hypothesis.settings.load_profile("tailrace")
 
-pytest.register_assert_rewrite("store_contract", "store_contract_records", "store_scenes")
+pytest.register_assert_rewrite("helpers.store_contract", "helpers.store_contract_records", "helpers.store_scenarios")
 
 pytest_plugins = [
-    "fix_places",
-    "fix_order",
-    "fix_stack",
-    "fix_command",
-    "fix_service",
-    "fix_shop",
-    "fix_users",
-    "fix_parking",
-    "fix_projection",
+    "helpers.positions",
+    "helpers.order",
+    "helpers.stack",
+    "helpers.command",
+    "helpers.service",
+    "helpers.shop",
+    "helpers.users",
+    "helpers.parking",
+    "helpers.projection",
 ]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.position import Position
+from tailrace.positions.base import Position
 
 Headers = list[tuple[str, str | bytes | None]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 
 from examples.example import Example, Rows
-from tailrace.demo.orders import Orders
-from tailrace.proof.writer import Writer
+from tailrace.testkit.demo.orders import Orders
+from tailrace.testkit.workload.writer import Writer
 
 # An order's events are numbered by `revision`: the last one says what it comes to, all behind the first are changes.
 EXPECTED = """

@@ -9,10 +9,10 @@ from typing import Any
 from pymongo import MongoClient
 
 from examples.example import Example, Rows
-from tailrace.demo.users import Users
-from tailrace.proof.oracle import Outcome
-from tailrace.proof.users_workload import ENTITIES, OUTBOX, outbox_document
-from tailrace.proof.writer import Event, Writer
+from tailrace.testkit.demo.users import Users
+from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.workload.users import ENTITIES, OUTBOX, outbox_document
+from tailrace.testkit.workload.writer import Event, Writer
 
 DELETED, TOLD_AGAIN = 3, 6
 

@@ -13,24 +13,24 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
-import warm
-from fix_command import Tailrace, Told
-from fix_parking import ask, in_front
-from fix_service import Connector, Service
-from fix_shop import Shop
-from s3_server import serve
-from tailrace import killpoint
-from tailrace.archive.shelf import open_shelf
-from tailrace.archive.writing import Archiving
+from helpers import warm_servers as warm
+from helpers.command import Tailrace, Told
+from helpers.parking import ask, in_front
+from helpers.s3_server import serve
+from helpers.service import Connector, Service
+from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.archive.repository import open_shelf
+from tailrace.archive.writer import Archiving
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ArchiveBusy
-from tailrace.kafka import offsets
-from tailrace.lsn_position import LsnPosition, TableRead
-from tailrace.proof.reader import header, read_all
-from tailrace.replay.archiving import open_outbox
+from tailrace.positions.postgres import LsnPosition, TableRead
+from tailrace.replay.archive_context import open_outbox
 from tailrace.replay.table_points import from_table, stored_position
-from tailrace.stack import wait_until
-from tailrace.worker.assembly import assemble
+from tailrace.state import offsets
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.worker.wiring import assemble
 
 VALID = '{"order": "a", "revision": 1, "amount": 1.50, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -97,10 +97,10 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     away.rename(place)
     listed = None
     for kill, files, orphans, left in (
-        (killpoint.ARCHIVE_WRITTEN, 0, 1, 1203),
-        (killpoint.ARCHIVE_READ_BACK, 0, 2, 1203),
-        (killpoint.ARCHIVE_LISTED, 1, 2, 1203),
-        (killpoint.ARCHIVE_DELETED, 1, 2, 203),
+        (failpoints.ARCHIVE_WRITTEN, 0, 1, 1203),
+        (failpoints.ARCHIVE_READ_BACK, 0, 2, 1203),
+        (failpoints.ARCHIVE_LISTED, 1, 2, 1203),
+        (failpoints.ARCHIVE_DELETED, 1, 2, 203),
     ):
         warm.killed(*write, at=kill)
         listed = tailrace("archive", "list", shop.file)
@@ -124,7 +124,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"], planned["figures"]["passes"]) == ("archive", 1200, 1200)
     assert any("--from-table" in note for note in planned["notes"])
-    warm.killed("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    warm.killed("replay", "apply", planned["file"], at=f"{failpoints.AFTER_COMMIT}:2")
     told = tailrace("replay", "apply", planned["file"])
     assert told["continued"]
     assert 0 < told["published"] < 1200

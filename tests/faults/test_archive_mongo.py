@@ -18,19 +18,19 @@ from bson.raw_bson import RawBSONDocument
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
-import warm
-from fix_command import Tailrace
-from fix_users import Users
-from tailrace import killpoint
+from helpers import warm_servers as warm
+from helpers.command import Tailrace
+from helpers.users import Users
+from tailrace import failpoints
 from tailrace.config.load import load_pipeline
-from tailrace.kafka import offsets
-from tailrace.proof.reader import header, read_all
-from tailrace.proof.users_workload import OUTBOX, outbox_document
-from tailrace.proof.writer import Event
+from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.replay.table_points import stored_position
-from tailrace.stack import wait_until
-from tailrace.token_position import ClusterTime, TokenPosition
-from tailrace.worker.assembly import assemble
+from tailrace.state import offsets
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.users import OUTBOX, outbox_document
+from tailrace.testkit.workload.writer import Event
+from tailrace.worker.wiring import assemble
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +93,10 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
         before = {each["event_id"]: bson.encode(each) for each in collection.find()}
         write = ("archive", "write", users.file)
         for kill, files, orphans, left in (
-            (killpoint.ARCHIVE_LISTED, 1, 0, 1103),
-            (killpoint.ARCHIVE_DELETED, 1, 0, 103),
+            (failpoints.ARCHIVE_LISTED, 1, 0, 1103),
+            (failpoints.ARCHIVE_DELETED, 1, 0, 103),
         ):
-            if kill == killpoint.ARCHIVE_DELETED:
+            if kill == failpoints.ARCHIVE_DELETED:
                 # Between listing and deleting: one is changed, in a field that is no part of the event.
                 collection.update_one({"event_id": old[1050]}, {"$set": {"status": "published"}})
             warm.killed(*write, at=kill)
@@ -115,7 +115,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
     # Given back, each is what it was: value, key and headers.
     planned = tailrace("replay", "plan", users.file, "--from-archive", "--from", "oldest", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"]) == ("archive", 1100)
-    warm.killed("replay", "apply", planned["file"], at=f"{killpoint.AFTER_COMMIT}:2")
+    warm.killed("replay", "apply", planned["file"], at=f"{failpoints.AFTER_COMMIT}:2")
     assert tailrace("replay", "apply", planned["file"])["continued"]
     originals = {header(each, "id"): each for each in records(users)}
     copies = records(users, ".shadow")

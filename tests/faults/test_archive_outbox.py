@@ -11,20 +11,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tailrace.archive.object_store import Store
 from tailrace.archive.postgres_outbox import PostgresOutbox
-from tailrace.archive.shelf import Shelf
-from tailrace.archive.store import Store
-from tailrace.archive.writing import Archiving, Holds, Report
+from tailrace.archive.repository import Shelf
+from tailrace.archive.writer import Archiving, Holds, Report
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Row
-from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
 from tailrace.outbox.layouts import ColumnMap, Layout
-from tailrace.sources.postgres import huge
-from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.again import TableAgain
-from tailrace.sources.postgres.link import Link
+from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import oversized_rows
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.stack import PostgresServer, wait_until
+from tailrace.sources.postgres.table_rescan import TableAgain
+from tailrace.testkit.stack import PostgresServer, wait_until
 
 BEFORE_MS = 1_000_000_000
 ROWS = 20
@@ -125,7 +125,7 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
 
 def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's limit is 1 GB; a lower one for this test."""
-    monkeypatch.setattr(huge, "LIMIT", 1000)
+    monkeypatch.setattr(oversized_rows, "LIMIT", 1000)
     table.execute("ALTER TABLE outbox ALTER payload TYPE text")
     table.execute("UPDATE outbox SET payload = repeat('a', 2000) WHERE id = 3")
     assert sum(entry.rows for entry in table.archive().files) == ROWS - 1

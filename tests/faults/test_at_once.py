@@ -15,21 +15,21 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
-from fix_command import Tailrace, Told
-from fix_parking import good
-from fix_shop import Shop
-from recovering import goes_on, plan, ran_before, recover, right, slot_dropped, work
-from tailrace import killpoint
+from helpers.command import Tailrace, Told
+from helpers.parking import good
+from helpers.recovery import goes_on, plan, ran_before, recover, right, slot_dropped, work
+from helpers.shop import Shop
+from tailrace import failpoints
 from tailrace.config.load import load_pipeline
 from tailrace.errors import Fenced, RecordsRefused, SlotMissing, TailraceError
-from tailrace.kafka.claim import Claim
-from tailrace.proof.reader import header, read_all
-from tailrace.recovery.applying import Applying, Recovered, fence
-from tailrace.recovery.planning import Survey
-from tailrace.recovery.sieve import Sieve
-from tailrace.stack import wait_until
-from tailrace.wake import Wake
-from tailrace.worker.assembly import assemble
+from tailrace.recovery.apply import Applying, Recovered, fence
+from tailrace.recovery.plan import Survey
+from tailrace.recovery.row_filter import Sieve
+from tailrace.state.ownership import Claim
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.wakeup import Wake
+from tailrace.worker.wiring import assemble
 
 MANY = 1200
 """Rows, one in a batch: enough to be caught in the middle."""
@@ -258,11 +258,11 @@ def test_the_slot_of_a_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> 
     shop.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", shop.slot)
 
     def another(point: str) -> None:
-        if point == killpoint.SLOT_INTENDED:
+        if point == failpoints.SLOT_INTENDED:
             assert recover(shop, "apply", "--yes").returncode == 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(killpoint, "reached", another)
+        patch.setattr(failpoints, "reached", another)
         ends_with(Fenced, shop)
     goes_on(shop)
     slot_dropped(shop)

@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace import killpoint
-from tailrace.batch import Batch
+from tailrace import failpoints
 from tailrace.errors import OutcomeUnknown
 from tailrace.event import Record
-from tailrace.kafka import offsets
 from tailrace.kafka import publisher as publishing
-from tailrace.kafka.claim import Claim
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.owner import OwnerWatch
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper
-from tailrace.lsn_position import LogIdentity, LsnPosition
-from tailrace.proof.reader import read_all
+from tailrace.pipeline.batch import Batch
+from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.routing.specs import TopicSpec
-from tailrace.stack import KafkaBroker, Source, wait_until
-from tailrace.wake import Wake
+from tailrace.state import offsets
+from tailrace.state.owner_watch import OwnerWatch
+from tailrace.state.ownership import Claim
+from tailrace.testkit.stack import KafkaBroker, Source, wait_until
+from tailrace.testkit.topic_reader import read_all
+from tailrace.wakeup import Wake
 
 LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
 
@@ -97,11 +97,11 @@ def test_a_thread_that_outlives_its_close_stores_nothing(
     sent, go_on = threading.Event(), threading.Event()
 
     def reached(point: str) -> None:
-        if point == killpoint.AFTER_PRODUCE and not sent.is_set():
+        if point == failpoints.AFTER_PRODUCE and not sent.is_set():
             sent.set()
             assert go_on.wait(60)
 
-    monkeypatch.setattr(killpoint, "reached", reached)
+    monkeypatch.setattr(failpoints, "reached", reached)
     older = opened()
     older.submit(batch(options, 10))
     assert sent.wait(60), "its events are out"

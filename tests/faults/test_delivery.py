@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fix_shop import Shop
-from tailrace import killpoint
+from helpers.shop import Shop
+from tailrace import failpoints
 
 POINTS = (
-    killpoint.ROWS_READ,
-    killpoint.BEFORE_PRODUCE,
-    killpoint.AFTER_PRODUCE,
-    killpoint.AFTER_COMMIT,
-    killpoint.AFTER_CONFIRM,
+    failpoints.ROWS_READ,
+    failpoints.BEFORE_PRODUCE,
+    failpoints.AFTER_PRODUCE,
+    failpoints.AFTER_COMMIT,
+    failpoints.AFTER_CONFIRM,
 )
 ZSTD = 4
 """In the three lowest bits of a record batch's attributes."""

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from fix_command import Tailrace
-from fix_shop import Shop
-from recovering import apply, goes_on, passed_all, plan, ran_before, refused, work
-from standby import Pair, open_pair
-from tailrace import killpoint
+from helpers.command import Tailrace
+from helpers.recovery import apply, goes_on, passed_all, plan, ran_before, refused, work
+from helpers.shop import Shop
+from helpers.standby import Pair, open_pair
+from tailrace import failpoints
 from tailrace.config.load import load_pipeline
-from tailrace.kafka import rewinds
-from tailrace.position import to_stored
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import KafkaBroker, wait_until
-from tailrace.worker.assembly import kafka_options
+from tailrace.positions.base import to_stored
+from tailrace.state import rewind_marker
+from tailrace.testkit.stack import KafkaBroker, wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.worker.wiring import kafka_options
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_set_back_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> N
     pair.fail_over()
     work(shop, 1)
     # Its position is on the new timeline by then, and the rewind was noted on the old one.
-    shop.start(kill=killpoint.ROWS_READ, wait=False).ended()
+    shop.start(kill=failpoints.ROWS_READ, wait=False).ended()
     shop.start()
 
     def again() -> Counter[str]:
@@ -185,7 +185,7 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     stopped.failed("WrongLog")
     assert "set back from" in stopped.log
     kafka = kafka_options(load_pipeline(shop.file))
-    rewinds.forget(kafka)
+    rewind_marker.forget(kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(kafka.offsets_topic, json.dumps(to_stored(reached)), shop.name.encode())
     assert producer.flush(10) == 0

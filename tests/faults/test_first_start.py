@@ -10,17 +10,17 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-import recovering
-from fix_shop import Shop
-from tailrace import killpoint
+from helpers import recovery as recovering
+from helpers.shop import Shop
+from tailrace import failpoints
 from tailrace.errors import SourceUnavailable
-from tailrace.lsn_position import LogIdentity, LsnPosition
-from tailrace.proof.oracle import Entry, Outcome
-from tailrace.proof.orders_workload import Mix
-from tailrace.proof.reader import read_all
-from tailrace.sources.postgres.link import Link
+from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
-from tailrace.stack import wait_until
+from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import read_all
+from tailrace.testkit.workload.orders import Mix
 
 PAYLOAD = '{"order": "o", "revision": 1, "amount": 1, "currency": "EUR"}'
 
@@ -127,7 +127,7 @@ def test_transactions_that_span_the_snapshot(either: Shop) -> None:
         writer.transaction()
     first = Session(shop, "first")
     first.insert_in_savepoints()
-    connector = shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3", wait=False)
+    connector = shop.start(kill=f"{failpoints.TABLE_ROWS_READ}:3", wait=False)
     waits_for(shop, first)
     second = Session(shop, "second")
     second.insert_in_savepoints()
@@ -176,7 +176,7 @@ def test_sort_keys_that_may_be_null(shop: Shop) -> None:
         writer.transaction(1)
     shop.execute("UPDATE outbox SET created_at = NULL WHERE id IN (SELECT id FROM outbox LIMIT 20)")
     for at in (2, 4):
-        assert shop.start(kill=f"{killpoint.AFTER_COMMIT}:{at - 1}").ended() == -9
+        assert shop.start(kill=f"{failpoints.AFTER_COMMIT}:{at - 1}").ended() == -9
     shop.start()
     right(shop)
 
@@ -187,11 +187,11 @@ def test_a_table_rewritten_before_its_first_read_is_complete(shop: Shop) -> None
     writer = shop.writer(keys=100_000, mix=Mix(rollback=0, invalid=0))
     for _ in range(60):
         writer.transaction(1)
-    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    assert shop.start(kill=f"{failpoints.TABLE_ROWS_READ}:3").ended() == -9
     before = len(shop.published())
     shop.execute("VACUUM FULL outbox")
     shop.execute("GRANT SELECT ON outbox TO PUBLIC")
-    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    assert shop.start(kill=f"{failpoints.TABLE_ROWS_READ}:3").ended() == -9
     seen = len(shop.published())
     assert 0 < before < seen < 60
     writer.transaction(1)
@@ -292,7 +292,7 @@ def test_rows_without_a_time_come_in_the_order_of_their_transactions(shop: Shop)
     shop.settings["outbox"] = {}
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     written = [shop.insert(PAYLOAD) for _ in range(40)]
-    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -signal.SIGKILL
+    assert shop.start(kill=f"{failpoints.TABLE_ROWS_READ}:3").ended() == -signal.SIGKILL
     assert 0 < len(shop.published()) < len(written)
     shop.start()
     written.append(shop.insert(PAYLOAD))

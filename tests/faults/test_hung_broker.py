@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from fix_shop import close_shop, open_shop
-from tailrace.proof.orders_workload import Mix
-from tailrace.stack import KafkaBroker, KafkaSet, PostgresServer, wait_until
+from helpers.shop import close_shop, open_shop
+from tailrace.testkit.stack import KafkaBroker, KafkaSet, PostgresServer, wait_until
+from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from broken_kafka import HASTY, IMPATIENT, sleeping
-from fix_shop import Connector, Shop, close_shop, open_shop
-from second_instance import publishes
+from helpers.broken_kafka import HASTY, IMPATIENT, sleeping
+from helpers.second_instance import publishes
+from helpers.shop import Connector, Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.proof.orders_workload import Mix
-from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broken_kafka import HASTY, IMPATIENT, read_only
-from fix_shop import Shop, close_shop, open_shop
+from helpers.broken_kafka import HASTY, IMPATIENT, read_only
+from helpers.shop import Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.proof.orders_workload import Mix
-from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.workload.orders import Mix
 
 # Everything is sent and nothing committed: waits there until it is told to go on.
 HESITATES = """

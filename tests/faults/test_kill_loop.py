@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from fix_shop import Shop
-from kill_loop import kill_again_and_again
-from tailrace.proof.writer import Mix
+from helpers.kill_loop import kill_again_and_again
+from helpers.shop import Shop
+from tailrace.testkit.workload.writer import Mix
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "24"))
 SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

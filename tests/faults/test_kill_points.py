@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from fix_shop import Shop
-from tailrace import killpoint
+from helpers.shop import Shop
+from tailrace import failpoints
 
-AT_START = (killpoint.SLOT_INTENDED, killpoint.SLOT_CREATED, killpoint.TABLE_ROWS_READ)
+AT_START = (failpoints.SLOT_INTENDED, failpoints.SLOT_CREATED, failpoints.TABLE_ROWS_READ)
 WHILE_STREAMING = (
-    killpoint.STREAM_STARTED,
-    killpoint.ROWS_READ,
-    killpoint.BEFORE_PRODUCE,
-    killpoint.AFTER_PRODUCE,
-    killpoint.AFTER_COMMIT,
-    killpoint.AFTER_CONFIRM,
-    killpoint.IDLE_STORED,
+    failpoints.STREAM_STARTED,
+    failpoints.ROWS_READ,
+    failpoints.BEFORE_PRODUCE,
+    failpoints.AFTER_PRODUCE,
+    failpoints.AFTER_COMMIT,
+    failpoints.AFTER_CONFIRM,
+    failpoints.IDLE_STORED,
 )
 
 
 def test_every_kill_point_is_exercised() -> None:
-    assert {*AT_START, *WHILE_STREAMING, killpoint.DRAINING} == set(killpoint.ALL)
+    assert {*AT_START, *WHILE_STREAMING, failpoints.DRAINING} == set(failpoints.ALL)
 
 
 @pytest.mark.parametrize("point", AT_START)
@@ -47,9 +47,9 @@ def test_killed_while_streaming(shop: Shop, point: str) -> None:
     writer = shop.writer()
     for _ in range(30):
         writer.transaction(events=7)
-    nth = 1 if point in (killpoint.STREAM_STARTED, killpoint.IDLE_STORED) else 4
+    nth = 1 if point in (failpoints.STREAM_STARTED, failpoints.IDLE_STORED) else 4
     connector = shop.start(kill=f"{point}:{nth}")
-    if point == killpoint.IDLE_STORED:
+    if point == failpoints.IDLE_STORED:
         shop.execute("CREATE TABLE unrelated AS SELECT generate_series(1, 1000)")
     assert connector.ended() == -9
     for _ in range(10):
@@ -61,7 +61,7 @@ def test_killed_while_streaming(shop: Shop, point: str) -> None:
 
 def test_killed_while_draining(shop: Shop) -> None:
     """SIGTERM has come, and then the power goes."""
-    connector = shop.start(kill=killpoint.DRAINING, wait=False)
+    connector = shop.start(kill=failpoints.DRAINING, wait=False)
     connector.says('"running"')
     writer = shop.writer()
     for _ in range(30):

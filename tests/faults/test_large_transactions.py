@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_shop import Connector, Shop
-from tailrace import killpoint
-from tailrace.lsn import parse_lsn
-from tailrace.proof.oracle import Entry, Outcome
-from tailrace.stack import wait_until
+from helpers.shop import Connector, Shop
+from tailrace import failpoints
+from tailrace.positions.lsn import parse_lsn
+from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.stack import wait_until
 
 ROWS = 300_000
 KEYS = 50
@@ -74,7 +74,7 @@ def test_many_rows_killed_in_the_middle(shop: Shop) -> None:
     lsn = write(shop, ROWS, note=80)
     size = shop.execute("SELECT sum(pg_column_size(payload)) FROM outbox")[0][0]
     assert int(size) > 50_000_000
-    assert shop.start(kill=f"{killpoint.AFTER_COMMIT}:7").ended(60) == -9
+    assert shop.start(kill=f"{failpoints.AFTER_COMMIT}:7").ended(60) == -9
     stored = shop.positions()[-1]
     assert stored.cut is not None
     assert 0 < stored.cut.rows < ROWS

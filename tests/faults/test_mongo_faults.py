@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from fix_users import Users, close_users, open_users
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import KafkaBroker, MongoServer, Source, TcpProxy, wait_until
+from helpers.users import Users, close_users, open_users
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, TcpProxy, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 
 @pytest.fixture(scope="module")

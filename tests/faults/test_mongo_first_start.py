@@ -11,10 +11,10 @@ import pytest
 from bson import Decimal128, ObjectId
 from bson.int64 import Int64
 
-from fix_users import Users
-from tailrace import killpoint
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from helpers.users import Users
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 
 def write(users: Users, transactions: int) -> None:
@@ -45,9 +45,9 @@ def test_killed_half_way(users: Users, nth: int) -> None:
     """The next start reads a newer snapshot, and leaves to the stream what was inserted in between."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 20})
     write(users, 40)
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:{nth}").ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:{nth}").ended() == -9
     write(users, 20)
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:{nth}").ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:{nth}").ended() == -9
     write(users, 20)
     users.start()
     write(users, 5)
@@ -61,7 +61,7 @@ def test_a_document_inserted_and_deleted_meanwhile_still_comes(users: Users) -> 
     users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
     for number in range(20):
         users.insert(f"k{number}")
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2").ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:2").ended() == -9
     gone = users.insert("gone")
     kept = users.insert("kept")
     with users.client() as client:
@@ -111,7 +111,7 @@ def test_ids_of_every_kind(users: Users) -> None:
     """They sort across types, and some make tokens that are more than a text."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 1})
     before = [users.insert(f"a{number}", _id=id_) for number, id_ in enumerate(IDS)]
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:5").ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:5").ended() == -9
     connector = users.start()
     wait_until(lambda: set(before) <= {seen.id for seen in users.published()}, 60, what=f"them all:\n{connector.log}")
     with users.client() as client:
@@ -134,7 +134,7 @@ def test_in_the_order_of_an_index(users: Users) -> None:
     assert "createIndex" in users.connectors[-1].log
     with users.client() as client:
         client[users.database].outbox.create_index([("created_at", 1), ("_id", 1)])
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:3").ended() == -9
     users.start()
     wait_until(lambda: len(users.published()) == 5, 60, what=f"them all:\n{users.connectors[-1].log}")
     order = (4, 1, 2, 0, 3)
@@ -173,7 +173,7 @@ def test_a_large_transaction_between_two_sessions(users: Users) -> None:
         users.insert(f"k{number}")
     with users.client() as client:
         template = client[users.database].outbox.find_one({}, {"_id": 0}) or {}
-        assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2").ended() == -9
+        assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:2").ended() == -9
         with client.start_session() as session, session.start_transaction():
             client[users.database].outbox.insert_many(
                 [{**template, "event_id": f"e{number}", "partition_key": f"t{number}"} for number in range(3000)],

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException
 
-from broken_kafka import HASTY, IMPATIENT, read_only, sleeping
-from fix_users import Users, close_users, open_users
+from helpers.broken_kafka import HASTY, IMPATIENT, read_only, sleeping
+from helpers.users import Users, close_users, open_users
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.proof.writer import Mix
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.workload.writer import Mix
 
 BACKLOG = 30_000
 PADDING = 10_000

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from fix_users import Users
-from kill_loop import ended_within, kill_again_and_again
-from tailrace import killpoint
-from tailrace.proof.writer import Mix
-from tailrace.stack import wait_until
+from helpers.kill_loop import ended_within, kill_again_and_again
+from helpers.users import Users
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.workload.writer import Mix
 
 # The other points of a stream are those of the loop below, which passes each.
-WHILE_STREAMING = (killpoint.ROWS_READ, killpoint.BEFORE_PRODUCE, killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT)
+WHILE_STREAMING = (failpoints.ROWS_READ, failpoints.BEFORE_PRODUCE, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT)
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 
@@ -38,7 +38,7 @@ def test_killed_while_streaming(users: Users, point: str) -> None:
 
 
 def test_killed_while_an_idle_position_is_stored(users: Users) -> None:
-    connector = users.start(kill=killpoint.IDLE_STORED)
+    connector = users.start(kill=failpoints.IDLE_STORED)
     with users.client() as client:
         # Somebody else's writes move the server's token past a quiet outbox.
         wait_until(
@@ -56,7 +56,7 @@ def test_killed_while_an_idle_position_is_stored(users: Users) -> None:
 
 
 def test_killed_while_draining(users: Users) -> None:
-    connector = users.start(kill=killpoint.DRAINING, wait=False)
+    connector = users.start(kill=failpoints.DRAINING, wait=False)
     connector.says('"running"')
     writer = users.writer()
     for _ in range(30):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_users import Users
-from tailrace import killpoint
-from tailrace.stack import wait_until
+from helpers.users import Users
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
 
 # The token behind a batch is believed before its changes are read: what the batch still holds is lost in a crash.
 TOKEN_EARLY = """
@@ -70,7 +70,7 @@ def test_killed_inside_a_transaction(users: Users, change: str, flaw: str) -> No
     for _ in range(10):
         writer.transaction(events=7, rollback=False)
     run = program(users.folder, change)
-    assert users.start(kill=f"{killpoint.AFTER_COMMIT}:4", program=run).ended() == -9
+    assert users.start(kill=f"{failpoints.AFTER_COMMIT}:4", program=run).ended() == -9
     users.start(program=run)
     last = users.insert("last")
     users.connectors[-1].says('"running"')
@@ -86,7 +86,7 @@ def test_killed_while_reading_the_collection(users: Users, change: str) -> None:
     for number in range(20):
         users.insert(f"k{number}")
     run = program(users.folder, change)
-    assert users.start(kill=f"{killpoint.TABLE_ROWS_READ}:2", program=run).ended() == -9
+    assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:2", program=run).ended() == -9
     users.insert("meanwhile")
     users.start(program=run)
     wait_for(users, users.insert("last"))

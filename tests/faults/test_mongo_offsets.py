@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
-from fix_users import Users, close_users, open_users
-from tailrace import killpoint
-from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from helpers.users import Users, close_users, open_users
+from tailrace import failpoints
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 
 def arrived(users: Users, event: str) -> None:
@@ -98,7 +98,7 @@ def test_the_offsets_topic_is_deleted_while_mongodb_is_away(kafka: KafkaBroker, 
 def test_killed_at_its_first_start_it_starts_again(users: Users) -> None:
     """The dead-letter topic is there and no position is: but this start was never completed."""
     own_offsets_topic(users)
-    assert users.start(kill=killpoint.BEFORE_PRODUCE).ended() == -9
+    assert users.start(kill=failpoints.BEFORE_PRODUCE).ended() == -9
     assert users.letters in users.kafka.admin().list_topics(timeout=20).topics
     assert not users.positions()
     users.start()

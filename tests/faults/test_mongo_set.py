@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pymongo.write_concern import WriteConcern
 
-from fix_users import Users, close_users, open_users
-from tailrace.proof.users_workload import outbox_document
-from tailrace.proof.writer import Event
-from tailrace.stack import KafkaBroker, MongoSet, wait_until
+from helpers.users import Users, close_users, open_users
+from tailrace.testkit.stack import KafkaBroker, MongoSet, wait_until
+from tailrace.testkit.workload.users import outbox_document
+from tailrace.testkit.workload.writer import Event
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-from fix_shop import Shop
-from recovering import apply, goes_on, plan, ran_before, work
-from tailrace.stack import PostgresServer, Source
+from helpers.recovery import apply, goes_on, plan, ran_before, work
+from helpers.shop import Shop
+from tailrace.testkit.stack import PostgresServer, Source
 
 
 def move(shop: Shop, server: PostgresServer) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_shop import Connector, Shop
-from tailrace import killpoint
-from tailrace.proof.oracle import judge
-from tailrace.proof.orders_workload import Mix
-from tailrace.proof.reader import read_all, sightings
-from tailrace.stack import wait_until
+from helpers.shop import Connector, Shop
+from tailrace import failpoints
+from tailrace.testkit.oracle import judge
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import read_all, sightings
+from tailrace.testkit.workload.orders import Mix
 
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
 STOP_BEFORE_PRODUCE = """
@@ -95,7 +95,7 @@ def publish(self, batch):
 Publisher._publish = publish
 """
 DROP_REJECTED = """
-from tailrace.pipeline import Pipeline
+from tailrace.pipeline.loop import Pipeline
 Pipeline._set_aside = lambda self, *given: None
 """
 
@@ -126,7 +126,7 @@ def is_stopped(connector: Connector) -> bool:
 @pytest.mark.parametrize(("mutation", "green"), [("", True), (CONFIRM_EARLY, False)], ids=["sound", "confirm early"])
 def test_confirming_what_is_not_stored_is_seen(shop: Shop, mutation: str, green: bool) -> None:
     prepared(shop)
-    mutant = shop.start(kill=f"{killpoint.BEFORE_PRODUCE}:4", program=program(shop.folder, mutation))
+    mutant = shop.start(kill=f"{failpoints.BEFORE_PRODUCE}:4", program=program(shop.folder, mutation))
     assert mutant.ended() == -signal.SIGKILL, mutant.log
     # It is restarted unchanged: what the slot has let go of does not come again.
     shop.start(wait=green)

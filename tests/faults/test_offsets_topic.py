@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
-from fix_shop import Connector, Shop
-from tailrace.lsn import format_lsn
-from tailrace.position import to_stored
-from tailrace.proof.orders_workload import SHOP_DDL
-from tailrace.proof.reader import read_all, stored_positions
-from tailrace.stack import KafkaBroker, PostgresServer, StackError, wait_until
+from helpers.shop import Connector, Shop
+from tailrace.positions.base import to_stored
+from tailrace.positions.lsn import format_lsn
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, StackError, wait_until
+from tailrace.testkit.topic_reader import read_all, stored_positions
+from tailrace.testkit.workload.orders import SHOP_DDL
 
 
 def own_offsets_topic(shop: Shop) -> str:

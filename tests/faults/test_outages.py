@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from broken_kafka import HASTY, IMPATIENT
-from fix_shop import Shop, close_shop, open_shop
-from fix_users import close_users, open_users
-from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
-from tailrace.stack.ports import free_port
+from helpers.broken_kafka import HASTY, IMPATIENT
+from helpers.shop import Shop, close_shop, open_shop
+from helpers.users import close_users, open_users
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tailrace.testkit.stack.ports import free_port
 
 # Every wait for the next attempt would take ten minutes, as if the outage had lasted for hours.
 PATIENT = """

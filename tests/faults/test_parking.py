@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fix_parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, parked
-from fix_shop import Shop
+from helpers.parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, parked
+from helpers.shop import Shop
 from tailrace.cli import main
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 
 def test_later_events_of_a_key_wait_and_all_other_keys_flow_on(parking: Shop) -> None:

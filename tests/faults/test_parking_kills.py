@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fix_parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, options, parked
-from fix_shop import Shop
-from tailrace import killpoint
-from tailrace.kafka.parked import waiting_topic
-from tailrace.proof.oracle import Outcome
-from tailrace.proof.orders_workload import Mix
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from helpers.parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, options, parked
+from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.dlq.parked_keys import waiting_topic
+from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.orders import Mix
 
 
-@pytest.mark.parametrize("point", [killpoint.RELEASING, killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT])
+@pytest.mark.parametrize("point", [failpoints.RELEASING, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT])
 def test_killed_while_those_behind_are_released(parking: Shop, point: str) -> None:
     """Many small transactions: whichever of them it dies in or after, each event comes once, in order."""
     parking.configure(limits={"batch_records": 10})

@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from fix_command import Tailrace
-from fix_parking import BAD, arrived, good, ids, parked
-from fix_shop import Shop
-from tailrace import killpoint
-from tailrace.cli import dlq_keys
+from helpers.command import Tailrace
+from helpers.parking import BAD, arrived, good, ids, parked
+from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.cli.dlq import parked_keys
 from tailrace.kafka.topics import topic_config
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
 
 
 def keep_for(shop: Shop, milliseconds: int) -> None:
@@ -65,9 +65,9 @@ def test_a_key_whose_letter_is_gone_is_released_by_its_name(
     (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
     assert shown["waiting"] == 3
     # Asked for while nobody runs, and killed while it is done.
-    monkeypatch.setattr(dlq_keys, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(parked_keys, "ANSWER_SECONDS", 0.1)
     assert tailrace(*give_up, "--parked-key", "a")["summary"] == {"requested": 1}
-    for point in (killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT):
+    for point in (failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT):
         parking.start(kill=point).ended()
     parking.start()
     arrived(parking, *behind)

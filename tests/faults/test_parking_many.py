@@ -7,13 +7,13 @@ from collections import defaultdict
 
 import pytest
 
-from fix_parking import BAD, arrived, ask, board, good, ids, letters, options, parked
-from fix_shop import Shop
-from tailrace import killpoint
+from helpers.parking import BAD, arrived, ask, board, good, ids, letters, options, parked
+from helpers.shop import Shop
+from tailrace import failpoints
 from tailrace.cli import main
-from tailrace.kafka.parked import waiting_topic
-from tailrace.proof.reader import read_all
-from tailrace.stack import wait_until
+from tailrace.dlq.parked_keys import waiting_topic
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import read_all
 
 KEYS, EACH = 60, 60
 
@@ -56,7 +56,7 @@ def test_other_keys_flow_on_while_many_are_released_and_a_kill_costs_nothing(par
     arrived(parking, other)
     assert board(parking).keys, "all were released before an event of another key was published"
     connector.kill()
-    killed = parking.start(kill=f"{killpoint.RELEASING}:3", wait=False)
+    killed = parking.start(kill=f"{failpoints.RELEASING}:3", wait=False)
     assert killed.ended() == -9
     parking.start()
     arrived(parking, newer)

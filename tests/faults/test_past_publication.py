@@ -10,10 +10,10 @@ import uuid
 import psycopg
 import pytest
 
-from fix_command import Tailrace
-from fix_shop import Connector, Shop
-from partitioned import PAYLOAD, insert, partition, paused, published, sql
-from recovering import apply, passed_all, plan
+from helpers.command import Tailrace
+from helpers.partitioned import PAYLOAD, insert, partition, paused, published, sql
+from helpers.recovery import apply, passed_all, plan
+from helpers.shop import Connector, Shop
 
 
 def halted(shop: Shop, connector: Connector, tailrace: Tailrace, words: str) -> None:

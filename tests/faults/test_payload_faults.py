@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from fix_shop import SCHEMA, Shop
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from helpers.shop import SCHEMA, Shop
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 GOOD = json.dumps({"order": "k", "revision": 1, "amount": 1.5, "currency": "EUR"})
 LIMIT = 300_000

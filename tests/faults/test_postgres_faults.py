@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from fix_shop import Connector, Shop, close_shop, open_shop
-from tailrace.proof.orders_workload import Mix
-from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from helpers.shop import Connector, Shop, close_shop, open_shop
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.workload.orders import Mix
 
 LINK_TIMEOUT = 2
 NOTICED_WITHIN = 25

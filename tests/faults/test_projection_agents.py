@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from fix_projection import Projected
+from helpers.projection import Projected
 
 AGENT = """
 @app.agent(app.topic({topic!r}))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_projection import Projected
-from tailrace.stack import KafkaBroker, PostgresServer
+from helpers.projection import Projected
+from tailrace.testkit.stack import KafkaBroker, PostgresServer
 
 ONCE = """
 PLACES = ["answer", "faust", "take", "put"]
@@ -29,8 +29,8 @@ def drops(place, offset):
 """
 DROPS = """
 import faust.transport.consumer
-from tailrace.projections.consumer_thread import ConsumerThread, Fetched
-from tailrace.projections.lane import Lane
+from tailrace.projections.faust.consumer_thread import ConsumerThread, Fetched
+from tailrace.projections.core.partition_worker import Lane
 
 fetch, getmany = ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany
 take, put = projection.take, Lane.put

@@ -8,8 +8,8 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
-from fix_projection import Projected
-from tailrace.stack import wait_until
+from helpers.projection import Projected
+from tailrace.testkit.stack import wait_until
 
 DAY_MS = 86_400_000
 

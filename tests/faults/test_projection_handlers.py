@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_projection import Projected
+from helpers.projection import Projected
 from tailrace.errors import ConfigError
 from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, Versions, projection_app
-from tailrace.projections.event import Event, read
-from tailrace.projections.settings import key_of
-from tailrace.projections.store import EntityState, Partition
-from tailrace.stack import MongoServer, wait_until
+from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.settings import key_of
+from tailrace.projections.core.store import EntityState, Partition
+from tailrace.testkit.stack import MongoServer, wait_until
 
 DAY_MS = 86_400_000
 THINGS = """

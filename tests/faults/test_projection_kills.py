@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from fix_projection import Projected
-from tailrace import killpoint
-from tailrace.stack import wait_until
+from helpers.projection import Projected
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
 
 KEYS = [f"o-{number}" for number in range(12)]
 
@@ -18,7 +18,7 @@ def some_events(projected: Projected, chance: random.Random, count: int = 20) ->
     projected.publish(*({"key": chance.choice(KEYS)} for _ in range(count)))
 
 
-@pytest.mark.parametrize("point", [killpoint.PROJECTION_APPLIED, killpoint.PROJECTION_COMMITTED])
+@pytest.mark.parametrize("point", [failpoints.PROJECTION_APPLIED, failpoints.PROJECTION_COMMITTED])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_killed_at(projected: Projected, point: str, nth: int) -> None:
     """Before its commit a block is applied again, after it never again."""
@@ -30,7 +30,7 @@ def test_killed_at(projected: Projected, point: str, nth: int) -> None:
     assert worker.ended(120) == -signal.SIGKILL, worker.log
     applied = sum(map(len, projected.state().values()))
     assert applied < 100, "it died in the middle"
-    if point == killpoint.PROJECTION_COMMITTED:
+    if point == failpoints.PROJECTION_COMMITTED:
         assert applied > 0, "what it had committed is there"
     projected.start()
     projected.caught_up()
@@ -42,7 +42,7 @@ def test_killed_after_a_dead_letter(projected: Projected) -> None:
     """The letter is written, the event is not passed: it fails again. Its letter may stand there twice, but stands."""
     projected.configure("max_attempts=1, within=0.01")
     [first, bad, last] = projected.publish({"key": "o-1"}, {"key": "o-1", "value": b'{"fail": true}'}, {"key": "o-1"})
-    worker = projected.start(kill=f"{killpoint.PROJECTION_LETTER}:1", wait=False)
+    worker = projected.start(kill=f"{failpoints.PROJECTION_LETTER}:1", wait=False)
     assert worker.ended(120) == -signal.SIGKILL, worker.log
     projected.start()
     wait_until(lambda: projected.state() == {"o-1": [first, last]}, 120, what="the others to be applied")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from fix_projection import Projected
-from tailrace import killpoint
-from tailrace.projections.mongo_swap import SWAP_RENAMED
-from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+from helpers.projection import Projected
+from tailrace import failpoints
+from tailrace.projections.mongo.swap import SWAP_RENAMED
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 
 KEYS = [f"o-{number}" for number in range(6)]
 HISTORY = """
@@ -33,8 +33,8 @@ async def append(event, effects):
 MIRROR = """
 from pymongo import IndexModel
 from tailrace.projections import projection_app
-from tailrace.projections.mirror import mirror
-from tailrace.projections.mirror_store import MirrorStore
+from tailrace.projections.mongo.mirror import mirror
+from tailrace.projections.mongo.mirror_store import MirrorStore
 
 app = projection_app({name!r}, broker="kafka://{bootstrap}")
 indexes = [IndexModel([("key", 1), ("event_time", -1)])]
@@ -77,7 +77,7 @@ def projected(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, 
     made.close()
 
 
-@pytest.mark.parametrize("point", [killpoint.PROJECTION_APPLIED, killpoint.PROJECTION_COMMITTED])
+@pytest.mark.parametrize("point", [failpoints.PROJECTION_APPLIED, failpoints.PROJECTION_COMMITTED])
 def test_killed_at(projected: InMongo, point: str) -> None:
     """A transaction that a dead worker left open does not hold its successor up for as long as the server keeps it."""
     projected.configure("events=7, within=0.01", app=HISTORY)
@@ -205,7 +205,7 @@ def test_a_mirror_keeps_every_event_and_a_duplicate_is_success(projected: InMong
     ids = []
     for number in range(5):
         ids += projected.publish(*({"key": "k", "value": b'{"n": %d}' % number} for _ in range(10)))
-    worker = projected.start(kill=f"{killpoint.PROJECTION_APPLIED}:2", wait=False)
+    worker = projected.start(kill=f"{failpoints.PROJECTION_APPLIED}:2", wait=False)
     assert worker.ended(120) == -signal.SIGKILL, worker.log
     projected.publish({"key": "k", "id": ids[0], "value": b"again"}, {"key": "k", "value": b"no json"})
     projected.start()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 
-from fix_projection import Projected
-from tailrace import killpoint
-from tailrace.stack import wait_until
+from helpers.projection import Projected
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
 
 WITHOUT_MARKERS = """
-from tailrace.projections.postgres_transaction import PostgresTransaction
+from tailrace.projections.postgres.transaction import PostgresTransaction
 async def mark(self, markers):
     return {marker.event_id for marker in markers}
 PostgresTransaction.mark = mark
@@ -20,13 +20,13 @@ async def offset_first(transaction, events, rules, **more):
     await projection.store.reset({events[0].partition: events[-1].offset + 1})
     return await apply(transaction, events, rules, **more)
 apply, lane.apply = lane.apply, offset_first
-from tailrace.projections.postgres_transaction import PostgresTransaction
+from tailrace.projections.postgres.transaction import PostgresTransaction
 async def position(self):
     return None
 PostgresTransaction.position = position
 """
 UNCOMMITTED = """
-from tailrace.projections.consumer_thread import ConsumerThread
+from tailrace.projections.faust.consumer_thread import ConsumerThread
 create = ConsumerThread._create_worker_consumer
 def uncommitted(self, transport):
     consumer = create(self, transport)
@@ -50,7 +50,7 @@ def test_without_markers_a_replay_applies_twice(projected: Projected) -> None:
 def test_with_the_offset_stored_first_a_crash_loses_events(projected: Projected) -> None:
     projected.configure("within=0.01, events=3", OFFSET_FIRST)
     lost = projected.publish(*({"key": "k"} for _ in range(3)))
-    worker = projected.start(kill=f"{killpoint.PROJECTION_APPLIED}:1", wait=False)
+    worker = projected.start(kill=f"{failpoints.PROJECTION_APPLIED}:1", wait=False)
     assert worker.ended(120) == -signal.SIGKILL, worker.log
     projected.start()
     [new] = projected.publish({"key": "k"})

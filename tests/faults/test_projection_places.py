@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from fix_projection import APP, Projected, Worker
-from tailrace.stack import wait_until
+from helpers.projection import APP, Projected, Worker
+from tailrace.testkit.stack import wait_until
 
 DAY_MS = 86_400_000
 

@@ -14,8 +14,8 @@ import pymongo
 import pytest
 from confluent_kafka import Consumer
 
-from fix_projection import APP, Projected, Worker
-from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+from helpers.projection import APP, Projected, Worker
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 
 KEYS = [f"o-{number}" for number in range(12)]
 ROUNDS = 7
@@ -41,10 +41,10 @@ async def append(event, effects):
 DELAYS = """
 import asyncio
 from tailrace.projections import transport
-from tailrace.projections.app import ProjectionApp
-from tailrace.projections.consumer_thread import ConsumerThread
-from tailrace.projections.guide import ProjectionGuide
-from tailrace.projections.transport import Consumer
+from tailrace.projections.faust.app import ProjectionApp
+from tailrace.projections.faust.consumer_thread import ConsumerThread
+from tailrace.projections.faust.offset_coordinator import ProjectionGuide
+from tailrace.projections.faust.transport import Consumer
 
 # A fetch that was asked for before a rebalance is often still on its way when the rebalance is done.
 transport.POLL_SECONDS = 1.0
@@ -84,7 +84,7 @@ HELD = """
 import asyncio
 from pathlib import Path
 from tailrace.projections import transport
-from tailrace.projections.transport import Consumer
+from tailrace.projections.faust.transport import Consumer
 
 transport.POLL_SECONDS = 60
 fetch, begin = Consumer._getmany, Consumer._begin
@@ -108,7 +108,7 @@ async def held(self, starts):
 Consumer._getmany, Consumer._begin = patiently, held
 """
 CARELESS = """
-from tailrace.projections.consumer_thread import ConsumerThread
+from tailrace.projections.faust.consumer_thread import ConsumerThread
 fetch_in_thread = ConsumerThread._fetch
 
 class Current:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupState
 
-from fix_projection import Projected
-from kill_loop import ended_within
-from tailrace.projections.upkeep import LOOK_SECONDS
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from helpers.kill_loop import ended_within
+from helpers.projection import Projected
+from tailrace.projections.faust.maintenance import LOOK_SECONDS
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 IDLE_SECONDS = 10
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fix_projection import Projected
-from kill_loop import ended_within
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from helpers.kill_loop import ended_within
+from helpers.projection import Projected
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 IMPATIENT = """
 from tailrace.projections import upkeep
-from tailrace.projections.consumer_thread import ConsumerThread
+from tailrace.projections.faust.consumer_thread import ConsumerThread
 upkeep.LOOK_SECONDS = 0.5
 """
 NO_FETCHES = """

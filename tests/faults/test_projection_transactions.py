@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from store_scenes import Boom
+from helpers.store_scenarios import Boom
 from tailrace.errors import TransactionEnded
 from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, projection_app
-from tailrace.projections.event import Event, read
-from tailrace.projections.postgres_effects import PostgresEffects
-from tailrace.projections.store import Partition
-from tailrace.stack import MongoServer
+from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.store import Partition
+from tailrace.projections.postgres.effects import PostgresEffects
+from tailrace.testkit.stack import MongoServer
 
 THINGS = "CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, times integer NOT NULL)"
 ADD = "INSERT INTO things VALUES (%s, 1) ON CONFLICT (key) DO UPDATE SET times = things.times + 1"

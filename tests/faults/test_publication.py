@@ -10,8 +10,8 @@ import signal
 
 import pytest
 
-from fix_shop import Connector, Shop
-from tailrace.stack import wait_until
+from helpers.shop import Connector, Shop
+from tailrace.testkit.stack import wait_until
 
 CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
 # What is done before and after rows that the stream will not bring.

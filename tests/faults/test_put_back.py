@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fix_command import Tailrace
-from fix_shop import Shop, close_shop, open_shop
-from recovering import apply, passed_all, plan, recover
-from second_instance import copy_of
-from tailrace import killpoint
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from helpers.command import Tailrace
+from helpers.recovery import apply, passed_all, plan, recover
+from helpers.second_instance import copy_of
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace import failpoints
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
 INSERT = (
@@ -122,7 +122,7 @@ def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> Non
         own.start(wait=False).failed("LogDiverged")
     assert (own.confirmed_lsn(), len(published(own))) == (confirmed, before)
     # The new slot of a recovery that is killed begins behind it all, and proves nothing about the old position.
-    killed = recover(own, "apply", "--yes", kill=killpoint.SLOT_CREATED)
+    killed = recover(own, "apply", "--yes", kill=failpoints.SLOT_CREATED)
     assert killed.returncode == -9, killed.stderr
     apply(own)
     assert len(published(own)) == before + missed

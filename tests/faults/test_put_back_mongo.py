@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_users import Users, close_users, open_users
-from recovering import apply, plan
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from helpers.recovery import apply, plan
+from helpers.users import Users, close_users, open_users
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
 
 
 @pytest.fixture

@@ -9,15 +9,26 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from fix_command import Tailrace
-from fix_parking import BAD, good
-from fix_shop import Shop
-from recovering import apply, goes_on, offsets_deleted, plan, ran_before, recover, refused, right, slot_dropped, work
-from tailrace import killpoint
-from tailrace.lsn import format_lsn
-from tailrace.position import to_stored
-from tailrace.proof.reader import stored_positions
-from tailrace.stack import wait_until
+from helpers.command import Tailrace
+from helpers.parking import BAD, good
+from helpers.recovery import (
+    apply,
+    goes_on,
+    offsets_deleted,
+    plan,
+    ran_before,
+    recover,
+    refused,
+    right,
+    slot_dropped,
+    work,
+)
+from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.positions.base import to_stored
+from tailrace.positions.lsn import format_lsn
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import stored_positions
 
 CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
 
@@ -109,11 +120,11 @@ def test_killed_at_each_step(shop: Shop) -> None:
     work(shop, 10)
     # Positions without rows are stored when it is begun, when the slot is there, and at the end.
     points = (
-        killpoint.SLOT_INTENDED,
-        killpoint.SLOT_CREATED,
-        f"{killpoint.TABLE_ROWS_READ}:2",
-        f"{killpoint.AFTER_PRODUCE}:4",
-        f"{killpoint.AFTER_COMMIT}:2",
+        failpoints.SLOT_INTENDED,
+        failpoints.SLOT_CREATED,
+        f"{failpoints.TABLE_ROWS_READ}:2",
+        f"{failpoints.AFTER_PRODUCE}:4",
+        f"{failpoints.AFTER_COMMIT}:2",
     )
     for point in points:
         killed = recover(shop, "apply", "--yes", kill=point)
@@ -122,7 +133,7 @@ def test_killed_at_each_step(shop: Shop) -> None:
     told = plan(shop)
     assert told["unfinished"]
     assert 0 < told["missed"] < 39, "some were published before"
-    assert recover(shop, "apply", "--yes", kill=f"{killpoint.IDLE_STORED}:3").returncode == -9
+    assert recover(shop, "apply", "--yes", kill=f"{failpoints.IDLE_STORED}:3").returncode == -9
     goes_on(shop)
 
 
@@ -156,7 +167,7 @@ def test_by_itself(shop: Shop) -> None:
     shop.configure(source={"on_log_loss": "recover", "start": "beginning"})
     ran_before(shop)
     slot_dropped(shop)
-    shop.start(kill=f"{killpoint.AFTER_COMMIT}:1", wait=False).ended()
+    shop.start(kill=f"{failpoints.AFTER_COMMIT}:1", wait=False).ended()
     connector = shop.start()
     assert '"recovered"' in connector.log
     work(shop, 1)

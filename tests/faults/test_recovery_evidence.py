@@ -15,9 +15,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from fix_parking import good
-from fix_shop import Shop, close_shop, open_shop
-from recovering import (
+from helpers.parking import good
+from helpers.recovery import (
     apply,
     entries,
     goes_on,
@@ -31,13 +30,14 @@ from recovering import (
     slot_dropped,
     work,
 )
+from helpers.shop import Shop, close_shop, open_shop
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
-from tailrace.kafka import ledger
-from tailrace.kafka.ledger import Entry
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
-from tailrace.worker.assembly import kafka_options
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.worker.wiring import kafka_options
 
 
 def note_long_ago(shop: Shop, *minutes: int) -> None:
@@ -48,7 +48,9 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     # What was noted meanwhile has lower ends, and a later time: as if the topic had been made anew.
     for early in entries(shop):
-        producer.produce("tailrace-offsets-ledger", None, ledger.key(kafka_options(load_pipeline(shop.file)), early))
+        producer.produce(
+            "tailrace-offsets-ledger", None, position_history.key(kafka_options(load_pipeline(shop.file)), early)
+        )
     for ago in minutes:
         at_ms = time.time_ns() // 1_000_000 - ago * 60_000
         entry = Entry(replace(shop.positions()[0], at_ms=at_ms), at_ms, {shop.topic: ends})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_users import Users, close_users, open_users
-from recovering import apply, goes_on, plan, ran_before, recover, refused, right, work
-from tailrace import killpoint
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from helpers.recovery import apply, goes_on, plan, ran_before, recover, refused, right, work
+from helpers.users import Users, close_users, open_users
+from tailrace import failpoints
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     told = plan(users)
     assert told["case"]["code"] == "HistoryLost", told
     assert (told["missed"], told["undecided"]) == (len(users.writers[0].ledger) - before, 0), told
-    for point in (killpoint.SLOT_CREATED, f"{killpoint.AFTER_PRODUCE}:2", f"{killpoint.AFTER_COMMIT}:2"):
+    for point in (failpoints.SLOT_CREATED, f"{failpoints.AFTER_PRODUCE}:2", f"{failpoints.AFTER_COMMIT}:2"):
         killed = recover(users, "apply", "--yes", kill=point)
         assert killed.returncode == -9, (point, killed.stderr)
     users.start("--adopt", wait=False).failed("RecoveryUnfinished")
@@ -88,7 +88,7 @@ def test_dropped_or_forgotten(users: Users) -> None:
     gone = {topic, f"{topic}-ledger"}
     wait_until(lambda: gone.isdisjoint(admin.list_topics(timeout=10).topics), what="the topics to go")
     assert plan(users)["case"]["code"] == "PositionForgotten"
-    killed = recover(users, "apply", "--yes", kill=killpoint.BEFORE_PRODUCE)
+    killed = recover(users, "apply", "--yes", kill=failpoints.BEFORE_PRODUCE)
     assert killed.returncode == -9, killed.stderr
     users.start(wait=False).failed("PositionForgotten")
     apply(users)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fix_users import Users
-from recovering import apply, goes_on, plan, ran_before, refused, work
+from helpers.recovery import apply, goes_on, plan, ran_before, refused, work
+from helpers.users import Users
 from tailrace.errors import RecoveryUncertain
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
 
 
 def rename(users: Users, name: str) -> None:

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-import warm
 from faults.test_kafka_faults import read_only
-from fix_shop import SCHEMA, Shop
-from tailrace import killpoint
+from helpers import warm_servers as warm
+from helpers.shop import SCHEMA, Shop
+from tailrace import failpoints
 from tailrace.config.load import load_pipeline
+from tailrace.dlq import resolutions
+from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.redrive import Desk, Posting, pass_again
+from tailrace.dlq.resolutions import Mark
 from tailrace.errors import Fenced
-from tailrace.kafka import marks
-from tailrace.kafka.letter_box import LetterBox
-from tailrace.kafka.marks import Mark
-from tailrace.kafka.offsets import admin_client
-from tailrace.kafka.redrive import Desk, Posting, pass_again
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
-from tailrace.worker.assembly import assemble
+from tailrace.state.offsets import admin_client
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.worker.wiring import assemble
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -75,13 +75,13 @@ def times_published(shop: Shop) -> Counter[str]:
 
 
 def test_every_kill_point_of_a_redrive_is_exercised() -> None:
-    assert {point for point, _ in KILLED} == set(killpoint.REDRIVING)
+    assert {point for point, _ in KILLED} == set(failpoints.REDRIVING)
 
 
 KILLED = [
-    (killpoint.REDRIVE_BEFORE_PRODUCE, 4),
-    (killpoint.REDRIVE_AFTER_PRODUCE, 4),
-    (killpoint.REDRIVE_AFTER_COMMIT, 8),
+    (failpoints.REDRIVE_BEFORE_PRODUCE, 4),
+    (failpoints.REDRIVE_AFTER_PRODUCE, 4),
+    (failpoints.REDRIVE_AFTER_COMMIT, 8),
 ]
 
 
@@ -111,7 +111,7 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     events = set_aside(shop, 3)
     assembly = assemble(load_pipeline(shop.file))
     line, box = assembly.line(), LetterBox(assembly.kafka)
-    marks.ensure(assembly.kafka, admin_client(assembly.kafka))
+    resolutions.ensure(assembly.kafka, admin_client(assembly.kafka))
 
     def opened() -> Desk:
         desk = Desk(assembly.kafka, lambda _: None)
@@ -139,16 +139,16 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     box, desk = LetterBox(assembly.kafka), Desk(assembly.kafka, lambda _: None)
     (letter,) = box.letters(box.spans())
     posting = Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(assembly.line(), letter))
-    marks.ensure(assembly.kafka, admin_client(assembly.kafka))
+    resolutions.ensure(assembly.kafka, admin_client(assembly.kafka))
     desk.open()
 
     def interrupt(point: str) -> None:
-        if point == killpoint.REDRIVE_AFTER_PRODUCE:
+        if point == failpoints.REDRIVE_AFTER_PRODUCE:
             desk._producer.flush(20)
             assert shop.undecided()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(killpoint, "reached", interrupt)
+    monkeypatch.setattr(failpoints, "reached", interrupt)
     desk.add(posting)
     with pytest.raises(KeyboardInterrupt):
         desk.flush()

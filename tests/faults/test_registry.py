@@ -24,24 +24,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tailrace.errors import (
-    Action,
-    ConfigError,
-    Reason,
-    RegistryRefused,
-    RegistryUnavailable,
-    Rejected,
-    TailraceError,
-)
+from tailrace.errors import Action, ConfigError, Reason, RegistryRefused, RegistryUnavailable, Rejected, TailraceError
 from tailrace.event import OutboxEvent
-from tailrace.projections.registry import Registry as Decode
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import Contract
-from tailrace.schemas.json_contract import JsonContract
-from tailrace.schemas.registry.calls import ATTEMPTS, MAX_BYTES
+from tailrace.projections.core.registry import Registry as Decode
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.registry.cache import RegistryContracts
 from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
-from tailrace.schemas.registry.contracts import RegistryContracts
-from tailrace.stack import Direction, Registry, TcpProxy, wait_until
+from tailrace.schemas.registry.requests import ATTEMPTS, MAX_BYTES
+from tailrace.schemas.validation import Checker
+from tailrace.testkit.stack import Direction, Registry, TcpProxy, wait_until
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 SECRET = "hunter2-xyz"

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fix_shop import SCHEMA, Shop
+from helpers.shop import SCHEMA, Shop
 from tailrace.cli import main
-from tailrace.proof.reader import read_all
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
-from tailrace.stack import Registry, TcpProxy, wait_until
+from tailrace.testkit.stack import Registry, TcpProxy, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 
 @pytest.fixture

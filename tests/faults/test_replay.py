@@ -10,23 +10,23 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-import warm
-from fix_command import Tailrace, Told
-from fix_service import Service
-from fix_shop import Shop
-from fix_users import Users
-from tailrace import killpoint
+from helpers import warm_servers as warm
+from helpers.command import Tailrace, Told
+from helpers.service import Service
+from helpers.shop import Shop
+from helpers.users import Users
+from tailrace import failpoints
 from tailrace.cli import main
 from tailrace.kafka.topics import topic_config
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 KILLS = (
-    killpoint.BEFORE_PRODUCE,
-    f"{killpoint.AFTER_PRODUCE}:2",
-    killpoint.AFTER_COMMIT,
+    failpoints.BEFORE_PRODUCE,
+    f"{failpoints.AFTER_PRODUCE}:2",
+    failpoints.AFTER_COMMIT,
 )
 
 
@@ -119,8 +119,8 @@ def test_from_the_table_and_into_a_shadow(
     planned = tailrace("replay", "plan", shop.file, "--from", "4d", "--to", "2d")
     assert planned["source"] == "table"
     assert planned["figures"]["by_type"] == {"OrderPlaced": 3}
-    warm.killed("replay", "apply", planned["file"], at=killpoint.TABLE_ROWS_READ)
-    warm.killed("replay", "apply", planned["file"], at=killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", planned["file"], at=failpoints.TABLE_ROWS_READ)
+    warm.killed("replay", "apply", planned["file"], at=failpoints.AFTER_COMMIT)
     tailrace("replay", "apply", planned["file"])
     assert again(shop, planned) == sorted(old)
     assert all(len(each) == 1 for each in places(shop).values())
@@ -185,7 +185,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert planned["source"] == "log"
     assert planned["figures"]["events"] == 3
     later = users.insert("u1", 8)
-    warm.killed("replay", "apply", planned["file"], at=killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", planned["file"], at=failpoints.AFTER_COMMIT)
     tailrace("replay", "apply", planned["file"])
     assert again(users, planned) == sorted(events[1::2])
     arrived(users, later)
@@ -194,7 +194,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert (from_table["source"], from_table["figures"]["events"]) == ("table", 8)
     last = users.insert("u0", 9)
     arrived(users, last)
-    warm.killed("replay", "apply", from_table["file"], at=killpoint.AFTER_COMMIT)
+    warm.killed("replay", "apply", from_table["file"], at=failpoints.AFTER_COMMIT)
     tailrace("replay", "apply", from_table["file"])
     assert again(users, from_table) == sorted([*events, later])
     assert all(len(each) == 1 for each in places(users).values())
@@ -276,7 +276,7 @@ def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace)
         "SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', %s FROM generate_series(1, 3500)",
         VALID,
     )
-    shop.start(kill=f"{killpoint.AFTER_COMMIT}:2").ended()
+    shop.start(kill=f"{failpoints.AFTER_COMMIT}:2").ended()
     stored = shop.positions()[-1]
     assert stored.cut is not None
     published = sorted(firsts(shop))

@@ -7,18 +7,18 @@ from collections import Counter
 
 from confluent_kafka import Producer
 
-import warm
-from fix_command import Tailrace, Told
-from fix_service import Service
-from fix_shop import SCHEMA, Shop
-from fix_users import Users
-from tailrace import killpoint
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from helpers import warm_servers as warm
+from helpers.command import Tailrace, Told
+from helpers.service import Service
+from helpers.shop import SCHEMA, Shop
+from helpers.users import Users
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
-KILLS = (killpoint.AFTER_PRODUCE, killpoint.AFTER_COMMIT)
+KILLS = (failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT)
 
 
 def let_pass(shop: Shop, **properties: object) -> None:

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import KafkaException
 from psycopg.conninfo import make_conninfo
 
-from fix_shop import Connector, Shop, close_shop, open_shop
-from tailrace.proof.orders_workload import Mix
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from helpers.shop import Connector, Shop, close_shop, open_shop
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import warm
-from fix_command import Tailrace
-from fix_parking import ask, board, good, in_front
-from fix_service import Service
-from fix_shop import Shop
-from fix_users import Users
+from helpers import warm_servers as warm
+from helpers.command import Tailrace
+from helpers.parking import ask, board, good, in_front
+from helpers.service import Service
+from helpers.shop import Shop
+from helpers.users import Users
 from tailrace.config.load import load_pipeline
-from tailrace.kafka import ledger
-from tailrace.lsn import format_lsn
-from tailrace.lsn_position import LsnPosition
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
-from tailrace.worker.assembly import kafka_options
+from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import LsnPosition
+from tailrace.state import position_history
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.worker.wiring import kafka_options
 
 
 def again(service: Service) -> tuple[Counter[str], Counter[str]]:
@@ -29,8 +29,8 @@ def again(service: Service) -> tuple[Counter[str], Counter[str]]:
     return found
 
 
-def entries(service: Service) -> list[ledger.Entry]:
-    return ledger.read(kafka_options(load_pipeline(service.file)))
+def entries(service: Service) -> list[position_history.Entry]:
+    return position_history.read(kafka_options(load_pipeline(service.file)))
 
 
 def write(service: Service, number: int) -> list[str]:
@@ -43,10 +43,10 @@ def write(service: Service, number: int) -> list[str]:
     return [entry.id for entry in writer.ledger if entry.id not in known]
 
 
-def noted(service: Service) -> ledger.Entry:
+def noted(service: Service) -> position_history.Entry:
     """Waits until the ledger has the position that is stored."""
 
-    def found() -> ledger.Entry | None:
+    def found() -> position_history.Entry | None:
         at = service.positions()[-1].progress
         return next((entry for entry in entries(service) if entry.position.progress >= at), None)
 

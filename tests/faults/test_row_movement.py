@@ -8,11 +8,11 @@ import uuid
 import psycopg
 import pytest
 
-import recovering
-from fix_command import Tailrace
-from fix_shop import Shop
-from tailrace import killpoint
-from tailrace.stack import wait_until
+from helpers import recovery as recovering
+from helpers.command import Tailrace
+from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.testkit.stack import wait_until
 
 PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
 PARTITIONED = """
@@ -85,7 +85,7 @@ def test_moved_rows_are_published_once(either: Shop) -> None:
         connection.execute("DELETE FROM outbox WHERE processed")
         connection.commit()
     for _ in range(2):
-        shop.start(kill=f"{killpoint.AFTER_COMMIT}:2", wait=False).ended()
+        shop.start(kill=f"{failpoints.AFTER_COMMIT}:2", wait=False).ended()
     connector = shop.start()
     with psycopg.connect(shop.dsn) as connection:
         events += insert(connection, 1)
@@ -99,7 +99,7 @@ def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     with psycopg.connect(shop.dsn) as connection:
         events = insert(connection, 60)
-    assert shop.start(kill=f"{killpoint.TABLE_ROWS_READ}:3").ended() == -9
+    assert shop.start(kill=f"{failpoints.TABLE_ROWS_READ}:3").ended() == -9
     seen = len(shop.published())
     assert 0 < seen < 60
     shop.execute("UPDATE outbox SET processed = true")

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-from fix_shop import Shop
-from tailrace.stack.ports import free_port
+from helpers.shop import Shop
+from tailrace.testkit.stack.ports import free_port
 
 
 def test_a_stop_while_kafka_is_away(shop: Shop) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from fix_command import Tailrace
-from fix_shop import Shop
-from second_instance import broken_seconds_are_harmless, copy_of, healthy, publishes, take_turns, undisturbed
-from standby import open_pair
-from tailrace.stack import KafkaBroker
-from tailrace.stack.ports import free_port
+from helpers.command import Tailrace
+from helpers.second_instance import broken_seconds_are_harmless, copy_of, healthy, publishes, take_turns, undisturbed
+from helpers.shop import Shop
+from helpers.standby import open_pair
+from tailrace.testkit.stack import KafkaBroker
+from tailrace.testkit.stack.ports import free_port
 
 
 def slot_is_free(shop: Shop) -> bool:

@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from broken_kafka import sleeping
-from fix_command import Tailrace
-from fix_users import Users
-from second_instance import broken_seconds_are_harmless, publishes, take_turns
-from tailrace.stack import wait_until
-from tailrace.stack.ports import free_port
+from helpers.broken_kafka import sleeping
+from helpers.command import Tailrace
+from helpers.second_instance import broken_seconds_are_harmless, publishes, take_turns
+from helpers.users import Users
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack.ports import free_port
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from fix_parking import good
-from fix_shop import Shop, close_shop, open_shop
-from recovering import apply, entries, plan, refused
+from helpers.parking import good
+from helpers.recovery import apply, entries, plan, refused
+from helpers.shop import Shop, close_shop, open_shop
 from tailrace.cli import main
 from tailrace.config.load import load_pipeline
-from tailrace.kafka import topic_memory
-from tailrace.kafka.offsets import read_keys
-from tailrace.proof.oracle import Sighting
-from tailrace.proof.reader import header, read_all, sightings
-from tailrace.stack import KafkaBroker, PostgresServer, wait_until
-from tailrace.worker.assembly import kafka_options
+from tailrace.state import known_topics
+from tailrace.state.offsets import read_keys
+from tailrace.testkit.oracle import Sighting
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.testkit.topic_reader import header, read_all, sightings
+from tailrace.worker.wiring import kafka_options
 
 Verify = Callable[..., dict[str, Any]]
 
@@ -88,7 +88,7 @@ def forget_rules(shop: Shop) -> None:
     options = kafka_options(load_pipeline(shop.file))
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     for key in read_keys(options, None):
-        if topic_memory.SUFFIX.encode() in key:
+        if known_topics.SUFFIX.encode() in key:
             producer.produce(options.offsets_topic, None, key)
     assert producer.flush(30) == 0
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_command import Tailrace
-from fix_shop import Shop, close_shop, open_shop
-from recovering import apply, plan, recover
-from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+from helpers.command import Tailrace
+from helpers.recovery import apply, plan, recover
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 UNTRANSLATABLE = "convert_from('\\xa9a1', 'EUC_JP')"
 """In EUC_JP, which the server converts, a character that UTF-8 does not have."""

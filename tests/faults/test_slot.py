@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_shop import Shop, close_shop, open_shop
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 
 @pytest.fixture(scope="module")

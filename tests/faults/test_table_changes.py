@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_shop import Shop, close_shop, open_shop
-from tailrace.proof.oracle import Entry, Outcome
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 
 class Till:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from fix_command import Tailrace
-from fix_shop import Shop
-from partitioned import insert, looked, partition, paused, published
-from recovering import refused
-from tailrace.stack import wait_until
+from helpers.command import Tailrace
+from helpers.partitioned import insert, looked, partition, paused, published
+from helpers.recovery import refused
+from helpers.shop import Shop
+from tailrace.testkit.stack import wait_until
 
 
 def test_an_inheriting_table(shop: Shop, tailrace: Tailrace) -> None:

@@ -15,22 +15,22 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from psycopg.conninfo import make_conninfo
 
-from fix_command import Tailrace
-from fix_shop import Shop, close_shop, open_shop
+from helpers.command import Tailrace
+from helpers.shop import Shop, close_shop, open_shop
+from helpers.tls import FLAWS, HOST, Certificates, Flaw, TlsFront
 from tailrace.errors import CertificateInvalid, TailraceError
-from tailrace.kafka import watch
+from tailrace.kafka import tail
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.watch import Observer
-from tailrace.projections.app import ProjectionApp, projection_app
-from tailrace.projections.mongo_server import _connect, translated
-from tailrace.projections.postgres_session import connect as connect_store
-from tailrace.projections.store import Partition
-from tailrace.projections.upkeep import Caretaker
-from tailrace.proof.reader import header, read_all
-from tailrace.sources.mongo.server import connect, identify
-from tailrace.sources.postgres.link import Link
-from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
-from tls import FLAWS, HOST, Certificates, Flaw, TlsFront
+from tailrace.kafka.tail import Observer
+from tailrace.projections.core.store import Partition
+from tailrace.projections.faust.app import ProjectionApp, projection_app
+from tailrace.projections.faust.maintenance import Caretaker
+from tailrace.projections.mongo.client import _connect, translated
+from tailrace.projections.postgres.session import connect as connect_store
+from tailrace.sources.mongo.client import connect, identify
+from tailrace.sources.postgres.connection import Link
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 OURS = "SELECT 1"
@@ -93,7 +93,7 @@ async def as_a_projection(uri: str) -> str:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_kafka(certificates: Certificates, flaw: Flaw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_TIMEOUT", 2.0)
+    monkeypatch.setattr(tail, "LOOK_TIMEOUT", 2.0)
     with TlsFront(certificates.server(flaw)) as front:
         settings = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
         with pytest.raises(CertificateInvalid, match="Kafka") as caught:

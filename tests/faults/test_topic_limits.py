@@ -25,11 +25,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from fix_service import Service
-from fix_shop import Shop
-from fix_users import Users
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import StackError, wait_until
+from helpers.service import Service
+from helpers.shop import Shop
+from helpers.users import Users
+from tailrace.testkit.stack import StackError, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 ROWS = """
 INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at)

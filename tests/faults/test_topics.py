@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from faults.test_kafka_faults import read_only
-from fix_shop import Connector, Shop
+from helpers.shop import Connector, Shop
 from tailrace.cli import main
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_command import Tailrace
-from fix_shop import Shop, close_shop, open_shop
-from recovering import apply
+from helpers.command import Tailrace
+from helpers.recovery import apply
+from helpers.shop import Shop, close_shop, open_shop
 from tailrace.event import TEXT, Column, Undecodable
-from tailrace.proof.reader import read_all
 from tailrace.sources.postgres.encoding import ANY, CODECS, ServerText
-from tailrace.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 BAD = {"WIN1252": "chr(129)", "SQL_ASCII": "chr(255)"}
 """Text that the database holds, and that has no meaning in UTF-8."""

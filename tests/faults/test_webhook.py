@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from fix_shop import Shop
-from tailrace.proof.reader import read_all
-from tailrace.stack import wait_until
+from helpers.shop import Shop
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import read_all
 
 GOOD = json.dumps({"order": "k", "revision": 1, "amount": 1.5, "currency": "EUR"})
 BAD = GOOD.replace("EUR", "euro")

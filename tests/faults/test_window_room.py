@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_shop import Shop, close_shop, open_shop
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace.check.health import look
 from tailrace.cli.status import _slot_lines
 from tailrace.config.load import load_pipeline
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
-from tailrace.worker.health import look
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 MB = 1 << 20
 MOST = 96

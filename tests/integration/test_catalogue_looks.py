@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from tailrace.errors import PublicationBroken
-from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position
-from tailrace.sources.postgres import members, publication
-from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.members import Member, MemberWatch
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import publication, unpublished_rows
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
-from tailrace.wake import Wake
+from tailrace.sources.postgres.unpublished_rows import Member, MemberWatch
+from tailrace.wakeup import Wake
 
 TABLE = "CREATE TABLE outbox (id int PRIMARY KEY, seq int NOT NULL, payload text); INSERT INTO outbox VALUES (1, 1, '')"
 
@@ -83,7 +83,7 @@ def test_a_look_does_not_read_the_whole_catalogue(
         assert link.query("SHOW jit") == [("off",)], "to compile such a query takes a second"
         for table in ("outbox", "plain"):
             ((oid,),) = link.query("SELECT $1::regclass::oid", [table])
-            for query, parameters in ((members._TREE, [oid]), (publication._MOVES, ["public", table, "id"])):
+            for query, parameters in ((unpublished_rows._TREE, [oid]), (publication._MOVES, ["public", table, "id"])):
                 ((told,),) = link.query(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", parameters)
                 found = dict(scans(json.loads(str(told))[0]["Plan"]))
                 assert not found.keys() & {"pg_class", "pg_attribute", "pg_depend", "pg_index"}, (table, found)

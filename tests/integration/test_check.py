@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from fix_shop import Shop, close_shop, open_shop
+from helpers.shop import Shop, close_shop, open_shop
+from tailrace.check import health
+from tailrace.check import postgres as preflight_postgres
 from tailrace.cli import main
-from tailrace.position import to_stored
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
-from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.worker import health, preflight_postgres
+from tailrace.positions.base import to_stored
+from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 PASSWORD = "check-s3cret"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from confluent_kafka.admin import NewTopic
 
-from fix_shop import Shop
-from tailrace.stack import KafkaSet, wait_until
-from tailrace.worker.findings import Check, State
-from tailrace.worker.preflight import preflight
+from helpers.shop import Shop
+from tailrace.check.preflight import preflight
+from tailrace.check.result import Check, State
+from tailrace.testkit.stack import KafkaSet, wait_until
 
 OFFSETS = "tailrace-offsets"
 

@@ -13,15 +13,15 @@ import pytest
 from confluent_kafka import Producer
 from pymongo import MongoClient
 
-from fix_users import Users, close_users, open_users
+from helpers.users import Users, close_users, open_users
+from tailrace.check import mongo as preflight_mongo
 from tailrace.cli import main
-from tailrace.lsn_position import LogIdentity, LsnPosition
 from tailrace.outbox.mongosh import user_commands
-from tailrace.position import to_stored
-from tailrace.proof.users_workload import OUTBOX
-from tailrace.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
-from tailrace.stack.mongo_set import MongoSet
-from tailrace.worker import preflight_mongo
+from tailrace.positions.base import to_stored
+from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
+from tailrace.testkit.stack.mongo_set import MongoSet
+from tailrace.testkit.workload.users import OUTBOX
 
 PASSWORD = "check-s3cret"
 OK, WARN, FAIL = "OK", "WARN", "FAIL"

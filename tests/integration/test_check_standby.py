@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fix_command import Tailrace
-from standby import open_pair
-from tailrace.stack import KafkaBroker, wait_until
+from helpers.command import Tailrace
+from helpers.standby import open_pair
+from tailrace.testkit.stack import KafkaBroker, wait_until
 
 
 def test_a_standby_and_synchronous_names(kafka: KafkaBroker, tmp_path: Path, tailrace: Tailrace) -> None:

@@ -23,13 +23,13 @@ from confluent_kafka import Message
 from pymongo import MongoClient
 
 from tailrace import cli
-from tailrace.demo import part
-from tailrace.demo.fold import Histories
-from tailrace.demo.summary import TABLE, Summary
-from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
-from tailrace.stack.kafka_local import JAVA_OPTIONS
-from tailrace.stack.process import descendants
+from tailrace.testkit.demo import service_run
+from tailrace.testkit.demo.projection_check import Histories
+from tailrace.testkit.demo.projection_process import TABLE, Summary
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
+from tailrace.testkit.stack.kafka_local import JAVA_OPTIONS
+from tailrace.testkit.stack.process import descendants
+from tailrace.testkit.topic_reader import read_all
 
 TIMEOUT = 90.0
 
@@ -204,7 +204,7 @@ def test_what_is_lost_or_applied_twice_is_noticed(
             connection.execute(f"UPDATE {TABLE} SET events = events || events[1] WHERE order_id = ({first})")
         return histories(summary)
 
-    monkeypatch.setattr(part, "read_all", forgetful)
+    monkeypatch.setattr(service_run, "read_all", forgetful)
     monkeypatch.setattr(Summary, "histories", applied_twice)
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from store_scenes import in_loop
+from helpers.store_scenarios import in_loop
 from tailrace.projections import Projection, Rehearsal
 
-MODULE = "tailrace.demo.order_summary"
+MODULE = "tailrace.testkit.demo.order_summary"
 
 
 @pytest.fixture

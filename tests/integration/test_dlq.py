@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from fix_shop import SCHEMA, Shop
+from helpers.shop import SCHEMA, Shop
 from tailrace.cli import main
-from tailrace.kafka import redrive
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import wait_until
+from tailrace.dlq import redrive
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -461,9 +461,9 @@ def test_status_counts_open_letters_by_reason(
     counted = {"open": 3, "more": False, "by_reason": {"schema_validation_failed": 2, "poison_message": 1}}
     assert json.loads(status("--json"))["dead_letters"] == counted
     assert "3 open: 2 schema_validation_failed, 1 poison_message" in status()
-    monkeypatch.setattr("tailrace.worker.health.COUNTED_LETTERS", 2)
+    monkeypatch.setattr("tailrace.check.health.COUNTED_LETTERS", 2)
     assert "more than 2 open" in status()
-    monkeypatch.setattr("tailrace.worker.health.COUNTING_SECONDS", 0.0)
+    monkeypatch.setattr("tailrace.check.health.COUNTING_SECONDS", 0.0)
     assert "too many to count at a glance" in status()
     monkeypatch.undo()
     dlq("discard", "--type", "*", "--why", "test", "--yes")

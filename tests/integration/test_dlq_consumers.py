@@ -15,19 +15,20 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.cli import main
-from tailrace.cli.dlq_office import find_office
+from tailrace.cli.dlq.context import find_office
+from tailrace.dlq import resolutions
+from tailrace.dlq.redrive import Desk, Posting
+from tailrace.dlq.resolutions import Mark
 from tailrace.errors import Fenced, Reason
 from tailrace.event import Record
-from tailrace.kafka import marks, offsets
-from tailrace.kafka.marks import Mark
-from tailrace.kafka.redrive import Desk, Posting
-from tailrace.projections.event import Event, read
-from tailrace.projections.letters import Failure, letter
-from tailrace.projections.store import Partition
-from tailrace.proof.reader import read_all
-from tailrace.stack import KafkaBroker, wait_until
+from tailrace.projections.core.dead_letters import Failure, letter
+from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.store import Partition
+from tailrace.state import offsets
+from tailrace.testkit.stack import KafkaBroker, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 Told = list[dict[str, Any]]
 FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Mend the handler.", 5)
@@ -212,7 +213,7 @@ def test_one_payload_is_edited(summary: Summary, monkeypatch: pytest.MonkeyPatch
     assert headers[-3:] == [("tailrace.redriven", b"0-0"), FOR, ("tailrace.edited", b"true")]
 
 
-@pytest.mark.parametrize("point", killpoint.REDRIVING)
+@pytest.mark.parametrize("point", failpoints.REDRIVING)
 def test_killed_and_run_again(summary: Summary, point: str) -> None:
     summary.set_aside(*(summary.event(number) for number in range(4)), summary.event(0))
     command = [sys.executable, "-m", "tailrace", "dlq", "redrive", *summary.where, "--all-open", "--yes"]
@@ -231,7 +232,7 @@ def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeli
     summary.set_aside(summary.event(1))
     by_file = find_office(pipeline_file, summary.letters, "", [])
     (found,) = by_file.box().letters(by_file.box().spans())
-    marks.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
+    resolutions.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
     older, newer = (
         Desk(office.kafka, office.publishing().keeper())
         for office in (by_file, find_office(None, summary.letters, summary.kafka.bootstrap, []))

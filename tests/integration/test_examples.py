@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tailrace.projections import Rehearsal
-from tailrace.stack import KafkaBroker, PostgresServer
+from tailrace.testkit.stack import KafkaBroker, PostgresServer
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 170.0

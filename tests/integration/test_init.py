@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from fix_shop import Connector
+from helpers.shop import Connector
 from tailrace.cli import main
-from tailrace.proof.reader import header, read_all
-from tailrace.sqlname import quote_table
-from tailrace.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.sql_names import quote_table
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 PASSWORD = "init-run-s3cret"
 ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}

@@ -16,11 +16,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from fix_service import Connector
+from helpers.service import Connector
 from tailrace.cli import main
 from tailrace.outbox.mongosh import collection_commands, script, user_commands
-from tailrace.proof.reader import header, read_all
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 USER = "reader"
 """Here the administrator is called as the script calls its user."""

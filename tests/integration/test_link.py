@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import AccessRefused
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.connection import Link
 
 
 @pytest.mark.parametrize("replication", [False, True])
@@ -36,7 +36,7 @@ import os, resource, sys
 from confluent_kafka import KafkaError
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import translate
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.connection import Link
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 taken = []
 try:

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tailrace.lsn_position import LogIdentity, LsnPosition
-from tailrace.sources.postgres import looks
-from tailrace.sources.postgres.disk import free_bytes, log_folder
+from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.sources.postgres import probes
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.holding import Holding, ReplayWindow
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.replay_window import Holding, ReplayWindow
 
 MB = 1 << 20
 
@@ -61,7 +61,7 @@ def test_a_window_gives_way_to_a_full_disk_with_one_warning(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pg_wal").symlink_to("/proc")
-    monkeypatch.setattr(looks, "log_folder", lambda link: tmp_path)
+    monkeypatch.setattr(probes, "log_folder", lambda link: tmp_path)
     start = LsnPosition(LogIdentity("7", 1, "shop", "s", "public.outbox", "1"), 10 * MB, 0)
     warnings: list[str] = []
     holding = Holding(ReplayWindow(size=100 * MB), 0, start, ())

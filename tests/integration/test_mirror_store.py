@@ -15,16 +15,16 @@ from bson.decimal128 import Decimal128
 from pymongo import DESCENDING, IndexModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.block import Applied, Rules
-from tailrace.projections.event import Event, read
-from tailrace.projections.handlers import Handlers, Handling
-from tailrace.projections.lane import Lane
-from tailrace.projections.letters import Failure
-from tailrace.projections.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
-from tailrace.projections.mirror_store import MirrorStore
-from tailrace.projections.settings import Settings
-from tailrace.projections.store import Outcome, Partition
-from tailrace.stack import MongoServer
+from tailrace.projections.core.apply import Applied, Rules
+from tailrace.projections.core.dead_letters import Failure
+from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.handlers import Handlers, Handling
+from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.settings import Settings
+from tailrace.projections.core.store import Outcome, Partition
+from tailrace.projections.mongo.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
+from tailrace.projections.mongo.mirror_store import MirrorStore
+from tailrace.testkit.stack import MongoServer
 
 PLACE = Partition("transactions", 0)
 NONCES = IndexModel([("payload.sender", 1), ("payload.nonce", 1)], unique=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from fix_users import Users, close_users, open_users
-from tailrace.proof.oracle import Outcome, Verdict
-from tailrace.proof.reader import header, read_all
-from tailrace.proof.users_workload import UsersWriter, create_users, ids_in_collection
-from tailrace.proof.writer import Mix
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
-from tailrace.token_position import ClusterTime
+from helpers.users import Users, close_users, open_users
+from tailrace.positions.mongo import ClusterTime
+from tailrace.testkit.oracle import Outcome, Verdict
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.users import UsersWriter, create_users, ids_in_collection
+from tailrace.testkit.workload.writer import Mix
 
 
 @pytest.fixture

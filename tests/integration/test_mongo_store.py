@@ -16,12 +16,13 @@ from pymongo import IndexModel
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from tailrace.errors import ConfigError, Rejected, StoreUnavailable
-from tailrace.projections import mongo_transaction, mongo_turns
-from tailrace.projections.mongo_store import MongoStore
-from tailrace.projections.mongo_transaction import MongoTransaction
-from tailrace.projections.store import Marker, Partition
-from tailrace.stack import MongoServer, MongoSet, Source, mongo_local, wait_until
-from tailrace.stack.ports import HOST, free_port
+from tailrace.projections.core.store import Marker, Partition
+from tailrace.projections.mongo import partition_lock
+from tailrace.projections.mongo import transaction as mongo_transaction
+from tailrace.projections.mongo.store import MongoStore
+from tailrace.projections.mongo.transaction import MongoTransaction
+from tailrace.testkit.stack import MongoServer, MongoSet, Source, mongo_local, wait_until
+from tailrace.testkit.stack.ports import HOST, free_port
 
 FIRST = Partition("orders", 0)
 SECOND = Partition("orders", 1)
@@ -157,7 +158,7 @@ class TestConflicts:
         """Each takes three times as long as a successor is patient, and asks often enough to see that it was ended; the
         first stays until it is.
         """
-        monkeypatch.setattr(mongo_turns, "EVICT_SECONDS", 0.5)
+        monkeypatch.setattr(partition_lock, "EVICT_SECONDS", 0.5)
         ended = 0
 
         async def owner(store: MongoStore, ids: list[str]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from store_contract import StoreContract
-from store_scenes import Stores
-from tailrace.projections.mongo_effects import MongoEffects
-from tailrace.projections.mongo_store import MongoStore
-from tailrace.stack import MongoServer, Source, TcpProxy
+from helpers.store_contract import StoreContract
+from helpers.store_scenarios import Stores
+from tailrace.projections.mongo.effects import MongoEffects
+from tailrace.projections.mongo.store import MongoStore
+from tailrace.testkit.stack import MongoServer, Source, TcpProxy
 
 
 class MongoStores:

@@ -12,17 +12,17 @@ import pytest
 from bson.objectid import ObjectId
 from pymongo import IndexModel
 
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.errors import ConfigError, ProjectionError, Rejected, StoreUnavailable
-from tailrace.projections import mongo_rebuilds, mongo_swap, mongo_turns
-from tailrace.projections.mongo_offsets import HELD, Swapping
-from tailrace.projections.mongo_rebuilds import Account, read
-from tailrace.projections.mongo_server import Database
-from tailrace.projections.mongo_store import KEPT_ASIDE, SWAPPED, MongoStore
-from tailrace.projections.mongo_swap import finish
-from tailrace.projections.mongo_transaction import MongoTransaction
-from tailrace.projections.store import CatchUp, EntityState, Marker, Partition
-from tailrace.stack import MongoServer
+from tailrace.projections.core.store import CatchUp, EntityState, Marker, Partition
+from tailrace.projections.mongo import partition_lock, rebuilds, swap
+from tailrace.projections.mongo.client import Database
+from tailrace.projections.mongo.offsets import HELD, Swapping
+from tailrace.projections.mongo.rebuilds import Account, read
+from tailrace.projections.mongo.store import KEPT_ASIDE, SWAPPED, MongoStore
+from tailrace.projections.mongo.swap import finish
+from tailrace.projections.mongo.transaction import MongoTransaction
+from tailrace.testkit.stack import MongoServer
 
 FIRST = Partition("orders", 0)
 SECOND = Partition("orders", 1)
@@ -158,12 +158,12 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     left = [step]
 
     def reached(name: str) -> None:
-        if name in (mongo_swap.SWAP_DECIDED, mongo_swap.SWAP_RENAMED):
+        if name in (swap.SWAP_DECIDED, swap.SWAP_RENAMED):
             left[0] -= 1
             if left[0] < 0:
                 raise Killed
 
-    monkeypatch.setattr(killpoint, "reached", reached)
+    monkeypatch.setattr(failpoints, "reached", reached)
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ class TestSwap:
                 await up_to(live, FIRST, 4)
                 assert scene.is_old("totals")
                 # Killed where it was to be held up, it lets go after a while.
-                monkeypatch.setattr(mongo_turns, "HELD_SECONDS", 0.3)
+                monkeypatch.setattr(partition_lock, "HELD_SECONDS", 0.3)
                 with scene.server.client() as client:
                     client[scene.place].tailrace_offsets.update_many({}, {"$set": {HELD: ObjectId()}})
                 await up_to(live, FIRST, 5)
@@ -302,7 +302,7 @@ class TestKilled:
     def test_what_was_to_be_put_in_place_is_dropped_by_somebody(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mongo_swap, "RENAME_SECONDS", 0.3)
+        monkeypatch.setattr(swap, "RENAME_SECONDS", 0.3)
 
         async def scenario() -> None:
             async with scene.both() as (_, old, _):
@@ -367,7 +367,7 @@ class TestSomebodyElse:
                 await finish(database)
                 async with scene.opened(scene.store().beside()):
                     for name in late.collections:
-                        await mongo_swap._put_in_place(database, late, name)
+                        await swap._put_in_place(database, late, name)
                     scene_history = scene.history()
             assert scene_history == expected(3, 3), "not the empty one"
 
@@ -377,7 +377,7 @@ class TestSomebodyElse:
     def test_who_goes_on_while_it_is_held_up_prevents_the_swap(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        monkeypatch.setattr(mongo_turns, "HELD_SECONDS", 0.2)
+        monkeypatch.setattr(partition_lock, "HELD_SECONDS", 0.2)
         added = Partition("orders", 2)
 
         async def scenario() -> None:
@@ -443,7 +443,7 @@ class TestSomebodyElse:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It has looked before the decision, and comes to act behind it."""
-        monkeypatch.setattr(mongo_swap, "RENAME_SECONDS", 0.3)
+        monkeypatch.setattr(swap, "RENAME_SECONDS", 0.3)
 
         async def scenario() -> None:
             async with scene.both() as (live, old, _):
@@ -457,7 +457,7 @@ class TestSomebodyElse:
 
                 other = scene.store(collections={**COLLECTIONS, "more": []}).beside()
                 with monkeypatch.context() as patched:
-                    patched.setattr(mongo_rebuilds, "read", looked_before)
+                    patched.setattr(rebuilds, "read", looked_before)
                     error = await raised(other.open(scene.place))
                 assert isinstance(error, StoreUnavailable)
                 assert "at the same moment" in error.what
@@ -471,17 +471,17 @@ class TestSomebodyElse:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch, behind: str
     ) -> None:
         """Its collections are made, or their identities known, when another one comes."""
-        done = getattr(mongo_rebuilds, behind)
+        done = getattr(rebuilds, behind)
         winner = scene.store().beside()
 
         async def overtaken(*arguments: Any) -> Any:
             answer = await done(*arguments)
-            monkeypatch.setattr(mongo_rebuilds, behind, done)
+            monkeypatch.setattr(rebuilds, behind, done)
             await winner.open(scene.place)
             return answer
 
         async def scenario() -> None:
-            monkeypatch.setattr(mongo_rebuilds, behind, overtaken)
+            monkeypatch.setattr(rebuilds, behind, overtaken)
             error = await raised(scene.store().beside().open(scene.place))
             try:
                 assert isinstance(error, StoreUnavailable)

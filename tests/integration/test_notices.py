@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
+from tailrace.worker.alerts import MAX_PAIRS, Notices
 from tailrace.worker.logs import Log
-from tailrace.worker.notices import MAX_PAIRS, Notices
 from tailrace.worker.webhook import WebhookOptions
 
 LETTERS = 200_000
@@ -153,7 +153,7 @@ def test_a_process_whose_webhook_hangs_leaves_at_once() -> None:
     program = """
 import sys
 from tailrace.worker.logs import Log, configure
-from tailrace.worker.notices import Notices
+from tailrace.worker.alerts import Notices
 from tailrace.worker.webhook import WebhookOptions
 
 configure(as_json=True)

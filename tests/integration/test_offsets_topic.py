@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tailrace.errors import KafkaUnavailable
-from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions
-from tailrace.stack import KafkaBroker
+from tailrace.state import offsets
+from tailrace.testkit.stack import KafkaBroker
 
 
 def transactional(kafka: KafkaBroker, name: str) -> Producer:

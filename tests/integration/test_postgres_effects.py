@@ -18,10 +18,10 @@ import pytest
 from psycopg.types.json import Json, Jsonb
 from psycopg.types.range import Range
 
-from store_scenes import P0, P1, Boom, in_loop, still_waits
+from helpers.store_scenarios import P0, P1, Boom, in_loop, still_waits
 from tailrace.errors import ConfigError, Rejected
-from tailrace.projections.postgres_effects import PostgresEffects
-from tailrace.projections.postgres_store import PostgresStore
+from tailrace.projections.postgres.effects import PostgresEffects
+from tailrace.projections.postgres.store import PostgresStore
 
 ORDERS = """
     CREATE TABLE orders (id text PRIMARY KEY, status text, total numeric, note text DEFAULT 'none');

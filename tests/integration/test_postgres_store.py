@@ -11,15 +11,15 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from store_contract import StoreContract
-from store_scenes import P0, P1, Boom, Stores, again, in_loop, mark, marker, opened, still_waits
+from helpers.store_contract import StoreContract
+from helpers.store_scenarios import P0, P1, Boom, Stores, again, in_loop, mark, marker, opened, still_waits
 from tailrace.errors import AccessRefused, ConfigError, ProjectionError, StoreUnavailable, TransactionEnded
-from tailrace.projections.postgres_effects import PostgresEffects
-from tailrace.projections.postgres_store import PostgresStore
-from tailrace.projections.store import EntityState, Partition
-from tailrace.sqlname import quote, quote_table
-from tailrace.stack import wait_until
-from tailrace.stack.ports import free_port
+from tailrace.projections.core.store import EntityState, Partition
+from tailrace.projections.postgres.effects import PostgresEffects
+from tailrace.projections.postgres.store import PostgresStore
+from tailrace.sql_names import quote, quote_table
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack.ports import free_port
 
 THINGS = "CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, value text NOT NULL)"
 OURS = """

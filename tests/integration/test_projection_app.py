@@ -20,16 +20,16 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-import warm
-from tailrace.stack import KafkaBroker, StackError, wait_until
+from helpers import warm_servers as warm
+from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
 
 GUIDE = """
 import json
 from pathlib import Path
 
-from tailrace.projections.app import projection_app
-from tailrace.projections.reading import Place
-from tailrace.projections.store import Partition
+from tailrace.projections.faust.app import projection_app
+from tailrace.projections.faust.start_offsets import Place
+from tailrace.projections.core.store import Partition
 
 class FileGuide:
     def __init__(self, *topics, start="earliest"):

@@ -19,23 +19,23 @@ from urllib.parse import urlsplit
 import pytest
 from confluent_kafka import Producer
 
-from store_scenes import in_loop
+from helpers.store_scenarios import in_loop
 from tailrace.cli import main
+from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable
 from tailrace.event import OutboxEvent, Route
 from tailrace.projections import Event, PostgresStore, Projection, Rehearsal, projection_app
-from tailrace.projections.event import read
-from tailrace.projections.registry import Registry as Decoder
-from tailrace.projections.store import Partition
-from tailrace.proof.reader import read_all
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import Contract
+from tailrace.projections.core.event import read
+from tailrace.projections.core.registry import Registry as Decoder
+from tailrace.projections.core.store import Partition
+from tailrace.records.formats import Format, record_maker
+from tailrace.schemas.compiled import Contract
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.models.writing import models_source
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
-from tailrace.schemas.registry.registering import compare, identified, register
-from tailrace.stack import KafkaBroker, Registry, TcpProxy, wait_until
-from tailrace.wire.formats import Format, record_maker
+from tailrace.schemas.registry.register import compare, identified, register
+from tailrace.schemas.validation import Checker
+from tailrace.testkit.stack import KafkaBroker, Registry, TcpProxy, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 ROOT = Path(__file__).parents[2]
 ORDER = {"number": 5, "note": "žluť", "total": {"cents": 1250, "price": "12.50"}, "placed": "2026-01-02T03:04:05Z"}

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.publication import read_published, require_columns
 
 PARTITIONED = "CREATE TABLE outbox (id int PRIMARY KEY, payload text) PARTITION BY RANGE (id)"

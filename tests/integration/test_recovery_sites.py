@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from fix_service import Service
-from fix_shop import Shop
-from fix_users import Users
+from helpers.service import Service
+from helpers.shop import Shop
+from helpers.users import Users
 from tailrace.config.load import load_pipeline
 from tailrace.errors import LayoutMismatch
-from tailrace.recovery.planning import open_site
-from tailrace.recovery.site import Site
-from tailrace.sources.mongo.server import collection_ids
-from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.worker.assembly import assemble
+from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
+from tailrace.recovery.backend import Site
+from tailrace.recovery.plan import open_site
+from tailrace.sources.mongo.client import collection_ids
+from tailrace.worker.wiring import assemble
 
 
 class Sites:

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from fix_shop import Shop
+from helpers.shop import Shop
 from tailrace.config.load import load_pipeline
 from tailrace.event import OutboxEvent
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.ledger import Offsets, Reached
-from tailrace.line import Line
+from tailrace.pipeline.processor import Line
+from tailrace.records.formats import Format
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.judging import SKEW_MS
-from tailrace.recovery.seen import Ids, Seen
-from tailrace.recovery.whose import Ownership
-from tailrace.stack import KafkaBroker, wait_until
-from tailrace.verify.kafka_side import KafkaSide
-from tailrace.verify.outbox import Window
-from tailrace.verify.prints import Prints
-from tailrace.wire.formats import Format
-from tailrace.worker.assembly import assemble
+from tailrace.recovery.published_index import Ids, Seen
+from tailrace.recovery.record_owner import Ownership
+from tailrace.recovery.rules import SKEW_MS
+from tailrace.state.position_history import Offsets, Reached
+from tailrace.testkit.stack import KafkaBroker, wait_until
+from tailrace.verify.backend import Window
+from tailrace.verify.kafka_records import KafkaSide
+from tailrace.verify.value_fingerprint import Prints
+from tailrace.worker.wiring import assemble
 
 THEN = 1_700_000_000_000
 """A commit of long ago."""

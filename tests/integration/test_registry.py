@@ -20,17 +20,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.contracts import Contract, Reference, SchemaSet
+from tailrace.schemas.compiled import Contract, Reference, SchemaSet
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_contract import DRAFTS, JsonContract
+from tailrace.schemas.json_schema import DRAFTS, JsonContract
+from tailrace.schemas.registry.cache import RegistryContracts
 from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
-from tailrace.schemas.registry.contracts import RegistryContracts
-from tailrace.schemas.registry.registering import compare, identified, in_order, register
-from tailrace.stack import Direction, Registry, Source, StackError, TcpProxy, wait_until
-from tailrace.stack.ports import free_port
-from tailrace.stack.process import descendants
-from tailrace.stack.registry import VARIABLE
-from tailrace.stack.registry_local import APICURIO, ARCHIVE, application
+from tailrace.schemas.registry.register import compare, identified, in_order, register
+from tailrace.testkit.stack import Direction, Registry, Source, StackError, TcpProxy, wait_until
+from tailrace.testkit.stack.ports import free_port
+from tailrace.testkit.stack.process import descendants
+from tailrace.testkit.stack.registry import VARIABLE
+from tailrace.testkit.stack.registry_local import APICURIO, ARCHIVE, application
 from tailrace.worker import registry as worker_registry
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
@@ -70,7 +70,7 @@ class TestServer:
     ) -> None:
         taken = socket.create_server(("127.0.0.1", 0))
         ports = [taken.getsockname()[1], free_port()]
-        monkeypatch.setattr("tailrace.stack.registry.free_port", lambda: ports.pop(0))
+        monkeypatch.setattr("tailrace.testkit.stack.registry.free_port", lambda: ports.pop(0))
         with taken, Registry(source=Source.LOCAL) as server:
             assert ports == []  # somebody was quicker at the first one
             run_dir, guardian, url = server.process.run_dir, server.process.guardian_pid, server.url
@@ -98,7 +98,7 @@ class TestServer:
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
 
     def test_an_address_where_nobody_answers_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tailrace.stack.server.ADDRESS_TIMEOUT", 0.2)
+        monkeypatch.setattr("tailrace.testkit.stack.server.ADDRESS_TIMEOUT", 0.2)
         monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")
         with pytest.raises(StackError, match="answer from the schema registry") as failed:
             Registry().start()
@@ -126,7 +126,9 @@ class TestFetching:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr("tailrace.stack.registry_local._repositories", lambda: [f"{address}/empty", f"{address}/"])
+        monkeypatch.setattr(
+            "tailrace.testkit.stack.registry_local._repositories", lambda: [f"{address}/empty", f"{address}/"]
+        )
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         yield root / ARCHIVE
         server.shutdown()
@@ -135,7 +137,7 @@ class TestFetching:
 
     def test_the_first_repository_that_has_it_is_used_once(self, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         digest = hashlib.sha256(mirror.read_bytes()).hexdigest()
-        monkeypatch.setattr("tailrace.stack.registry_local.SHA256", digest)
+        monkeypatch.setattr("tailrace.testkit.stack.registry_local.SHA256", digest)
         told: list[str] = []
         folder = application(told.append)
         assert [file.name for file in folder.iterdir()] == ["quarkus-run.jar"]

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tailrace.stack import (
+from tailrace.testkit.stack import (
     KafkaBroker,
     PostgresServer,
     Source,
@@ -39,15 +39,15 @@ from tailrace.stack import (
     postgres_local,
     wait_until,
 )
-from tailrace.stack.places import unprivileged
-from tailrace.stack.ports import HOST, free_port
+from tailrace.testkit.stack.paths import unprivileged
+from tailrace.testkit.stack.ports import HOST, free_port
 
-pytest_plugins = ["fix_stack"]
+pytest_plugins = ["helpers.stack"]
 
 # Starts a stack, says who and where it is, and then waits to be killed.
 OWNER = """
 import json, os, signal, sys
-from tailrace.stack import Source, Stack
+from tailrace.testkit.stack import Source, Stack
 with Stack(source=Source.LOCAL, mongo=True) as stack:
     servers = stack.servers
     with stack.postgres.connect() as connection:
@@ -348,7 +348,7 @@ def test_a_plain_user_can_do_it_too(own_kafka: KafkaBroker) -> None:
             shutil.copytree(entry, home / ".cache" / "tailrace" / entry.name)
         for path in (home, *home.rglob("*")):
             os.chown(path, user.uid, user.gid)
-        package = Path(postgres.__file__).parents[2]
+        package = Path(postgres.__file__).parents[3]
         as_user: dict[str, Any] = {
             "user": user.uid,
             "group": user.gid,

@@ -16,10 +16,10 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
-from tailrace.stack import MongoMember, MongoServer, MongoSet, Source, StackError, TcpProxy, mongo, wait_until
-from tailrace.stack.ports import HOST, free_port
+from tailrace.testkit.stack import MongoMember, MongoServer, MongoSet, Source, StackError, TcpProxy, mongo, wait_until
+from tailrace.testkit.stack.ports import HOST, free_port
 
-pytest_plugins = ["fix_stack"]
+pytest_plugins = ["helpers.stack"]
 
 HISTORY_LOST = 286
 UNAUTHORIZED = 13
@@ -27,7 +27,7 @@ UNAUTHORIZED = 13
 # Starts a replica set, says who and where its members are, and then waits to be killed.
 OWNER = """
 import json, sys
-from tailrace.stack import MongoSet
+from tailrace.testkit.stack import MongoSet
 with MongoSet() as members:
     processes = [member.process for member in members.members]
     print(json.dumps({

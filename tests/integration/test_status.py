@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fix_shop import Shop
+from helpers.shop import Shop
+from tailrace.check.health_postgres import NOISE_BYTES
 from tailrace.cli import main
 from tailrace.cli import status as command
-from tailrace.stack import wait_until
-from tailrace.worker.health_postgres import NOISE_BYTES
+from tailrace.testkit.stack import wait_until
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fix_users import Users, close_users, open_users
+from helpers.users import Users, close_users, open_users
 from tailrace.cli import main
 from tailrace.outbox.mongosh import user_commands
-from tailrace.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
 
 PASSWORD = "status-s3cret"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from fix_shop import Shop
+from helpers.shop import Shop
 from tailrace.cli import main
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 
 from tailrace.cli import main
 from tailrace.kafka.client import KafkaOptions, producer_config
+from tailrace.kafka.tail import Watch
 from tailrace.kafka.topics import topic_states
-from tailrace.kafka.watch import Watch
 from tailrace.routing.partition import partition_of
-from tailrace.stack import KafkaBroker, wait_until
+from tailrace.testkit.stack import KafkaBroker, wait_until
 
 
 class Told(NamedTuple):

@@ -11,17 +11,17 @@ import pytest
 from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from fix_service import Service
-from fix_shop import Shop
-from fix_users import Users
+from helpers.service import Service
+from helpers.shop import Shop
+from helpers.users import Users
+from tailrace.check.health import News
 from tailrace.cli import main
-from tailrace.proof.oracle import Outcome
-from tailrace.proof.reader import header, read_all
-from tailrace.proof.writer import Mix
 from tailrace.routing.partition import partition_of
-from tailrace.stack import wait_until
-from tailrace.verify import verifying
-from tailrace.worker.health import News
+from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.writer import Mix
+from tailrace.verify import verification
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -221,14 +221,14 @@ def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.Mo
     told = verify(shop, "--wait", "1")
     assert (told["published"], told["not_yet"]) == (1, 3)
     assert ids(told, "not_yet") == sorted(later)
-    wait = verifying._wait
+    wait = verification._wait
 
     def go_on(*given: Any) -> News:
         # The topics have been read once by now: what follows is only seen by reading on.
         connector.process.send_signal(signal.SIGCONT)
         return wait(*given)
 
-    monkeypatch.setattr(verifying, "_wait", go_on)
+    monkeypatch.setattr(verification, "_wait", go_on)
     told = verify(shop, "--wait", "60")
     assert (told["published"], told["not_yet"], told["passed"]) == (4, 0, True)
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fix_command import Tailrace
-from fix_shop import Shop
-from fix_users import Users
+from helpers.command import Tailrace
+from helpers.shop import Shop
+from helpers.users import Users
 from tailrace.config.load import load_pipeline
-from tailrace.lsn import parse_lsn
+from tailrace.positions.lsn import parse_lsn
 from tailrace.replay.table_points import stored_position
-from tailrace.stack import wait_until
-from tailrace.verify.rows import Rows
-from tailrace.worker.assembly import assemble
+from tailrace.testkit.stack import wait_until
+from tailrace.verify.outbox_rows import Rows
+from tailrace.worker.wiring import assemble
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 OLD = (

@@ -14,28 +14,28 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from fix_command import Tailrace, Told
-from fix_shop import Shop
-from fix_users import Users
+from helpers.command import Tailrace, Told
+from helpers.shop import Shop
+from helpers.users import Users
 from tailrace.config.load import load_pipeline
+from tailrace.dlq.reader import Span
 from tailrace.errors import ConfigError
-from tailrace.kafka.letter_box import Span
-from tailrace.proof.reader import header, read_all
-from tailrace.proof.writer import Mix
-from tailrace.stack import wait_until
-from tailrace.verify import verifying
-from tailrace.verify.crew import Crew
-from tailrace.verify.judging import UNKNOWN, WRITTEN
-from tailrace.verify.outbox import Outbox, Window
-from tailrace.verify.prints import Prints
-from tailrace.verify.rows import Rows, may_go_by_kind
-from tailrace.verify.scanning import Part
-from tailrace.verify.seals import HEAD
-from tailrace.verify.spool import BUCKETS, Spool
+from tailrace.records.formats import Format
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.testkit.workload.writer import Mix
+from tailrace.verify import verification
+from tailrace.verify.backend import Outbox, Window
+from tailrace.verify.compare import UNKNOWN, WRITTEN
+from tailrace.verify.fingerprints import HEAD
+from tailrace.verify.outbox_rows import Rows, may_go_by_kind
+from tailrace.verify.spill import BUCKETS, Spool
 from tailrace.verify.topic_reader import Errand
-from tailrace.wire.formats import Format
-from tailrace.worker.assembly import assemble, column_map
-from tailrace.worker.contracts import wire_format
+from tailrace.verify.topic_scan import Part
+from tailrace.verify.value_fingerprint import Prints
+from tailrace.verify.workers import Crew
+from tailrace.worker.schemas import wire_format
+from tailrace.worker.wiring import assemble, column_map
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -162,7 +162,7 @@ def test_what_is_published_while_the_outbox_is_read_is_seen(
         pytest.fail("all was there, and was not seen")
 
     monkeypatch.setattr(Rows, "read", read_later)
-    monkeypatch.setattr(verifying, "_wait", never)
+    monkeypatch.setattr(verification, "_wait", never)
     told = tailrace("verify", shop.file, "--jobs", "2")
     assert (told["rows"], told["published"], told["records"]) == (4, 4, 4)
 
@@ -221,7 +221,7 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
     line, mapped = assembly.line(), column_map(settings)
     assert may_go_by_kind(assembly, mapped)
     topics: list[str] = []
-    outbox = verifying.open_outbox(assembly, Window())
+    outbox = verification.open_outbox(assembly, Window())
     with Spool(WRITTEN + 1) as spool:
 
         def number(topic: str) -> int:

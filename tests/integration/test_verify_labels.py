@@ -9,12 +9,12 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from fix_command import Tailrace
-from fix_shop import Shop
-from fix_users import Users
-from tailrace.proof.reader import header, read_all
+from helpers.command import Tailrace
+from helpers.shop import Shop
+from helpers.users import Users
 from tailrace.routing.partition import partition_of
-from tailrace.stack import wait_until
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 FAULTS = ("missing", "duplicated", "changed", "key_changed", "type_changed", "wrong_partition", "out_of_order")

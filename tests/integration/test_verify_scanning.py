@@ -7,12 +7,12 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
+from tailrace.dlq.reader import Span
 from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.letter_box import Span
-from tailrace.stack import KafkaBroker
-from tailrace.verify.outbox import Window
-from tailrace.verify.scanning import Part, Scan
+from tailrace.testkit.stack import KafkaBroker
+from tailrace.verify.backend import Window
+from tailrace.verify.topic_scan import Part, Scan
 
 
 def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -> None:

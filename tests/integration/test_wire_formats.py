@@ -21,13 +21,13 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tailrace.event import OutboxEvent, Record, Route
-from tailrace.proof.reader import read_all
-from tailrace.schemas.avro.contract import AvroContract
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import Contract, Registered, SchemaSet
-from tailrace.schemas.json_contract import JsonContract
-from tailrace.stack import KafkaBroker, Registry
-from tailrace.wire.formats import Format, record_maker
+from tailrace.records.formats import Format, record_maker
+from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.compiled import Contract, Registered, SchemaSet
+from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.validation import Checker
+from tailrace.testkit.stack import KafkaBroker, Registry
+from tailrace.testkit.topic_reader import read_all
 
 ORDER = {"number": 5, "note": "žluť", "lines": [{"sku": "A-1", "price": "12.50"}], "placed": "2026-01-02T03:04:05.678Z"}
 PAYLOAD = json.dumps(ORDER).encode()

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from tailrace.archive.format import Kept, Shape, batch_of, columns_of, rows_of
 from tailrace.archive.manifest import Entry, Span
-from tailrace.archive.store import Store
+from tailrace.archive.object_store import Store
 from tailrace.errors import ArchiveDamaged, ArchiveError
 from tailrace.event import Columns
 

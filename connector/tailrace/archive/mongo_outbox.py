@@ -22,17 +22,17 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from tailrace.archive.backend import Candidate, Purged
 from tailrace.archive.format import Kept, Shape, require_nameable
 from tailrace.archive.manifest import Entry
-from tailrace.archive.mongo_passed import OldDocuments
-from tailrace.archive.outbox import Candidate, Purged
+from tailrace.archive.mongo_published import OldDocuments
 from tailrace.errors import AccessRefused, ConfigError
 from tailrace.event import TEXT, Column, Columns, Row
-from tailrace.position import Position
+from tailrace.positions.base import Position
+from tailrace.sources.mongo.client import connect, conversation
 from tailrace.sources.mongo.decoding import decoded, framed, id_of
 from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.server import connect, conversation
 
 COLLECTION, DOCUMENT = "tailrace_collection", "tailrace_document"
 BYTEA = 17

@@ -8,21 +8,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from tailrace.archive.backend import Candidate, Purged
 from tailrace.archive.format import Kept, Shape, require_nameable
 from tailrace.archive.manifest import Entry
-from tailrace.archive.outbox import Candidate, Purged
 from tailrace.archive.postgres_purge import STATEMENT_TIMEOUT, PostgresPurge, array, text
 from tailrace.archive.postgres_table import described, has_changed, key_columns
 from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
 from tailrace.event import UNREADABLE, Columns, Row, with_text_checked
-from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position, other_kind
-from tailrace.sources.postgres.again import TableAgain
-from tailrace.sources.postgres.link import Link
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.publication import rows_move
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.sources.postgres.table_rescan import TableAgain
+from tailrace.sql_names import quote, quote_table, split_table
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 DIGEST_BYTES = 16

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tailrace.archive.backend import Purged
 from tailrace.archive.format import Kept
-from tailrace.archive.outbox import Purged
 from tailrace.archive.postgres_table import described, has_changed
 from tailrace.errors import LayoutMismatch, SourceError
 from tailrace.event import Columns
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.sqlname import quote, quote_table
+from tailrace.sql_names import quote, quote_table
 
 STATEMENT_TIMEOUT = 600.0
 """Seconds for a page to be deleted, triggers and locks included; and to count rows without an index."""

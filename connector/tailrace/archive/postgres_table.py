@@ -6,8 +6,8 @@ import json
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Columns
-from tailrace.sources.postgres.link import Link
-from tailrace.sqlname import split_table
+from tailrace.sources.postgres.connection import Link
+from tailrace.sql_names import split_table
 
 
 def described(link: Link, table: str) -> tuple[Columns, dict[str, str]]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.archive.format import Kept
 from tailrace.archive.manifest import Entry
-from tailrace.archive.shelf import Shelf
-from tailrace.archive_position import ArchivePosition
+from tailrace.archive.repository import Shelf
 from tailrace.errors import ProtocolError, WrongLog
 from tailrace.event import Chunk, Columns, Row
-from tailrace.position import Position
+from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.base import Position
 
 FORGOTTEN = "table"
 """What the place of a row begins with whose own was not known any more when it was archived: as of a table's rows."""
@@ -76,7 +76,7 @@ class ArchiveSource:
                 break
         if not rows:
             return Chunk([], self._end, more=False)
-        killpoint.reached(killpoint.TABLE_ROWS_READ)
+        failpoints.reached(failpoints.TABLE_ROWS_READ)
         return Chunk(rows, position, more=True, size=size)
 
     def settle(self) -> None:

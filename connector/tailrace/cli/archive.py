@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tailrace.archive.extras import require_installed
 from tailrace.archive.manifest import Entry
-from tailrace.archive.needs import require_installed
 from tailrace.cli.output import emit_json, say, table
-from tailrace.cli.replay_view import bar, when
+from tailrace.cli.replay.view import bar, when
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
 from tailrace.replay.points import Moment, parse
-from tailrace.worker.assembly import assemble
+from tailrace.worker.wiring import assemble
 
 if TYPE_CHECKING:
-    from tailrace.archive.shelf import Shelf
-    from tailrace.archive.writing import Report
+    from tailrace.archive.repository import Shelf
+    from tailrace.archive.writer import Report
 
 app = typer.Typer(
     help="Move old outbox rows to files, list the files, check them.",
@@ -73,7 +73,7 @@ def write(
     point = parse(before, datetime.now().astimezone())
     if not isinstance(point, Moment):
         raise ConfigError(f"--before {before} is no time", remedy="Write it like --before 90d or --before 2026-03-01.")
-    from tailrace.replay.archiving import archive
+    from tailrace.replay.archive_context import archive
 
     assembly = assemble(load_pipeline(file))
     begun = time.monotonic()
@@ -153,7 +153,7 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
 
 
 def _shelf(file: Path) -> Shelf:
-    from tailrace.archive.shelf import open_shelf
+    from tailrace.archive.repository import open_shelf
 
     return open_shelf(load_pipeline(file))
 

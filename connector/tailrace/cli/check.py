@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
+from tailrace.check.preflight import passed, preflight
+from tailrace.check.result import Check, State
 from tailrace.cli.output import emit_json, say, table
-from tailrace.worker.findings import Check, State
-from tailrace.worker.preflight import passed, preflight
 
 
 def check(

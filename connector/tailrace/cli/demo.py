@@ -10,11 +10,11 @@ import typer
 
 from tailrace.cli.output import emit_json
 from tailrace.cli.stack import Version
-from tailrace.demo.keep import linger
-from tailrace.demo.play import Play
-from tailrace.demo.scene import Scene
-from tailrace.demo.show import on
 from tailrace.extras import install
+from tailrace.testkit.demo.display import on
+from tailrace.testkit.demo.environment import Scene
+from tailrace.testkit.demo.keep_running import linger
+from tailrace.testkit.demo.scenario import Play
 
 
 def demo(

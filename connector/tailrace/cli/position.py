@@ -10,19 +10,19 @@ from typing import Any
 
 import typer
 
+from tailrace.check.health import read_news
+from tailrace.check.result import human_seconds
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.kafka import ledger
-from tailrace.kafka.ledger import Entry, Offsets
-from tailrace.position import Position, to_stored
-from tailrace.replay.log import open_log, shown, told
+from tailrace.positions.base import Position, to_stored
 from tailrace.replay.points import parse
-from tailrace.replay.resetting import require_stopped, reset
-from tailrace.replay.resolving import resolve
-from tailrace.worker.assembly import Assembly, assemble
-from tailrace.worker.findings import human_seconds
-from tailrace.worker.health import read_news
+from tailrace.replay.reset import require_stopped, reset
+from tailrace.replay.resolve import resolve
+from tailrace.replay.source_log import open_log, shown, told
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry, Offsets
+from tailrace.worker.wiring import Assembly, assemble
 
 app = typer.Typer(
     help="Show where a pipeline is and was, and set it back.",
@@ -56,7 +56,7 @@ def show(
       tailrace position show orders.yaml --at event:7f9c24e8 --json
     """
     assembly, stored = _opened(file)
-    entries = ledger.read(assembly.kafka)
+    entries = position_history.read(assembly.kafka)
     point = parse(at, _now()) if at else None
     oldest: Position | None = None
     trouble: TailraceError | None = None
@@ -73,7 +73,7 @@ def show(
         # What is stored is stored, whatever ails the database.
         position, trouble = stored, error
     near = _nearest(entries, position)
-    offsets = ledger.offsets_at(entries, near) if near else {}
+    offsets = position_history.offsets_at(entries, near) if near else {}
     if as_json:
         emit_json({
             "pipeline": assembly.settings.pipeline, **_told(position), "stored": to_stored(position),
@@ -114,7 +114,7 @@ def history(
       tailrace position history orders.yaml --json | jq -r .position
     """
     assembly = assemble(load_pipeline(file))
-    entries = ledger.read(assembly.kafka)
+    entries = position_history.read(assembly.kafka)
     if since:
         moment = parse(since, _now())
         begin = getattr(moment, "at_ms", None)
@@ -166,7 +166,7 @@ def reset_(
     assembly, stored = _opened(file)
     point = parse(to, _now())
     require_stopped(assembly)
-    entries = ledger.read(assembly.kafka)
+    entries = position_history.read(assembly.kafka)
     log = open_log(assembly, stored, entries)
     try:
         target = resolve(assembly, log, entries, point)

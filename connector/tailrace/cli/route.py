@@ -14,15 +14,15 @@ from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ConfigError, Rejected, TailraceError
 from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.client import KafkaOptions, producer_config
+from tailrace.kafka.tail import Observer
 from tailrace.kafka.topics import GLANCE_TIMEOUT, partition_counts
-from tailrace.kafka.watch import Observer
+from tailrace.records.plain import chosen_key
 from tailrace.routing.folder import load_topics
 from tailrace.routing.partition import PARTITIONERS, partition_of
 from tailrace.routing.router import Router, Tried
 from tailrace.routing.specs import BROKER_DEFAULT
 from tailrace.routing.view import View
-from tailrace.wire.records import chosen_key
-from tailrace.worker.assembly import column_map, kafka_options, own_topics, routing_view
+from tailrace.worker.wiring import column_map, kafka_options, own_topics, routing_view
 
 app = typer.Typer(
     help="Explain where an event goes: which rule wins, which topic and partition.",

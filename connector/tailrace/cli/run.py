@@ -13,13 +13,13 @@ from typing import NoReturn
 
 import typer
 
-from tailrace.cli.stopping import run_beside
+from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline
 from tailrace.errors import TailraceError
 from tailrace.worker import logs
-from tailrace.worker.assembly import assemble
 from tailrace.worker.supervisor import Recover, Supervisor
+from tailrace.worker.wiring import assemble
 
 M_ARENA_MAX = -8
 EXIT_SECONDS = 5.0

@@ -14,8 +14,8 @@ from enum import StrEnum
 import typer
 
 from tailrace.cli.output import emit_json, say, table
-from tailrace.stack import KafkaBroker, Registry, detached
-from tailrace.stack.cache import quiet
+from tailrace.testkit.stack import KafkaBroker, Registry, background
+from tailrace.testkit.stack.cache import quiet
 
 app = typer.Typer(
     help="Start and stop Postgres, Kafka and MongoDB on this machine.",
@@ -54,7 +54,7 @@ def up(
       tailrace stack up --mongo
       eval "$(tailrace stack up --export)"
     """
-    running, fresh = detached.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
+    running, fresh = background.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
     if as_json:
         emit_json({"started": fresh, "servers": _told(running)})
         return
@@ -74,7 +74,7 @@ def status(as_json: bool = AS_JSON) -> int:
       tailrace stack status
       tailrace stack status --json
     """
-    known = detached.entries()
+    known = background.entries()
     answers = [entry.answers for entry in known]
     all_up = bool(known) and all(answers)
     rows = [{**told, "running": there} for told, there in zip(_told(known), answers, strict=True)]
@@ -95,7 +95,7 @@ def down(as_json: bool = AS_JSON) -> None:
     Example:
       tailrace stack down
     """
-    ended = detached.down()
+    ended = background.down()
     if as_json:
         emit_json({"stopped": [entry.name for entry in ended]})
     elif ended:
@@ -120,7 +120,7 @@ def fetch(
         Registry(progress=_progress).prepare()
 
 
-def _told(known: list[detached.Entry]) -> list[dict[str, object]]:
+def _told(known: list[background.Entry]) -> list[dict[str, object]]:
     return [{"server": e.name, "version": e.version, "address": e.address} for e in known]
 
 

@@ -18,10 +18,10 @@ import typer
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import Pipeline as Settings
-from tailrace.kafka.watch import Seen, Watch, topic_matcher
+from tailrace.kafka.tail import Seen, Watch, topic_matcher
+from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.routing.folder import load_topics
-from tailrace.wire.records import PIPELINE_HEADER
-from tailrace.worker.assembly import kafka_options, own_topics
+from tailrace.worker.wiring import kafka_options, own_topics
 
 PIPED_WIDTH = 2000
 """Where there is no terminal to cut a line for, `less -S` and `grep` still want an end to it."""

@@ -17,14 +17,14 @@ import typer
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.kafka import offsets
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.tail import Observer
 from tailrace.kafka.topic_plan import Change, Kind, plan
 from tailrace.kafka.topics import make_change, topic_states, unsettled
-from tailrace.kafka.watch import Observer
 from tailrace.routing.folder import load_topics
 from tailrace.routing.specs import TopicSpec
-from tailrace.worker.assembly import column_map, dead_letter_spec, kafka_options, routing_view
+from tailrace.state import offsets
+from tailrace.worker.wiring import column_map, dead_letter_spec, kafka_options, routing_view
 
 app = typer.Typer(
     help="Compare declared topics with the cluster, and make them so.",

@@ -10,14 +10,14 @@ from typing import Any
 
 import typer
 
-from tailrace.cli.dlq_choice import moment
-from tailrace.cli.dlq_view import printable
+from tailrace.cli.dlq.selection import moment
+from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
-from tailrace.verify.judging import UNKNOWN, Example, Fate, Flaw
-from tailrace.verify.outbox import Window
-from tailrace.verify.verifying import Verification, usual_jobs
-from tailrace.verify.verifying import verify as compare
+from tailrace.verify.backend import Window
+from tailrace.verify.compare import UNKNOWN, Example, Fate, Flaw
+from tailrace.verify.verification import Verification, usual_jobs
+from tailrace.verify.verification import verify as compare
 
 PATIENCE = 20.0
 SHOWN = (Fate.MISSING, Fate.UNDECIDED, *Flaw)

@@ -11,9 +11,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tailrace.config.archive import Archive
-from tailrace.config.contracts import Format, Schemas
 from tailrace.config.dead_letters import DeadLetters, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
+from tailrace.config.schemas import Format, Schemas
 from tailrace.config.section import Section
 from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
 from tailrace.config.values import (

@@ -17,8 +17,8 @@ from tailrace.config.secrets import MASK, Secret, connection_secret, remember, s
 from tailrace.errors import ConfigError
 from tailrace.outbox.layouts import INSIDE
 from tailrace.routing.names import topic_flaw
-from tailrace.sources.postgres.holding import ReplayWindow
-from tailrace.sqlname import quote, split_table
+from tailrace.sources.postgres.replay_window import ReplayWindow
+from tailrace.sql_names import quote, split_table
 
 
 def connection(given: object) -> object:

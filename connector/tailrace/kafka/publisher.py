@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tailrace import killpoint
-from tailrace.batch import Batch
+from tailrace import failpoints
+from tailrace.dlq.record import what_for
 from tailrace.errors import (
     Fenced,
     KafkaUnavailable,
@@ -28,7 +28,6 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.event import Record
-from tailrace.kafka import offsets, rewinds
 from tailrace.kafka.client import (
     TRANSACTION_TIMEOUT_MS,
     KafkaOptions,
@@ -38,12 +37,13 @@ from tailrace.kafka.client import (
     translate,
     unusable,
 )
-from tailrace.kafka.dead_letters import what_for
-from tailrace.kafka.refusals import TOO_LARGE, Suspects, guilty, places_of, record_bytes
-from tailrace.kafka.rewinds import Rewind
+from tailrace.kafka.rejected_records import TOO_LARGE, Suspects, guilty, places_of, record_bytes
 from tailrace.kafka.topics import NameRefused, TopicKeeper
-from tailrace.position import Position
-from tailrace.wake import Wake
+from tailrace.pipeline.batch import Batch
+from tailrace.positions.base import Position
+from tailrace.state import offsets, rewind_marker
+from tailrace.state.rewind_marker import Rewind
+from tailrace.wakeup import Wake
 
 INIT_TIMEOUT = 30.0
 """Fencing waits for the old producer's transaction to be finished by its coordinator."""
@@ -120,10 +120,10 @@ class Publisher:
             except KafkaException as error:
                 raise translate(error_of(error), "taking over the pipeline's transactions") from None
         # 2. Only now is the stored position final.
-        keys = self._options.pipeline.encode(), rewinds.key(self._options)
+        keys = self._options.pipeline.encode(), rewind_marker.key(self._options)
         position, rewind = map(offsets.read_keys(self._options, set(keys)).get, keys)
         self.stored = None if position is None else offsets.parse(self._options, position)
-        self.rewind = None if rewind is None else rewinds.parse(self._options, rewind)
+        self.rewind = None if rewind is None else rewind_marker.parse(self._options, rewind)
         self._thread.start()
         return self.stored
 
@@ -215,18 +215,18 @@ class Publisher:
         try:
             if self._options.exactly_once:
                 self._producer.begin_transaction()
-                killpoint.reached(killpoint.BEFORE_PRODUCE)
+                failpoints.reached(failpoints.BEFORE_PRODUCE)
                 self._produce(batch.records)
                 self._produce([offsets.record(self._options, batch.position)])
-                killpoint.reached(killpoint.AFTER_PRODUCE)
+                failpoints.reached(failpoints.AFTER_PRODUCE)
                 self._finish(self._producer.commit_transaction)
             else:
                 self._require_owned(OWNED_TIMEOUT)
-                killpoint.reached(killpoint.BEFORE_PRODUCE)
+                failpoints.reached(failpoints.BEFORE_PRODUCE)
                 self._produce(batch.records)
                 # The position must not overtake its events: without a transaction they are separate writes.
                 self._finish(self._producer.flush)
-                killpoint.reached(killpoint.AFTER_PRODUCE)
+                failpoints.reached(failpoints.AFTER_PRODUCE)
                 self._require_owned(OWNED_TIMEOUT)
                 self._produce_position(batch.position)
                 self._finish(self._producer.flush)
@@ -236,7 +236,7 @@ class Publisher:
             if isinstance(why, TopicRefused):
                 self._learn_from(batch, why)
             raise why from None
-        killpoint.reached(killpoint.AFTER_COMMIT if batch.records else killpoint.IDLE_STORED)
+        failpoints.reached(failpoints.AFTER_COMMIT if batch.records else failpoints.IDLE_STORED)
         self.stored = batch.position
         self.published += len(batch.records) - batch.dead_letters - batch.beside
         self.dead_letters += batch.dead_letters

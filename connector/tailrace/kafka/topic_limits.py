@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from tailrace.kafka.stamps import OLD_MS
+from tailrace.kafka.timestamps import OLD_MS
 
 BATCH_BYTES = 1_000_000
 """The producer's `batch.size` unless a user sets another: librdkafka's own default."""

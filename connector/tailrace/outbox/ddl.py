@@ -6,7 +6,7 @@ Every identifier is quoted (`sqlname.py`), so a name means what it says whatever
 from __future__ import annotations
 
 from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
-from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.sql_names import quote, quote_table, split_table
 
 
 def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:

@@ -8,29 +8,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailrace.projections.app import ProjectionApp, projection_app
-    from tailrace.projections.event import Event
-    from tailrace.projections.mongo_effects import MongoEffects
-    from tailrace.projections.mongo_store import MongoStore
-    from tailrace.projections.postgres_effects import PostgresEffects
-    from tailrace.projections.postgres_store import PostgresStore
+    from tailrace.projections.core.event import Event
+    from tailrace.projections.core.registry import Registry
+    from tailrace.projections.core.settings import Versions
+    from tailrace.projections.faust.app import ProjectionApp, projection_app
+    from tailrace.projections.mongo.effects import MongoEffects
+    from tailrace.projections.mongo.store import MongoStore
+    from tailrace.projections.postgres.effects import PostgresEffects
+    from tailrace.projections.postgres.store import PostgresStore
     from tailrace.projections.projection import Projection
-    from tailrace.projections.registry import Registry
-    from tailrace.projections.settings import Versions
     from tailrace.projections.testing import Rehearsal
 
 _HOMES = {
-    "Event": "event",
-    "MongoEffects": "mongo_effects",
-    "MongoStore": "mongo_store",
-    "PostgresEffects": "postgres_effects",
-    "PostgresStore": "postgres_store",
+    "Event": "core.event",
+    "MongoEffects": "mongo.effects",
+    "MongoStore": "mongo.store",
+    "PostgresEffects": "postgres.effects",
+    "PostgresStore": "postgres.store",
     "Projection": "projection",
-    "ProjectionApp": "app",
-    "Registry": "registry",
+    "ProjectionApp": "faust.app",
+    "Registry": "core.registry",
     "Rehearsal": "testing",
-    "Versions": "settings",
-    "projection_app": "app",
+    "Versions": "core.settings",
+    "projection_app": "faust.app",
 }
 __all__ = [
     "Event",

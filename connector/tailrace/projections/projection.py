@@ -20,20 +20,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-from tailrace import retry
+from tailrace import backoff
 from tailrace.errors import ConfigError, PositionMoved
 from tailrace.event import Record
-from tailrace.projections.app import ProjectionApp
-from tailrace.projections.block import Applied, Moved, Rules
-from tailrace.projections.decoding import Decode, parsed
-from tailrace.projections.event import Event, Teller, read
-from tailrace.projections.handlers import Handler, Handlers, Handling, Model, is_asynchronous
-from tailrace.projections.lane import Lane
-from tailrace.projections.letters import Failure, letter
-from tailrace.projections.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
-from tailrace.projections.store import Partition, Store
-from tailrace.projections.tracing import tracing
-from tailrace.projections.verdicts import told
+from tailrace.projections.core.apply import Applied, Moved, Rules
+from tailrace.projections.core.dead_letters import Failure, letter
+from tailrace.projections.core.decoding import Decode, parsed
+from tailrace.projections.core.event import Event, Teller, read
+from tailrace.projections.core.failure_policy import told
+from tailrace.projections.core.handlers import Handler, Handlers, Handling, Model, is_asynchronous
+from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
+from tailrace.projections.core.store import Partition, Store
+from tailrace.projections.core.tracing import tracing
+from tailrace.projections.faust.app import ProjectionApp
 
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class Projection:
                 if not self.store.is_away(error) or time.monotonic() - since > self.rules.settings.give_up:
                     raise
                 times += 1
-                seconds = retry.delay(times)
+                seconds = backoff.delay(times)
                 self._tell(logging.WARNING, "waiting", error=told(error), retry_in=round(seconds, 1))
                 await asyncio.sleep(seconds)
 
@@ -240,7 +240,7 @@ class Projection:
                 if time.monotonic() - began > self.rules.settings.give_up:
                     raise
                 self._tell(logging.WARNING, "a dead letter cannot be written yet", error=told(error))
-                await asyncio.sleep(retry.delay(attempt))
+                await asyncio.sleep(backoff.delay(attempt))
             else:
                 break
         self._tell(

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from tailrace.projections.block import Applied
-from tailrace.projections.event import REPLAY, Event, read
-from tailrace.projections.lane import Lane
-from tailrace.projections.letters import Failure
+from tailrace.projections.core.apply import Applied
+from tailrace.projections.core.dead_letters import Failure
+from tailrace.projections.core.event import REPLAY, Event, read
+from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.store import Partition
 from tailrace.projections.projection import Projection
-from tailrace.projections.store import Partition
 
 FIRST_TIME_MS = 1_700_000_000_000
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace.errors import TailraceError
-from tailrace.kafka.status import announce
-from tailrace.recovery.applying import Applying, fence
-from tailrace.recovery.planning import Survey
-from tailrace.recovery.site import NOT_BY_ITSELF, RECOVERABLE
-from tailrace.wake import Wake
-from tailrace.worker.assembly import Assembly
+from tailrace.recovery.apply import Applying, fence
+from tailrace.recovery.backend import NOT_BY_ITSELF, RECOVERABLE
+from tailrace.recovery.plan import Survey
+from tailrace.state.status import announce
+from tailrace.wakeup import Wake
 from tailrace.worker.logs import Log
+from tailrace.worker.wiring import Assembly
 
 
 def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Callable[[], bool]) -> bool:

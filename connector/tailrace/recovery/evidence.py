@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tailrace.kafka.ledger import Entry, Offsets, offsets_at
-from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position, from_stored
-from tailrace.recovery.judging import LONG_MS, SKEW_MS
-from tailrace.recovery_mark import Recovery
-from tailrace.sources.postgres.admission import Server
+from tailrace.positions.base import Position, from_stored
+from tailrace.positions.mongo import TokenPosition
+from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.recovery_mark import Recovery
+from tailrace.recovery.rules import LONG_MS, SKEW_MS
+from tailrace.sources.postgres.resume_check import Server
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.token_position import TokenPosition
+from tailrace.state.position_history import Entry, Offsets, offsets_at
 
 MARGIN_MS = 600_000
 """Topics are read from where they ended so long before the first event that matters can have been published: an entry's

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailrace.projections.app import ProjectionApp
+    from tailrace.projections.faust.app import ProjectionApp
 
 SKIPS = "passes them over (on_replay is `skip`)"
 REBUILDS = "passes them over until it is made anew (on_replay is `rebuild`)"

@@ -10,19 +10,19 @@ from dataclasses import replace
 
 from bson import Timestamp
 
+from tailrace.check.health_mongo import observer, read_log
 from tailrace.errors import ConfigError, HistoryLost, SourceError
-from tailrace.kafka.ledger import Entry
-from tailrace.position import Position, other_kind
-from tailrace.replay.log import not_of_this, out_of_reach, shown
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
 from tailrace.replay.points import Moment, Oldest, Point, Token
-from tailrace.sources.mongo.admission import require_continuable
+from tailrace.replay.source_log import not_of_this, out_of_reach, shown
+from tailrace.sources.mongo.change_stream import Cursor
 from tailrace.sources.mongo.changes import plain_token, server_token, token_time
+from tailrace.sources.mongo.client import collection_ids, conversation, identify
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.server import collection_ids, conversation, identify
-from tailrace.sources.mongo.stream import Cursor
-from tailrace.sources.mongo.watched import Stage, can_split
-from tailrace.token_position import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
-from tailrace.worker.health_mongo import observer, read_log
+from tailrace.sources.mongo.resume_check import require_continuable
+from tailrace.sources.mongo.stream_spec import Stage, can_split
+from tailrace.state.position_history import Entry
 
 FORMS = "a time, a cluster time such as `1773403200.7`, a resume token, `event:ID`, or `oldest`"
 GLANCE_MS = 100

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tailrace.errors import ConfigError
-from tailrace.position import Position, from_stored, to_stored
-from tailrace.replay.figures import Figures
+from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.replay.estimate import Figures
 from tailrace.replay.selection import Selection
 
 FORMAT = 1

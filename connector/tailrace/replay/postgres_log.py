@@ -11,19 +11,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from tailrace.errors import ConfigError, WrongLog
-from tailrace.kafka import ledger
-from tailrace.kafka.ledger import Entry
-from tailrace.lsn import format_lsn, parse_lsn
-from tailrace.lsn_position import LogIdentity, LsnPosition
-from tailrace.position import Position, other_kind
-from tailrace.replay.log import not_of_this, out_of_reach, shown, told
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
+from tailrace.replay.source_log import not_of_this, out_of_reach, shown, told
+from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import admit
-from tailrace.sources.postgres.again import require_same_log
-from tailrace.sources.postgres.link import Link
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.resume_check import admit
 from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.table_rescan import require_same_log
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry
 
 DISORDER_MS = 2000
 FORMS = "a time, an LSN such as `0/1A2B3C8`, `event:ID`, or `oldest`"
@@ -117,7 +117,7 @@ class PostgresLog:
 
     def _at_time(self, at_ms: int) -> Position:
         # Times of commits are nearly, not quite, in the order of the log.
-        entry = ledger.before(self._entries, at_ms - DISORDER_MS)
+        entry = position_history.before(self._entries, at_ms - DISORDER_MS)
         if entry is None or not isinstance(entry.position, LsnPosition):
             first = [f"{shown(self._entries[0].position.at_ms)}, where the ledger begins"] if self._entries else []
             out_of_reach(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Route, Row
-from tailrace.line import Layout
+from tailrace.pipeline.processor import Layout
 
 
 @dataclass(frozen=True, slots=True)

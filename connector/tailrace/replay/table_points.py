@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tailrace.check.health import read_news
 from tailrace.errors import ConfigError, WrongLog
-from tailrace.kafka.ledger import Entry
-from tailrace.lsn_position import LsnPosition, TableRead
-from tailrace.position import Position, other_kind
-from tailrace.replay.log import shown
-from tailrace.replay.passed_rows import passed_rows
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
+from tailrace.positions.postgres import LsnPosition, TableRead
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
+from tailrace.replay.published_snapshot import passed_rows
+from tailrace.replay.source_log import shown
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.token_position import ClusterTime, CollectionRead, TokenPosition
-from tailrace.verify.verifying import ENDED
-from tailrace.worker.assembly import Assembly
-from tailrace.worker.health import read_news
+from tailrace.state.position_history import Entry
+from tailrace.verify.verification import ENDED
+from tailrace.worker.wiring import Assembly
 
 
 def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int | None:

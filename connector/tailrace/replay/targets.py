@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
+from tailrace.dlq import requests
+from tailrace.dlq.reader import LetterBox
 from tailrace.errors import ConfigError
-from tailrace.kafka import park_requests
-from tailrace.kafka.letter_box import LetterBox
-from tailrace.kafka.offsets import Admin
-from tailrace.kafka.rewinds import HEADER
+from tailrace.kafka.tail import Observer
 from tailrace.kafka.topics import TopicKeeper, topic_states
-from tailrace.kafka.watch import Observer
-from tailrace.worker.assembly import Assembly
+from tailrace.state.offsets import Admin
+from tailrace.state.rewind_marker import HEADER
+from tailrace.worker.wiring import Assembly
 
 
 class UncompactedTopics(TopicKeeper):
@@ -66,7 +66,7 @@ def require_own(assembly: Assembly, shadows: Iterable[str], id_: str) -> None:
 
 def require_order(assembly: Assembly) -> None:
     """Refuses keys whose events wait: what is published again would overtake them."""
-    keys = park_requests.board(assembly.kafka).keys
+    keys = requests.board(assembly.kafka).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",

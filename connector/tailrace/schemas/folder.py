@@ -18,10 +18,10 @@ from urllib.parse import quote, urljoin
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.contracts import Contract, Kind, Reference, SchemaSet
-from tailrace.schemas.json_contract import JsonContract, outside_references, require_draft
-from tailrace.schemas.json_text import Json, NotJsonError, parse
-from tailrace.schemas.lines import line_of
+from tailrace.schemas.compiled import Contract, Kind, Reference, SchemaSet
+from tailrace.schemas.json_schema import JsonContract, outside_references, require_draft
+from tailrace.schemas.line_numbers import line_of
+from tailrace.schemas.strict_json import Json, NotJsonError, parse
 from tailrace.schemas.validators import BASE, Surroundings, pointer
 
 COMPATIBILITY = "compatibility.yaml"
@@ -83,7 +83,7 @@ def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
     def contract(file: SchemaFile) -> Contract:
         if file.kind == "avro":
             # Here, because fastavro takes 5 MB that a folder of JSON Schemas need not pay for.
-            from tailrace.schemas.avro.contract import AvroContract
+            from tailrace.schemas.avro.compiled import AvroContract
 
             named, referred = names.needed_by(file.document, file)
             references = tuple(Reference(name, other.subject, other.version) for name, other in referred)

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 import jsonschema_rs
 
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 BASE = "https://schemas.invalid/"
 """What the addresses of our own documents begin with. No host has such a name, ever; and nothing is fetched."""

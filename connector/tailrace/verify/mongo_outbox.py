@@ -17,17 +17,17 @@ from pymongo.read_concern import ReadConcern
 
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamChanged
 from tailrace.event import Row
-from tailrace.position import Position
+from tailrace.positions.base import Position
+from tailrace.positions.mongo import ClusterTime, TokenPosition
+from tailrace.sources.mongo.change_stream import Cursor
 from tailrace.sources.mongo.changes import Changes, server_token, token_time
+from tailrace.sources.mongo.client import collection_ids, connect, conversation, identify
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.server import collection_ids, connect, conversation, identify
-from tailrace.sources.mongo.stream import Cursor
-from tailrace.sources.mongo.watched import can_split
-from tailrace.token_position import ClusterTime, TokenPosition
-from tailrace.verify.judging import UNKNOWN, everywhere, no_start, nowhere
-from tailrace.verify.outbox import OutboxRow, Window
+from tailrace.sources.mongo.stream_spec import can_split
+from tailrace.verify.backend import OutboxRow, Window
+from tailrace.verify.compare import UNKNOWN, everywhere, no_start, nowhere
 
 BATCH = 2000
 WAIT_MS = 200

@@ -15,17 +15,17 @@ from itertools import chain
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
-from tailrace.lsn import parse_lsn
-from tailrace.lsn_position import LsnPosition
-from tailrace.position import Position
-from tailrace.sources.postgres.copying import CopyLink, Fields
-from tailrace.sources.postgres.huge import huge_row, small, too_large
-from tailrace.sources.postgres.members import Member, last_attached, read_members
+from tailrace.positions.base import Position
+from tailrace.positions.lsn import parse_lsn
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres.copy_rows import CopyLink, Fields
+from tailrace.sources.postgres.oversized_rows import huge_row, small, too_large
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.sqlname import quote, quote_table, split_table
-from tailrace.verify.judging import UNKNOWN, no_start, nowhere
-from tailrace.verify.outbox import OutboxRow, Window
+from tailrace.sources.postgres.unpublished_rows import Member, last_attached, read_members
+from tailrace.sql_names import quote, quote_table, split_table
+from tailrace.verify.backend import OutboxRow, Window
+from tailrace.verify.compare import UNKNOWN, no_start, nowhere
 
 _new = tuple.__new__
 """Without the argument handling of their own constructors: this runs once per row."""

@@ -19,9 +19,11 @@ from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 from tailrace.kafka.client import KafkaOptions, producer_config
+from tailrace.records.formats import Format
 from tailrace.routing.partition import PARTITIONERS
-from tailrace.verify import seals
-from tailrace.verify.judging import (
+from tailrace.verify import fingerprints
+from tailrace.verify.backend import Window
+from tailrace.verify.compare import (
     AGAIN,
     AHEAD,
     LETTERS,
@@ -35,13 +37,11 @@ from tailrace.verify.judging import (
     Ground,
     judge_order,
 )
-from tailrace.verify.outbox import Window
-from tailrace.verify.placing import Firsts, KnownKeys, Lot, Placing
-from tailrace.verify.positions import Course, Order, order_of
-from tailrace.verify.prints import DIGEST_BYTES, RecordPrints
-from tailrace.verify.scanning import Part, Scan, Taken, Told
-from tailrace.verify.spool import Pieces, Spool
-from tailrace.wire.formats import Format
+from tailrace.verify.expected_partition import Firsts, KnownKeys, Lot, Placing
+from tailrace.verify.position_order import Course, Order, order_of
+from tailrace.verify.spill import Pieces, Spool
+from tailrace.verify.topic_scan import Part, Scan, Taken, Told
+from tailrace.verify.value_fingerprint import DIGEST_BYTES, RecordPrints
 
 RECORDS, PATHS, BY_KEY, STRAYS = range(4)
 """The streams of a reader's spool: records by id, their keys and positions as they came, the same by key; and those
@@ -127,7 +127,7 @@ class TopicReader:
 
     def _put(self, records: list[Taken]) -> None:
         buckets, prints, is_plain = self._spool.open(RECORDS), self._prints, self._prints.is_plain
-        count, plain, paths, courses = len(buckets), seals.PLAIN, self._spool.open(PATHS)[0], self._courses
+        count, plain, paths, courses = len(buckets), fingerprints.PLAIN, self._spool.open(PATHS)[0], self._courses
         self._keys.learn(set(map(_key_of, records)))
         keys, types, lots, strays = self._keys.found, self._types, self._lots, self._spool.open(STRAYS)[0]
         keys_are_plain = prints.keys_are_plain
@@ -135,12 +135,12 @@ class TopicReader:
             type_label = types.get(kind) or self._type_label(kind)
             hash_, key_label = keys[key]
             if not keys_are_plain:
-                key_label = seals.label(prints.of_key(key))
+                key_label = fingerprints.label(prints.of_key(key))
             if is_plain and not flags and value is not None:
                 digest = blake2b(value, digest_size=DIGEST_BYTES).digest()
                 seal = plain + digest + key_label + type_label + event
             else:
-                seal = seals.of_record(event, prints.of_record(value, headers), flags, key_label + type_label)
+                seal = fingerprints.of_record(event, prints.of_record(value, headers), flags, key_label + type_label)
             buckets[crc32(event) % count].extend((seal, place, offset))
             if key is not None and position is not None and not flags & (AGAIN | OUTSIDE):
                 # All in one bucket: they are taken back as they came, whatever the key.
@@ -154,7 +154,7 @@ class TopicReader:
     def _type_label(self, kind: bytes | None) -> bytes:
         if len(self._types) >= TYPES:
             self._types.clear()
-        found = self._types[kind] = seals.label(kind)
+        found = self._types[kind] = fingerprints.label(kind)
         return found
 
     def _judge_strays(self, strays: list[Any], placing: Placing, found: Findings) -> None:
@@ -180,7 +180,7 @@ def judge_share(share: Share) -> Findings:
             published += reader.read(RECORDS, number)
         written = share.outbox.read(WRITTEN, number)
         letters, waiting, ahead = (share.outbox.read(stream, number) for stream in (LETTERS, WAITING, AHEAD))
-        seals.judge_bucket(written, published, (letters, waiting, ahead), share.ground, found)
+        fingerprints.judge_bucket(written, published, (letters, waiting, ahead), share.ground, found)
     return found
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote, urljoin
 
-from tailrace.config.contracts import Registry
+from tailrace.config.schemas import Registry
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.avro.contract import AvroContract
-from tailrace.schemas.contracts import Contract, Contracts, SchemaSet
-from tailrace.schemas.json_contract import JsonContract
+from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.compiled import Contract, Contracts, SchemaSet
+from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.registry.cache import RegistryContracts
 from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
-from tailrace.schemas.registry.contracts import RegistryContracts
-from tailrace.schemas.registry.registering import identified
+from tailrace.schemas.registry.register import identified
 from tailrace.schemas.validators import BASE, Surroundings
-from tailrace.worker.contracts import KEY_SUFFIX
+from tailrace.worker.schemas import KEY_SUFFIX
 
 
 def ask(registry: Registry, folder: SchemaSet | None, warn: Callable[[str], None]) -> Contracts:

@@ -10,13 +10,13 @@ import threading
 import time
 
 from tailrace.errors import Action, PipelineBusy, SlotBusy, TailraceError
-from tailrace.kafka import offsets
-from tailrace.kafka.owner import OwnerWatch
-from tailrace.kafka.status import announce, withdraw_standby
 from tailrace.kafka.topics import partition_counts
-from tailrace.position import Position
-from tailrace.worker.assembly import Assembly
+from tailrace.positions.base import Position
+from tailrace.state import offsets
+from tailrace.state.owner_watch import OwnerWatch
+from tailrace.state.status import announce, withdraw_standby
 from tailrace.worker.logs import Log
+from tailrace.worker.wiring import Assembly
 
 LOOK_SECONDS = 0.5
 """How often a waiting instance looks whether the pipeline is free."""

@@ -13,7 +13,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from tailrace import retry
+from tailrace import backoff
+from tailrace.dlq import resolutions
 from tailrace.errors import (
     Action,
     Fenced,
@@ -24,21 +25,20 @@ from tailrace.errors import (
     TopicRefused,
     Unavailable,
 )
-from tailrace.kafka import marks
-from tailrace.kafka.claim import Claim
 from tailrace.kafka.publisher import Publisher
-from tailrace.kafka.rewinds import Rewind
-from tailrace.kafka.status import announce
-from tailrace.line import Line
-from tailrace.pipeline import Pipeline
-from tailrace.position import Position
-from tailrace.wake import Wake
-from tailrace.worker.assembly import Assembly
-from tailrace.worker.known_letters import KnownLetters
+from tailrace.pipeline.loop import Pipeline
+from tailrace.pipeline.processor import Line
+from tailrace.positions.base import Position
+from tailrace.state.ownership import Claim
+from tailrace.state.rewind_marker import Rewind
+from tailrace.state.status import announce
+from tailrace.wakeup import Wake
+from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.logs import Log
 from tailrace.worker.outage import Outage
-from tailrace.worker.rewound import followed, rewound
+from tailrace.worker.rewind import followed, rewound
 from tailrace.worker.standby import Standby
+from tailrace.worker.wiring import Assembly
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy, as is one that stored a position: the next trouble starts again with the
@@ -140,7 +140,7 @@ class Supervisor:
         known = KnownLetters(self._assembly.kafka, rewind.id, by_position=True)
         if not known.read():
             return again
-        marks.ensure(self._assembly.kafka, self._assembly.admin())
+        resolutions.ensure(self._assembly.kafka, self._assembly.admin())
         publisher.amend = known.settle
         return known.line(again)
 
@@ -261,7 +261,7 @@ class Supervisor:
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
         """Waits before the next attempt. True if that was cut short, since the server that was away is back."""
-        seconds = retry.delay(attempt, **self._chance)
+        seconds = backoff.delay(attempt, **self._chance)
         self._log.warning(
             "waiting",
             error=error.code,

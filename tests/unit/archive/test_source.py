@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from s3_server import serve
+from helpers.s3_server import serve
 from tailrace.archive.files import FileWriter
 from tailrace.archive.format import Kept, Shape
-from tailrace.archive.shelf import Shelf
+from tailrace.archive.object_store import Store
+from tailrace.archive.repository import Shelf
 from tailrace.archive.source import ArchiveSource
-from tailrace.archive.store import Store
-from tailrace.archive_position import ArchivePosition
 from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, WrongLog
 from tailrace.event import Column, Columns, Row
-from tailrace.position import from_stored, to_stored
+from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.base import from_stored, to_stored
 
 COLUMNS = (Column("id", 25),)
 SIZES = (3, 2, 4)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tailrace.cli import tail
-from tailrace.kafka.watch import Seen
+from tailrace.kafka.tail import Seen
 
 SEEN = Seen("shop.orders", 1, 42, 1_700_000_000_123, b"k\x1b", b'{"a":1}' * 40, {"type": "OrderPlaced", "id": "i"})
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic_core import PydanticCustomError
 
-from tailrace.config.kafka_settings import (
-    RESERVED,
-    Setting,
-    checked_settings,
-    setting_name,
-    setting_value,
-)
+from tailrace.config.kafka_settings import RESERVED, Setting, checked_settings, setting_name, setting_value
 from tailrace.config.secrets import Secret
 
 

@@ -13,7 +13,7 @@ from tailrace.config.model import SECRET_PLACES, ColumnOverrides, Pipeline
 from tailrace.config.problems import field_at, section_of
 from tailrace.config.secrets import Secret
 from tailrace.config.section import Section
-from tailrace.sqlname import split_table
+from tailrace.sql_names import split_table
 
 SMALLEST: dict[str, Any] = {
     "pipeline": "my-orders",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.kafka.stamps import OLD_MS
+from tailrace.kafka.timestamps import OLD_MS
 from tailrace.kafka.topic_limits import BATCH_BYTES, TopicLimits
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from memory_store import MemoryStore
+from helpers.memory_store import MemoryStore
 from tailrace.errors import ConfigError, Reason
 from tailrace.projections import Rehearsal, Versions, projection_app
-from tailrace.projections.event import Event
-from tailrace.projections.guide import ProjectionGuide
+from tailrace.projections.core.event import Event
+from tailrace.projections.core.store import Partition
+from tailrace.projections.faust.offset_coordinator import ProjectionGuide
+from tailrace.projections.faust.start_offsets import Place
 from tailrace.projections.projection import Projection
-from tailrace.projections.reading import Place
-from tailrace.projections.resetting import Move, _require_markers, moment
-from tailrace.projections.store import Partition
+from tailrace.projections.rebuild.reset import Move, _require_markers, moment
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 

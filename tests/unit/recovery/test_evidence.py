@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.kafka.ledger import Entry
-from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
-from tailrace.position import to_stored
+from tailrace.positions.base import to_stored
+from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
+from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, is_true, weigh
-from tailrace.recovery.judging import LONG_MS, SKEW_MS
-from tailrace.recovery_mark import Recovery
-from tailrace.sources.postgres.admission import Server
+from tailrace.recovery.rules import LONG_MS, SKEW_MS
+from tailrace.sources.postgres.resume_check import Server
+from tailrace.state.position_history import Entry
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 SAME = Server("7", 1, 1000, "shop")

@@ -13,9 +13,9 @@ import pytest
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
-from tailrace.lsn_position import LogIdentity, LsnPosition, TableRead
-from tailrace.replay.applying import is_done, replay_options
-from tailrace.replay.figures import EXAMPLES, Figures
+from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
+from tailrace.replay.apply import is_done, replay_options
+from tailrace.replay.estimate import EXAMPLES, Figures
 from tailrace.replay.plan import Plan, new_id, read_plan
 from tailrace.replay.selection import Selection
 

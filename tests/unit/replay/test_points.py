@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace.errors import ConfigError
+from tailrace.positions.mongo import ClusterTime
 from tailrace.replay.points import EventId, Lsn, Moment, Oldest, Point, Token, parse
-from tailrace.token_position import ClusterTime
 
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 TOKEN = "8267F1A2B3000000012B0229296E04"

@@ -8,9 +8,9 @@ import pytest
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Chunk, OutboxEvent, Route, Row
-from tailrace.lsn_position import Cut, LogIdentity, LsnPosition
-from tailrace.position import Position
-from tailrace.replay.selected import Selected
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition
+from tailrace.replay.selected_source import Selected
 from tailrace.replay.selection import Selection, chooser
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")

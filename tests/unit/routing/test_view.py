@@ -9,12 +9,12 @@ import pytest
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
 from tailrace.outbox.layouts import DEBEZIUM, Layout
+from tailrace.records.plain import plain_record
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.router import Router
 from tailrace.routing.specs import Condition, Origin, Rule
 from tailrace.routing.view import SUBJECT, View
-from tailrace.wire.records import plain_record
-from tailrace.worker.assembly import routing_view
+from tailrace.worker.wiring import routing_view
 
 MAP = replace(DEBEZIUM, subject="subj", stream="dest")
 TEXT = 25

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.contracts import Reference
+from tailrace.schemas.compiled import Reference
 from tailrace.schemas.folder import load_folder
 
 

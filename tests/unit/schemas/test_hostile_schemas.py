@@ -16,7 +16,7 @@ import jsonschema_rs
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.json_contract import ALONE, DRAFTS, JsonContract
+from tailrace.schemas.json_schema import ALONE, DRAFTS, JsonContract
 from tailrace.schemas.validators import Surroundings
 
 

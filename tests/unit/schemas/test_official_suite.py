@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import jsonschema_rs
 import pytest
 
-from fetched import json_schema_suite
+from helpers.fetched import json_schema_suite
 from tailrace.errors import SchemaError
-from tailrace.schemas.json_contract import ALONE, JsonContract
-from tailrace.schemas.json_text import parse
+from tailrace.schemas.json_schema import ALONE, JsonContract
+from tailrace.schemas.strict_json import parse
 from tailrace.schemas.validators import Surroundings
 
 DRAFTS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace.verify.positions import Course, order_of
+from tailrace.verify.position_order import Course, order_of
 
 COMMITS = {"postgres": ["0/9", "0/A", "0/10", "1/0", "nothing"], "mongo": ["5.1", "5.2", "10.1", "nothing"]}
 NUMBERS = ["1", "2", "10", "t1", "t2", "0123456789012345", "00000000000000ff", "²", "", "x", "1:2"]

@@ -21,7 +21,7 @@ from typing import Any
 from tailrace.schemas.avro.code import SMALL, Body, varint
 from tailrace.schemas.avro.schema import Type
 from tailrace.schemas.avro.values import LOGICAL, PLAIN, Convert, day
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 Write = Callable[[Any], bytes]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})

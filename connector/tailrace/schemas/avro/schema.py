@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.avro import shapes, values
+from tailrace.schemas.avro import containers, values
 from tailrace.schemas.avro.names import PRIMITIVES, full_name
 from tailrace.schemas.avro.values import MISSING, Convert, Misfit
-from tailrace.schemas.explaining import cut, describe
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.messages import cut, describe
+from tailrace.schemas.strict_json import Json
 from tailrace.schemas.validators import pointer
 
 Path = tuple[str | int, ...]
@@ -98,10 +98,10 @@ class _Compiler:
             return self._record(schema, space, path)
         if kind == "array":
             item = self._part(schema, "items", space, path)
-            return self._container("array", {"items": item.writer}, list, shapes.array(item.convert), item)
+            return self._container("array", {"items": item.writer}, list, containers.array(item.convert), item)
         if kind == "map":
             item = self._part(schema, "values", space, path)
-            return self._container("map", {"values": item.writer}, dict, shapes.mapping(item.convert), item)
+            return self._container("map", {"values": item.writer}, dict, containers.mapping(item.convert), item)
         if kind == "enum":
             return self._enum(schema, space, path)
         if kind == "fixed":
@@ -115,7 +115,7 @@ class _Compiler:
         plain, takes = values.PLAIN[kind]
         special = values.LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
         convert, takes = special or (plain, takes)
-        fits = shapes.default_as_bytes if kind == "bytes" else shapes.default_as_value(plain)
+        fits = containers.default_as_bytes if kind == "bytes" else containers.default_as_value(plain)
         return Type(kind, kind, kind, takes, convert, fits, None if special else _SAME.get(kind))
 
     def _reference(self, name: Json, space: str, path: Path) -> Type:
@@ -161,7 +161,7 @@ class _Compiler:
             "union",
             [branch.writer for branch in branches],
             frozenset().union(*(branch.takes for branch in branches)),
-            shapes.union([shapes.Branch(one.name, one.tag, one.convert, one.takes) for one in branches], tried),
+            containers.union([containers.Branch(one.name, one.tag, one.convert, one.takes) for one in branches], tried),
             lambda value: any(branch.default_fits(value) for branch in branches),
             parts=branches,
         )
@@ -181,7 +181,7 @@ class _Compiler:
         parts = schema.get("fields")
         if not isinstance(parts, list):
             self._refuse(path, "the record has no `fields`", "Write a list of fields, which may be empty.")
-        fields: list[shapes.Field] = []
+        fields: list[containers.Field] = []
         types: dict[str, Type] = {}
         writers: list[Json] = []
         for index, part in enumerate(parts):
@@ -198,10 +198,10 @@ class _Compiler:
                     "Write a value of that type; of a union's first type, to suit every reader.",
                 )
             absent = part.get("default", MISSING)
-            fields.append(shapes.Field(field, of.convert, None if absent is None else MISSING, of.same))
+            fields.append(containers.Field(field, of.convert, None if absent is None else MISSING, of.same))
             writers.append({"name": field, "type": of.writer})
         required = {part["name"] for part in parts if "default" not in part}
-        made.convert = shapes.record(name, fields)
+        made.convert = containers.record(name, fields)
         made.default_fits = lambda value: (
             isinstance(value, dict)
             and required <= value.keys() <= types.keys()
@@ -243,7 +243,7 @@ class _Compiler:
             convert = values.uuid_bytes
         else:
             convert = values.binary(size)
-        fits = lambda value: shapes.default_as_bytes(value) and len(value) == size  # noqa: E731
+        fits = lambda value: containers.default_as_bytes(value) and len(value) == size  # noqa: E731
         return self._defined(name, {"type": "fixed", "size": size}, takes, convert, fits)
 
     def _decimal(self, schema: dict[str, Json], kind: str, size: int | None, path: Path) -> Type | None:
@@ -257,7 +257,7 @@ class _Compiler:
         if size is not None and (size == 0 or 10**precision > 1 << 8 * size - 1):
             self._refuse(path, f"{precision} digits do not fit into {size} bytes", "Raise size, or lower precision.")
         convert = values.decimal(precision, scale, size)
-        return Type(kind, kind, kind, frozenset({str, int, float}), convert, shapes.default_as_bytes)
+        return Type(kind, kind, kind, frozenset({str, int, float}), convert, containers.default_as_bytes)
 
     def _define(
         self, schema: dict[str, Json], space: str, path: Path, takes: frozenset[type]
@@ -281,7 +281,7 @@ class _Compiler:
         self, name: str, writer: dict[str, Json], takes: frozenset[type], convert: Convert, fits: Fits | None
     ) -> Type:
         made = self._known[name]
-        made.takes, made.convert, made.default_fits = takes, convert, fits or shapes.default_as_value(convert)
+        made.takes, made.convert, made.default_fits = takes, convert, fits or containers.default_as_value(convert)
         return Type(name, made.tag, {**writer, "name": made.tag}, takes, convert, made.default_fits)
 
     def _part(self, schema: dict[str, Json], name: str, space: str, path: Path) -> Type:

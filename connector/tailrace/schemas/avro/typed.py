@@ -17,8 +17,8 @@ from tailrace.schemas.avro.code import SMALL, Body, varint
 from tailrace.schemas.avro.generated import Source, TooLarge, integer, kind_of
 from tailrace.schemas.avro.schema import Type
 from tailrace.schemas.avro.values import PLAIN
-from tailrace.schemas.contracts import EncodeText
-from tailrace.schemas.json_text import has_nul
+from tailrace.schemas.compiled import EncodeText
+from tailrace.schemas.strict_json import has_nul
 
 _RANGES = {"int": 1 << 31, "long": 1 << 63}
 _EXACT = {"float": 1 << 24, "double": 1 << 53}

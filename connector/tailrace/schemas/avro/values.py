@@ -26,8 +26,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from tailrace.schemas.explaining import describe
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.messages import describe
+from tailrace.schemas.strict_json import Json
 
 Convert = Callable[[Any], Any]
 

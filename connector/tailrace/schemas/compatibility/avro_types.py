@@ -12,8 +12,8 @@ from typing import Literal
 
 from tailrace.schemas.avro.names import PRIMITIVES, definitions, full_name
 from tailrace.schemas.compatibility.document import Document, Incomparable
-from tailrace.schemas.explaining import cut, describe
-from tailrace.schemas.json_text import MAX_DEPTH, Json
+from tailrace.schemas.messages import cut, describe
+from tailrace.schemas.strict_json import MAX_DEPTH, Json
 
 NAMED = frozenset({"record", "enum", "fixed"})
 _MEMBERS: Mapping[str, tuple[str, type]] = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 
 class Problem(NamedTuple):

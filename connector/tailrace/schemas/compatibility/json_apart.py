@@ -15,7 +15,7 @@ from tailrace.schemas.compatibility.json_rules import Rules, kinds_of
 from tailrace.schemas.compatibility.json_scalars import apart_numbers
 
 if TYPE_CHECKING:
-    from tailrace.schemas.compatibility.json_schemas import Comparison
+    from tailrace.schemas.compatibility.json_schema import Comparison
 
 
 def apart(to: Comparison, writer: Writer, node: Node) -> bool:

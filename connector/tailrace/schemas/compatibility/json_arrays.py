@@ -13,7 +13,7 @@ from tailrace.schemas.compatibility.json_scalars import range_problems
 from tailrace.schemas.compatibility.json_unevaluated import surely_evaluated
 
 if TYPE_CHECKING:
-    from tailrace.schemas.compatibility.json_schemas import Comparison
+    from tailrace.schemas.compatibility.json_schema import Comparison
 
 
 def array_problems(to: Comparison, facts: Facts, rules: Rules) -> Iterator[Problem]:

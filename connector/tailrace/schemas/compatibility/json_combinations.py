@@ -13,10 +13,10 @@ from tailrace.schemas.compatibility.document import Problem
 from tailrace.schemas.compatibility.json_facts import Fact, Facts, Key, Writer, choices
 from tailrace.schemas.compatibility.json_nodes import Node
 from tailrace.schemas.compatibility.json_rules import NUMBERS, Rules, identity
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 if TYPE_CHECKING:
-    from tailrace.schemas.compatibility.json_schemas import Comparison
+    from tailrace.schemas.compatibility.json_schema import Comparison
 
 _VALUES: Key = ("values",)
 

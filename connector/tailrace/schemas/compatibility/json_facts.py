@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tailrace.schemas.compatibility.json_nodes import Node
 from tailrace.schemas.compatibility.json_rules import NUMBERS, TYPES, Bound, Rules, identity, kinds_of, matches
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 
 Key = tuple[Hashable, ...]
 _SAYS_NOTHING = {"title", "description", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}

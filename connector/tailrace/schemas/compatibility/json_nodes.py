@@ -14,7 +14,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import jsonschema_rs
 
 from tailrace.schemas.compatibility.document import Document, Incomparable
-from tailrace.schemas.json_text import MAX_DEPTH, Json
+from tailrace.schemas.strict_json import MAX_DEPTH, Json
 from tailrace.schemas.validators import pointer
 
 DRAFTS = {

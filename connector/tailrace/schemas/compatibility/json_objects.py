@@ -15,10 +15,10 @@ from tailrace.schemas.compatibility.json_nodes import Node
 from tailrace.schemas.compatibility.json_rules import Rules, matches
 from tailrace.schemas.compatibility.json_scalars import range_problems
 from tailrace.schemas.compatibility.json_unevaluated import surely_evaluated
-from tailrace.schemas.explaining import cut
+from tailrace.schemas.messages import cut
 
 if TYPE_CHECKING:
-    from tailrace.schemas.compatibility.json_schemas import Comparison
+    from tailrace.schemas.compatibility.json_schema import Comparison
 
 _FOR = " (for "
 

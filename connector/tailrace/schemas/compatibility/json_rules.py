@@ -19,7 +19,7 @@ import jsonschema_rs
 
 from tailrace.schemas.compatibility.document import Incomparable
 from tailrace.schemas.compatibility.json_nodes import DYNAMIC, Node, Nodes, meta_schema
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.strict_json import Json
 from tailrace.schemas.validators import Surroundings
 
 TYPES = frozenset({"null", "boolean", "object", "array", "string", "integer", "fraction"})

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tailrace.schemas.compatibility.document import Problem
 from tailrace.schemas.compatibility.json_facts import Facts
 from tailrace.schemas.compatibility.json_rules import INFINITE, NUMBERS, TYPES, Bound, Rules
-from tailrace.schemas.explaining import cut, describe
-from tailrace.schemas.json_text import Json
+from tailrace.schemas.messages import cut, describe
+from tailrace.schemas.strict_json import Json
 
 if TYPE_CHECKING:
-    from tailrace.schemas.compatibility.json_schemas import Comparison
+    from tailrace.schemas.compatibility.json_schema import Comparison
 
 _SHOWN = 5
 

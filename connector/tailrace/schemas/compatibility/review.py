@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.compatibility.conflicts import Conflict, Document, Mode, Problem, conflicts
+from tailrace.schemas.compatibility.check import Conflict, Document, Mode, Problem, conflicts
 from tailrace.schemas.compatibility.modes import Modes
 from tailrace.schemas.folder import SchemaFile
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.contracts import Reference, Registered
-from tailrace.schemas.json_text import NotJsonError, parse
-from tailrace.schemas.registry.calls import NotRegistered
+from tailrace.schemas.compiled import Reference, Registered
 from tailrace.schemas.registry.client import KINDS, Fetched, RegistryClient
+from tailrace.schemas.registry.requests import NotRegistered
+from tailrace.schemas.strict_json import NotJsonError, parse
 
 
 class ReadersClient(RegistryClient):

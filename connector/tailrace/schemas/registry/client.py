@@ -18,9 +18,9 @@ import orjson
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError
 from tailrace.extras import install
-from tailrace.schemas.contracts import Kind, Reference, Registered
-from tailrace.schemas.json_text import Json, NotJsonError, parse
-from tailrace.schemas.registry.calls import Calls, NotRegistered
+from tailrace.schemas.compiled import Kind, Reference, Registered
+from tailrace.schemas.registry.requests import Calls, NotRegistered
+from tailrace.schemas.strict_json import Json, NotJsonError, parse
 from tailrace.schemas.subjects import is_plain, subject_flaw
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import Row
-from tailrace.sources.mongo.answers import insert_of
+from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.decoding import all_decoded, decoded
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
-from tailrace.token_position import ClusterTime, TokenPosition
+from tailrace.sources.mongo.raw_batch import insert_of
 
 Token = dict[str, Any]
 TIMESTAMP = "82"

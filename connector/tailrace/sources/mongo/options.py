@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.sources.mongo.watched import Watched
+from tailrace.sources.mongo.stream_spec import Watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from pymongo.errors import OperationFailure
 
 from tailrace.errors import HistoryLost, LayoutMismatch, SourceError, StreamChanged
 from tailrace.event import Row
+from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
+from tailrace.sources.mongo.change_stream import RAW, Cursor
 from tailrace.sources.mongo.changes import Token, server_token, token_time
+from tailrace.sources.mongo.client import Client, conversation, identify
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
-from tailrace.sources.mongo.server import Client, conversation, identify
-from tailrace.sources.mongo.stream import RAW, Cursor
-from tailrace.sources.mongo.watched import Watched
-from tailrace.token_position import ClusterTime, CollectionRead, TokenPosition
+from tailrace.sources.mongo.stream_spec import Watched
 
 DOING = "reading the outbox collection"
 SNAPSHOT_GONE = {239, 246}  # SnapshotTooOld, SnapshotUnavailable

@@ -13,22 +13,22 @@ from dataclasses import replace
 
 from bson import Timestamp
 
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError, TailraceError
 from tailrace.event import Chunk, Row
-from tailrace.position import Position, other_kind
-from tailrace.recovery_mark import require_complete
-from tailrace.sources.mongo.admission import is_ahead, require_continuable
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
+from tailrace.positions.recovery_mark import require_complete
+from tailrace.sources.mongo.change_stream import Cursor, Stream
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
+from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, conversation, identify
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.server import Client, ServerFacts, collection_ids, connect, conversation, identify
+from tailrace.sources.mongo.resume_check import is_ahead, require_continuable
 from tailrace.sources.mongo.snapshot import CollectionReader
-from tailrace.sources.mongo.stream import Cursor, Stream
-from tailrace.sources.mongo.watched import Stage, can_split
-from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
-from tailrace.wake import Wake
+from tailrace.sources.mongo.stream_spec import Stage, can_split
+from tailrace.wakeup import Wake
 
 TOGETHER = 100
 """Changes decoded in one go: enough to spread the cost of a call, few enough to be forgotten soon."""
@@ -94,7 +94,7 @@ class MongoSource:
             self._leave()
             self._open_collection(start, fresh=stored is None or stored.collection_read is None)
         else:
-            killpoint.reached(killpoint.STREAM_STARTED)
+            failpoints.reached(failpoints.STREAM_STARTED)
         return start
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
@@ -108,7 +108,7 @@ class MongoSource:
             self._poll.poll(wait * 1000)
             taken = self._take_good(limit, limit_bytes)
         if rows:
-            killpoint.reached(killpoint.ROWS_READ)
+            failpoints.reached(failpoints.ROWS_READ)
         return Chunk(rows, following.position, self._more, taken if rows else 0)
 
     @property
@@ -294,13 +294,13 @@ class MongoSource:
         assert self._collection is not None  # noqa: S101 - the caller looked
         rows, position = self._collection.read(limit, limit_bytes)
         if rows:
-            killpoint.reached(killpoint.TABLE_ROWS_READ)
+            failpoints.reached(failpoints.TABLE_ROWS_READ)
         if position is not None:
             return Chunk(rows, position, more=True, size=_weight(rows))
         self._collection.close()
         self._collection = None
         self._follow({"startAfter": server_token(self._following.position.token)})
-        killpoint.reached(killpoint.STREAM_STARTED)
+        failpoints.reached(failpoints.STREAM_STARTED)
         # Soon stored, so that a restart need not look at the collection again.
         return Chunk([], self._following.position, more=False, urgent=True)
 

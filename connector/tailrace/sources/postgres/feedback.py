@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tailrace.lsn_position import LsnPosition
-from tailrace.sources.postgres.holding import Holding
-from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.looks import Looks
-from tailrace.sources.postgres.wire import encode_status_update, postgres_micros
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.probes import Looks
+from tailrace.sources.postgres.replay_window import Holding
+from tailrace.sources.postgres.replication_protocol import encode_status_update, postgres_micros
 
 WARN_SECONDS = 600.0
 """How often it is said that the window is given up: it comes and goes as others write."""

@@ -10,8 +10,8 @@ import json
 from typing import NamedTuple, Protocol
 
 from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
-from tailrace.sources.postgres.link import Link
-from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.sources.postgres.connection import Link
+from tailrace.sql_names import quote, quote_table, split_table
 
 FIRST_OID = 16384
 """Tables with smaller numbers are the server's own."""

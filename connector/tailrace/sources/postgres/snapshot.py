@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from tailrace.errors import LayoutMismatch, SourceUnavailable, TableRewritten
 from tailrace.event import Column, Row
-from tailrace.lsn import format_lsn, parse_lsn
-from tailrace.lsn_position import LsnPosition, TableRead
-from tailrace.sources.postgres.huge import huge_row, small, too_large
-from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.members import WRAP, Member, MemberWatch, last_attached, later, read_members
+from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.positions.postgres import LsnPosition, TableRead
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.oversized_rows import huge_row, small, too_large
 from tailrace.sources.postgres.publication import Published
-from tailrace.sqlname import quote, quote_table, split_table
+from tailrace.sources.postgres.unpublished_rows import WRAP, Member, MemberWatch, last_attached, later, read_members
+from tailrace.sql_names import quote, quote_table, split_table
 
 SORT_TIMEOUT = 3600.0
 """Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""

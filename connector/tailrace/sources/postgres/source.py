@@ -12,16 +12,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
 from tailrace.event import Chunk
-from tailrace.lsn import format_lsn
-from tailrace.lsn_position import LastTransaction, LogIdentity, LsnPosition, TableRead
-from tailrace.position import Position, other_kind
-from tailrace.recovery_mark import require_complete
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
+from tailrace.positions.recovery_mark import require_complete
+from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres import slot as catalogue
-from tailrace.sources.postgres.admission import (
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.feedback import Feedback
+from tailrace.sources.postgres.replay_window import NO_WINDOW, Holding, ReplayWindow
+from tailrace.sources.postgres.replication_protocol import (
+    KEEPALIVE,
+    XLOG_DATA,
+    XLOG_DATA_BODY,
+    decode_frame,
+    decode_keepalive,
+    unix_ms,
+)
+from tailrace.sources.postgres.resume_check import (
     Admission,
     Server,
     Slot,
@@ -31,23 +42,12 @@ from tailrace.sources.postgres.admission import (
     same_past,
     same_server,
 )
-from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.holding import NO_WINDOW, Holding, ReplayWindow
-from tailrace.sources.postgres.link import Link
-from tailrace.sources.postgres.members import MemberWatch
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader
 from tailrace.sources.postgres.timelines import follow, require_promoted
 from tailrace.sources.postgres.transactions import Transactions
-from tailrace.sources.postgres.wire import (
-    KEEPALIVE,
-    XLOG_DATA,
-    XLOG_DATA_BODY,
-    decode_frame,
-    decode_keepalive,
-    unix_ms,
-)
-from tailrace.sqlname import quote, split_table
-from tailrace.wake import Wake
+from tailrace.sources.postgres.unpublished_rows import MemberWatch
+from tailrace.sql_names import quote, split_table
+from tailrace.wakeup import Wake
 
 SLOT_CREATION_TIMEOUT = 600.0
 """Creating a slot waits for transactions that are under way; ten minutes is a long transaction."""
@@ -217,7 +217,7 @@ class PostgresSource:
             transactions.relations_changed = False
             self._verify_publication()
         if rows:
-            killpoint.reached(killpoint.ROWS_READ)
+            failpoints.reached(failpoints.ROWS_READ)
         position = transactions.position
         self._feedback.received = max(self._feedback.received, position.lsn)
         if self._unconfirmed is not None:
@@ -351,13 +351,13 @@ class PostgresSource:
         # The intention is stored first. Killed between the next lines, a later start knows that a slot of this name
         # is ours and unused, and creates it anew; without it an unknown slot would have to be refused.
         store(LsnPosition(found, 0, now, creating=True))
-        killpoint.reached(killpoint.SLOT_INTENDED)
+        failpoints.reached(failpoints.SLOT_INTENDED)
         if again:
             catalogue.drop_slot(self._control, options.slot)
         lsn, exported = catalogue.create_slot(
             self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
         )
-        killpoint.reached(killpoint.SLOT_CREATED)
+        failpoints.reached(failpoints.SLOT_CREATED)
         snapshot = catalogue.snapshot_text(self._control, exported)
         watched = Snapshot.parse(snapshot).xmin
         read = TableRead("") if options.beginning else None
@@ -384,7 +384,7 @@ class PostgresSource:
         assert self._table is not None  # noqa: S101 - the caller looked
         rows, position = self._table.read(limit, limit_bytes)
         if rows:
-            killpoint.reached(killpoint.TABLE_ROWS_READ)
+            failpoints.reached(failpoints.TABLE_ROWS_READ)
         if position is not None:
             size = sum(len(value) for row in rows for value in row.values if value)
             return Chunk(rows, position, more=True, size=size)
@@ -434,7 +434,7 @@ class PostgresSource:
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
         self._last_heard = self._last_sent = time.monotonic()
-        killpoint.reached(killpoint.STREAM_STARTED)
+        failpoints.reached(failpoints.STREAM_STARTED)
 
     def _choose_status_interval(self) -> float:
         """How often the server must hear from us: its own patience may be shorter than ours, and 0 has no end."""

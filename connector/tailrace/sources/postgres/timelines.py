@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.errors import SourceError, SourceUnavailable
-from tailrace.lsn import parse_lsn
-from tailrace.lsn_position import LsnPosition
-from tailrace.sources.postgres.admission import Server
-from tailrace.sources.postgres.link import Link
+from tailrace.positions.lsn import parse_lsn
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.resume_check import Server
 
 FIRST = 1
 HANDING_ON = 170000

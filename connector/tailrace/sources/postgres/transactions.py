@@ -26,8 +26,8 @@ from tailrace.errors import (
     UnexpectedChange,
 )
 from tailrace.event import Column, Columns, Row
-from tailrace.lsn import format_lsn
-from tailrace.lsn_position import Cut, LastTransaction, LsnPosition
+from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import Cut, LastTransaction, LsnPosition
 from tailrace.sources.postgres.encoding import ServerText
 from tailrace.sources.postgres.pgoutput import (
     INSERT,
@@ -42,7 +42,7 @@ from tailrace.sources.postgres.pgoutput import (
     decode_insert,
 )
 from tailrace.sources.postgres.pgoutput import Row as PgRow
-from tailrace.sources.postgres.wire import unix_ms
+from tailrace.sources.postgres.replication_protocol import unix_ms
 
 DELETES_KEPT = 10_000
 """Deleted rows of a transaction that are remembered. A move inserts the row right after deleting it, so that one would

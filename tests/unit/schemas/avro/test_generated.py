@@ -16,12 +16,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace.schemas.avro.contract import AvroContract
+from tailrace.schemas.avro.compiled import AvroContract
 from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate, varint
 from tailrace.schemas.avro.schema import Type, compile_document
 from tailrace.schemas.avro.typed import typed
-from tailrace.schemas.json_text import parse
-from unit.schemas.avro.test_contract import (
+from tailrace.schemas.strict_json import parse
+from unit.schemas.avro.test_compiled import (
     FILE,
     FIXED,
     JSON,
@@ -48,7 +48,7 @@ def generated(document: Any) -> Write:
 
 
 def careful(document: Any) -> AvroContract:
-    with patch("tailrace.schemas.avro.contract.generate", lambda _: None):
+    with patch("tailrace.schemas.avro.compiled.generate", lambda _: None):
         return AvroContract.compile("T", 1, document, FILE)
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
-from tailrace.schemas.avro.contract import AvroContract
-from tailrace.schemas.checking import Checker
-from tailrace.schemas.contracts import EncodeText, SchemaSet
-from tailrace.schemas.json_text import parse
-from unit.schemas.avro.test_contract import FILE, TREE, enum, field, logical, record
+from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.compiled import EncodeText, SchemaSet
+from tailrace.schemas.strict_json import parse
+from tailrace.schemas.validation import Checker
+from unit.schemas.avro.test_compiled import FILE, TREE, enum, field, logical, record
 
 ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
 ORDER = record(
@@ -112,7 +112,7 @@ def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
         text[start : start + data.draw(st.integers(0, 3))] = data.draw(st.sampled_from(PIECES))
-    with patch("tailrace.schemas.avro.contract.generate", lambda _: None):
+    with patch("tailrace.schemas.avro.compiled.generate", lambda _: None):
         careful = contract()
     found = direct(contract())(bytes(text), False)
     if found is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.contracts import Reference
+from tailrace.schemas.compiled import Reference
 from tailrace.schemas.registry.by_id import ReadersClient
 from tailrace.schemas.registry.client import RegistryOptions
 

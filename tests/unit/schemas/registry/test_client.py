@@ -91,7 +91,7 @@ def test_a_certificate_that_cannot_be_read_is_a_wrong_setting(tmp_path: Path) ->
 def test_a_pipeline_without_a_registry_does_not_load_its_client() -> None:
     program = (
         "import sys\n"
-        "import tailrace.schemas.registry.client, tailrace.schemas.registry.contracts\n"
+        "import tailrace.schemas.registry.client, tailrace.schemas.registry.cache\n"
         "heavy = {'httpx', 'httpx2', 'authlib', 'confluent_kafka'} & {name.partition('.')[0] for name in sys.modules}\n"
         "print('loaded:', *sorted(heavy))\n"
     )

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import UNREADABLE
-from tailrace.position import from_stored, to_stored
+from tailrace.positions.base import from_stored, to_stored
+from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.sources.mongo.changes import Changes, Token, plain_token, server_token, token_time
 from tailrace.sources.mongo.documents import Documents
-from tailrace.token_position import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 
 LOG = StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f")
 TYPE_BITS = b"@"

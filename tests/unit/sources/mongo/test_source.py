@@ -13,13 +13,13 @@ from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, EventTooLarge, TailraceError
 from tailrace.event import Chunk
+from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
+from tailrace.sources.mongo.change_stream import Batch
 from tailrace.sources.mongo.changes import Changes
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.source import MongoSource
-from tailrace.sources.mongo.stream import Batch
-from tailrace.token_position import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.wake import Wake
+from tailrace.wakeup import Wake
 
 START = TokenPosition(StreamIdentity("rs0", "shop", {}, "f"), {"_data": "80"}, ClusterTime(1, 0), 5)
 

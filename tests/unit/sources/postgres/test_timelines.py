@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tailrace.errors import PositionAhead, WrongLog
-from tailrace.lsn_position import Cut, LogIdentity, LsnPosition, TableRead
-from tailrace.recovery_mark import Recovery
-from tailrace.sources.postgres.admission import Server, same_past
+from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition, TableRead
+from tailrace.positions.recovery_mark import Recovery
+from tailrace.sources.postgres.resume_check import Server, same_past
 from tailrace.sources.postgres.timelines import followed, forks
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")

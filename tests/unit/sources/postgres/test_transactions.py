@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import LogDiverged, ProtocolError, PublicationBroken, UnexpectedChange
-from tailrace.lsn import format_lsn
-from tailrace.lsn_position import Cut, LastTransaction, LogIdentity, LsnPosition
-from tailrace.sources.postgres.admission import expected
+from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import Cut, LastTransaction, LogIdentity, LsnPosition
+from tailrace.sources.postgres.resume_check import expected
 from tailrace.sources.postgres.transactions import DELETES_KEPT, Transactions
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")

@@ -1,0 +1,74 @@
+"""Which documents of MongoDB the pipeline has passed: the old ones of them, and what was inserted behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.event import Row
+from tailrace.positions.mongo import TokenPosition
+from tailrace.sources.mongo.documents import Document, milliseconds
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.snapshot import CollectionReader, Later
+from tailrace.sources.mongo.source import MongoSource
+from tailrace.wakeup import Wake
+
+PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
+
+
+class _Reader(CollectionReader):
+    """Notes which documents it has given out."""
+
+    def __init__(self, *arguments: Any, timed_by: str, before_ms: int, **named: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **named)
+        self._timed_by = timed_by
+        self._before_ms = before_ms
+        self.taken: list[tuple[str, bytes]] = []
+
+    def learnt(self) -> Later:
+        """The ids of what was inserted behind the beginning by now."""
+        self._new_snapshot()
+        assert self._later is not None  # noqa: S101 - just learnt
+        return self._later
+
+    def _row(self, document: Document, key: bytes) -> Row | None:
+        # By the field alone: what has no time there, or a later one, is not old.
+        when = milliseconds(document.get(self._timed_by))
+        if when is None or when >= self._before_ms:
+            return None
+        self.taken.append((self._collection, key))
+        return super()._row(document, key)
+
+
+class OldDocuments(MongoSource):
+    """What the pipeline has passed of the collections, the old ones of it."""
+
+    def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
+        super().__init__(options, wake=Wake())
+        self._timed_by = timestamp
+        self._before_ms = before_ms
+        self._reader: _Reader | None = None
+
+    def taken(self) -> list[tuple[str, bytes]] | None:
+        """The next of them, by collection and id; None at the end, where the stream would begin."""
+        assert self._reader is not None  # noqa: S101 - opened first
+        _, position = self._reader.read(PAGE_ROWS, PAGE_BYTES)
+        taken, self._reader.taken = self._reader.taken, []
+        return None if position is None else taken
+
+    def later(self) -> Later:
+        """What the pipeline has not passed, by its ids."""
+        assert self._reader is not None  # noqa: S101 - opened first
+        return self._reader.learnt()
+
+    def _open_collection(self, start: TokenPosition, *, fresh: bool) -> None:
+        self._collection = self._reader = _Reader(
+            self._client,
+            self._options.watched,
+            self._documents,
+            order_by=self._options.order_by,
+            timestamp=self._options.timestamp,
+            start=start,
+            fresh=fresh,
+            timed_by=self._timed_by,
+            before_ms=self._before_ms,
+        )

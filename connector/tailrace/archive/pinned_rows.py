@@ -1,0 +1,67 @@
+"""Rows that must stay in the outbox: those whose event is a dead letter that is open, or waits behind a parked key.
+
+A letter may have only a hash of its payload, and what waits may be set aside tomorrow: the row is then all there is. A
+row that cannot be read as an event has no id in its letter, and may have been changed since: while one such letter is
+open, all rows that cannot be read stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from tailrace.archive.disk_set import Names
+from tailrace.dlq import requests
+from tailrace.dlq.parked_keys import waiting_event, waiting_topic
+from tailrace.dlq.reader import LetterBox
+from tailrace.errors import Rejected
+from tailrace.event import Row
+from tailrace.kafka.client import KafkaOptions
+from tailrace.pipeline.processor import Line
+
+
+class Held:
+    """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
+
+    def __init__(self, kafka: KafkaOptions, line: Line) -> None:
+        self._layout = line.layout
+        self._names = Names()
+        # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
+        self._names.add(name.encode() for name in _waiting(kafka))
+        self._unreadable = False
+        self._names.add(name.encode() for name in self._open(kafka))
+
+    def __contains__(self, row: Row) -> bool:
+        try:
+            return self._layout.read(row).id.encode() in self._names
+        except Rejected:
+            return self._unreadable
+
+    def close(self) -> None:
+        self._names.close()
+
+    def _open(self, kafka: KafkaOptions) -> Iterator[str]:
+        """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
+        box = LetterBox(kafka)
+        spans = box.spans_of(kafka.dead_letter_topic, final=True)
+        marked = box.marked()
+        with closing(box.letters(spans)) as letters:
+            for letter in letters:
+                if letter in marked:
+                    continue
+                if letter.event_id is None:
+                    self._unreadable = True
+                else:
+                    yield letter.event_id
+
+
+def _waiting(kafka: KafkaOptions) -> Iterator[str]:
+    """All that ever waited of keys that are parked now: those released already are only held for longer."""
+    if not requests.board(kafka, final=True).keys:
+        return
+    box, topic = LetterBox(kafka), waiting_topic(kafka)
+    with closing(box.scan(topic, box.spans_of(topic, final=True))) as messages:
+        for message in messages:
+            headers: Any = message.headers()
+            yield waiting_event(headers, message.value() or b"").id

@@ -1,0 +1,1 @@
+"""`tailrace check`: preflight checks of settings, database and Kafka, and the rules they apply."""

@@ -1,0 +1,239 @@
+"""Where a pipeline stands, from anywhere: what it announced, checked against what both servers say now.
+
+An announcement is news, and news grow old: a connector that was killed has announced RUNNING. So RUNNING is believed
+only while the database sees the connector read. What a database sees is asked in `health_postgres.py` and
+`health_mongo.py`, and judged here in words that hold for both. Nothing here fences, commits or changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tailrace.check.health_postgres import read_postgres
+from tailrace.check.health_server import Server
+from tailrace.check.result import human_seconds
+from tailrace.config.model import Pipeline as Settings
+from tailrace.dlq import requests
+from tailrace.dlq.reader import LetterBox, OpenLetters
+from tailrace.errors import TailraceError
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.tail import Observer
+from tailrace.positions.base import Position
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.state import offsets
+from tailrace.state.status import standby_key, status_key
+from tailrace.worker.wiring import column_map, kafka_options, source_options
+
+READ_SECONDS = 10.0
+"""How long the end of the offsets topic is waited for: another pipeline's transaction may hold it back."""
+COUNTED_LETTERS = 10_000
+COUNTING_SECONDS = 3.0
+"""Open dead letters are counted no further than this: a glance must not read a topic of millions."""
+
+STANDBY_SECONDS = 120.0
+"""For this long the last word of an instance beside the running one is worth showing."""
+
+RUNNING, NOT_RUNNING, NEVER_STARTED, UNKNOWN = "RUNNING", "NOT RUNNING", "NEVER STARTED", "UNKNOWN"
+DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What Kafka knows: the last announcement and the stored position."""
+
+    announced: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None
+    standby: dict[str, Any] = field(default_factory=dict)
+    """The last announcement of an instance beside the one that runs the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The truth as far as it is known; `away` names the servers that gave no answer, and why.
+
+    `source` is the kind of database: what its log is like stands in `slot` for Postgres, in `oplog` for MongoDB.
+    """
+
+    pipeline: str
+    source: str
+    state: str
+    detail: str
+    since_ms: int | None
+    announced: dict[str, Any]
+    error: dict[str, Any] | None
+    position: str | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    slot: dict[str, Any] | None
+    oplog: dict[str, Any] | None
+    away: dict[str, str]
+    dead_letters: dict[str, Any] | None = None
+    parked: dict[str, Any] | None = None
+    clock_ahead_seconds: float | None = None
+    """The database's clock against that of the machine that asks."""
+    standby: dict[str, Any] | None = None
+    """The last word of an instance that waits or fails beside the one that runs the pipeline."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(settings: Settings) -> Health:
+    """Asks Kafka, then the database: in this order a running pipeline is never seen ahead of its server's log."""
+    away: dict[str, str] = {}
+    news: News | None = None
+    server: Server | None = None
+    ahead: float | None = None
+    source = "postgres" if settings.source.mongo is None else "mongo"
+    try:
+        news = read_news(kafka_options(settings))
+    except TailraceError as error:
+        away["kafka"] = f"{error.code}: {error.what}"
+    letters: OpenLetters | None = None
+    parked: dict[str, Any] | None = None
+    if news is not None:
+        try:
+            letters = LetterBox(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
+            parked = _parked(kafka_options(settings))
+        except TailraceError as error:
+            away["dead letters"] = f"{error.code}: {error.what}"
+    try:
+        before = time.time()
+        server = read_server(settings, news.position if news else None)
+        ahead = clock_ahead(server.now_ms, before, time.time())
+    except TailraceError as error:
+        away[source] = f"{error.code}: {error.what}"
+    health = judge(settings.pipeline, source, news, server, away)
+    counted = letters.to_json() if letters else None
+    standby = _recent(news.standby) if news else None
+    return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead, standby=standby)
+
+
+def clock_ahead(server_ms: int, before: float, after: float) -> float:
+    """By how many seconds the server's clock is ahead, if it was read between two moments; 0 if that cannot be told."""
+    seconds = server_ms / 1000
+    return round(seconds - after if seconds > after else min(0.0, seconds - before), 3)
+
+
+def _parked(options: KafkaOptions) -> dict[str, Any] | None:
+    """How many keys wait, since when the first of them, and how much was asked for; None if none does."""
+    board = requests.board(options)
+    if not board.keys:
+        return None
+    oldest = min(state.since_ms for state in board.keys.values())
+    return {"keys": len(board.keys), "since_ms": oldest, "requests": len(board.requests)}
+
+
+def read_news(options: KafkaOptions) -> News:
+    if options.offsets_topic not in Observer(options).look().topics:
+        return News()
+    position, status, standby = options.pipeline.encode(), status_key(options.pipeline), standby_key(options.pipeline)
+    found = offsets.read_keys(options, {position, status, standby}, timeout=READ_SECONDS)
+    stored = offsets.parse(options, found[position]) if position in found else None
+    return News(_announcement(found.get(status)), stored, _announcement(found.get(standby)))
+
+
+def _announcement(value: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_server(settings: Settings, position: Position | None) -> Server:
+    """What the database of the pipeline sees, as it bears on the stored position."""
+    options = source_options(settings, column_map(settings))
+    if isinstance(options, MongoOptions):
+        from tailrace.check.health_mongo import read_mongo  # its driver is only there for those who need it
+
+        return read_mongo(options, position)
+    return read_postgres(options, position)
+
+
+def judge(pipeline: str, source: str, news: News | None, server: Server | None, away: dict[str, str]) -> Health:
+    """Pure: the derived state, and the lag, from what is known."""
+    announced = news.announced if news else {}
+    position = news.position if news else None
+    state, detail = _state(DATABASES[source], news, server)
+    lag, seconds = server.lag if server else None, None
+    if server is not None and lag is not None:
+        since = None if state == RUNNING and lag.noise else lag.since_ms
+        seconds = 0.0 if since is None else max(0.0, (server.now_ms - since) / 1000)
+    return Health(
+        pipeline=pipeline,
+        source=source,
+        state=state,
+        detail=detail,
+        since_ms=_since(state, announced, server),
+        announced=announced,
+        error=announced.get("error"),
+        position=str(position) if position else None,
+        lag_bytes=lag.bytes if lag else None,
+        lag_seconds=seconds,
+        slot=server.slot if server else None,
+        oplog=server.oplog if server else None,
+        away=away,
+    )
+
+
+def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
+    """An instance that waits says so every few seconds, one that tries again once a minute at least."""
+    at = announced.get("at_ms")
+    return announced if isinstance(at, int) and time.time() - at / 1000 < STANDBY_SECONDS else None
+
+
+def _state(database: str, news: News | None, server: Server | None) -> tuple[str, str]:
+    if news is None:
+        seen = f"; {server.reader or server.absence}" if server else ""
+        return UNKNOWN, f"Kafka gives no answer{seen}"
+    announced = str(news.announced.get("state", ""))
+    if not announced and news.position is None:
+        return NEVER_STARTED, ""
+    if server is None and announced in ("", RUNNING):
+        return UNKNOWN, f"{database} gives no answer; the connector announced {announced or 'nothing'}"
+    if server is None:
+        # A connector that ended has said so itself; only that it still runs must be seen.
+        return announced, ""
+    return _seen_state(announced, news, server)
+
+
+def _seen_state(announced: str, news: News, server: Server) -> tuple[str, str]:
+    """Both servers answered: the announcement is believed as far as the database bears it out."""
+    if server.reader and announced in ("", RUNNING):
+        return RUNNING, server.reading
+    if server.reader:
+        # The last word of an instance that was replaced may come after the first one of its successor.
+        replaced = announced == "STOPPED"
+        return (RUNNING if replaced else announced), f"{'one instance stopped, ' * replaced}but {server.reader}"
+    if announced not in ("", RUNNING):
+        return announced, ""
+    if server.reading:
+        return RUNNING, server.reading
+    if server.blind:
+        return UNKNOWN, f"{server.absence}; the connector announced {announced or 'nothing'}"
+    return NOT_RUNNING, _absence(announced, news, server)
+
+
+def _absence(announced: str, news: News, server: Server) -> str:
+    told = "it announced RUNNING and never an end: killed, or cut off from Kafka" if announced else "it never announced"
+    alive = max(int(news.announced.get("at_ms", 0)), news.position.at_ms if news.position else 0)
+    since = server.inactive_ms or alive
+    gone = f" for {human_seconds((server.now_ms - since) / 1000)}{'' if server.inactive_ms else ' at most'}"
+    return f"{server.absence},{gone}; {told}" if since else f"{server.absence}; {told}"
+
+
+def _since(state: str, announced: dict[str, Any], server: Server | None) -> int | None:
+    if state == NOT_RUNNING:
+        return server.inactive_ms if server else None
+    at = announced.get("at_ms")
+    return int(at) if isinstance(at, int) and state == announced.get("state") else None
+
+
+def ago(at_ms: int) -> str:
+    """When, in this machine's time zone, and how long ago."""
+    shown = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at_ms / 1000))
+    return f"{shown} ({human_seconds(time.time() - at_ms / 1000)} ago)"

@@ -1,0 +1,75 @@
+"""What Postgres sees of a pipeline: its slot, who reads it, and how much log lies behind the stored position."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tailrace.check.health_server import Lag, Server
+from tailrace.positions.base import Position
+from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.resume_check import Slot
+from tailrace.sources.postgres.source import PostgresOptions
+
+LOOK_SECONDS = 10.0
+NOISE_BYTES = 64 * 1024
+"""WAL of others (checkpoints, vacuum) that an idle pipeline steps over only every few seconds: not a lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """As the catalogue has it. `inactive_ms`: since when nobody reads the slot, which Postgres 17 and newer tell."""
+
+    slot: Slot | None
+    lsn: int
+    now_ms: int
+    reading_table: bool = False
+    inactive_ms: int | None = None
+
+
+def read_postgres(options: PostgresOptions, position: Position | None) -> Server:
+    with Link(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
+        slot = catalogue.read_slot(link, options.slot)
+        # While the rows of the table are read, nobody is on the slot: the session that reads them stands for it.
+        now, lsn, readers = link.query(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, "
+            "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, "
+            "(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace' AND datname = "
+            "current_database() AND query LIKE '%outbox\\_rows%' AND pid <> pg_backend_pid())"
+        )[0]
+        inactive = None
+        if link.server_version >= 170000:
+            rows = link.query(
+                "SELECT (extract(epoch FROM inactive_since) * 1000)::bigint FROM pg_replication_slots "
+                "WHERE slot_name = $1",
+                [options.slot],
+            )
+            inactive = int(rows[0][0]) if rows and rows[0][0] else None
+    return interpret(Seen(slot, parse_lsn(str(lsn)), int(now or 0), readers != "0", inactive), position)
+
+
+def interpret(seen: Seen, position: Position | None) -> Server:
+    """Pure: what that means for a pipeline at this position."""
+    slot, reader = seen.slot, seen.slot.active_pid if seen.slot else None
+    stored = position if isinstance(position, LsnPosition) else None
+    lag: Lag | None = None
+    if stored is not None and not stored.creating:
+        behind = max(0, seen.lsn - stored.lsn)
+        lag = Lag(stored.at_ms if behind else None, behind, noise=behind <= NOISE_BYTES)
+    # What is published and not confirmed: a replay window, but for a moment's worth.
+    held = max(0, stored.lsn - slot.confirmed_lsn) if slot is not None and stored is not None else 0
+    # Another pipeline of the database may be the one that reads its table.
+    reading = seen.reading_table and reader is None and stored is not None and stored.table_read is not None
+    return Server(
+        now_ms=seen.now_ms,
+        reader="" if reader is None else f"the slot is read by server process {reader}",
+        absence="nobody reads the slot" if slot else "there is no slot",
+        reading="reading the rows that were in the table before" if reading else "",
+        inactive_ms=seen.inactive_ms,
+        lag=lag,
+        slot=None
+        if slot is None
+        else {**asdict(slot), "confirmed_lsn": format_lsn(slot.confirmed_lsn), "held_bytes": held},
+    )

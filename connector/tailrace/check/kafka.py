@@ -1,0 +1,246 @@
+"""The Kafka half of `tailrace check`: would the publisher find what it needs? Nothing is created or fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailrace.check.result import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
+from tailrace.check.rules import NOT_VERIFIED, judge_copies, judge_partitions
+from tailrace.dlq.parking import Bounds, require_kept
+from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
+from tailrace.kafka.client import KafkaOptions, require_usable
+from tailrace.kafka.tail import Cluster, Observer, topic_matcher
+from tailrace.kafka.topic_plan import Change, TopicState, differences
+from tailrace.kafka.topics import make_change, topic_config
+from tailrace.positions.base import Position
+from tailrace.routing.specs import TopicSpec
+from tailrace.state import offsets
+from tailrace.state.prior_run import require_remembered
+from tailrace.worker.wiring import DEAD_LETTER_BYTES, own_topics
+
+RECORD_OVERHEAD = 512
+"""A record is its payload and about this much: key, headers, framing."""
+
+
+class KafkaSide:
+    """Looks at one cluster. After `checks`, `reachable` says whether anything answered."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        specs: list[TopicSpec],
+        default: TopicSpec,
+        *,
+        create: bool,
+        payload_bytes: int,
+        park: Bounds | None = None,
+    ) -> None:
+        """`default` describes topics made from the template; its topic is the template, or empty without one.
+
+        `park`: the bounds of parked keys; None if no key is parked.
+        """
+        self._park = park
+        self._options = options
+        self._specs = {spec.topic: spec for spec in specs}
+        self._default = default
+        self._create = create
+        self._payload_bytes = payload_bytes
+        self._cluster = Cluster(0, {})
+        self.reachable = False
+
+    def checks(self) -> list[Check]:
+        options = self._options
+        try:
+            require_usable(options)
+            self._observer = Observer(options)
+            self._cluster = self._observer.look()
+        except TailraceError as error:
+            remedy = "" if error.exit_code == 2 else f"Start Kafka, or correct kafka.bootstrap ({options.bootstrap})."
+            return [failed("kafka", error, remedy), *self._transport()]
+        self.reachable = True
+        brokers = self._cluster.brokers
+        found = f"{brokers} broker{'s' if brokers != 1 else ''} at {options.bootstrap}"
+        looks = [
+            ("offsets topic", self._offsets_topic),
+            ("dead-letter topic", self._dead_letter_topic),
+            ("internal topics", self._internal_topics),
+            *((f"topic {topic}", lambda spec=spec: self._topic(spec)) for topic, spec in self._specs.items()),
+            ("topics by template", self._template),
+        ]
+        return [ok("kafka", found), *self._transport(), *gather(looks)]
+
+    def stored(self) -> Position | None:
+        """The stored position, read without fencing: it may move at any moment."""
+        if self._options.offsets_topic not in self._cluster.topics:
+            return None
+        return offsets.read(self._options)
+
+    def require_remembered(self) -> None:
+        """Refuses a pipeline that has left other traces than a position."""
+        require_remembered(self._options, self._observer.admin)
+
+    def _transport(self) -> list[Check]:
+        protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()
+        remote = [host for host in hosts_of(self._options.bootstrap) if not is_loopback(host)]
+        if protocol.endswith("plaintext") and remote:
+            found = f"security.protocol is {protocol}: events{' and the password' if 'sasl' in protocol else ''} cross "
+            mend = "Set security.protocol: SSL or SASL_SSL under kafka.settings."
+            return [warn("kafka encryption", f"{found}the network to {remote[0]} readable", mend)]
+        settings = {name: str(value).lower() for name, value in self._options.settings.items()}
+        unverified = settings.get("enable.ssl.certificate.verification") == "false"
+        unnamed = settings.get("ssl.endpoint.identification.algorithm") == "none"
+        if protocol.endswith("ssl") and remote and (unverified or unnamed):
+            found = NOT_VERIFIED if unverified else "certificates are not compared with the names of the brokers"
+            mend = "Remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm."
+            return [warn("kafka encryption", f"{protocol}, but {found}", mend)]
+        return [ok("kafka encryption", protocol if remote else f"{protocol}, on this machine only")]
+
+    def _offsets_topic(self) -> Check:
+        options, name = self._options, "offsets topic"
+        topic = options.offsets_topic
+        partitions = self._cluster.topics.get(topic)
+        if partitions is None:
+            return self._to_create(name, offsets.spec(options), create=True, setting="kafka.internal_replication")
+        policy = topic_config(self._observer.admin, topic).get("cleanup.policy", "")
+        if policy != "compact":
+            return fail(
+                name,
+                f"{topic} has cleanup.policy={policy}: Kafka would delete stored positions",
+                _alter(options, topic, "cleanup.policy=compact"),
+            )
+        if partitions != 1:
+            return fail(
+                name, f"{topic} has {partitions} partitions, not 1", "Name another topic in kafka.offsets_topic."
+            )
+        return self._copies(name, topic) or ok(name, f"{topic}, compacted")
+
+    def _dead_letter_topic(self) -> Check:
+        options, name = self._options, "dead-letter topic"
+        topic = options.dead_letter_topic
+        if topic not in self._cluster.topics:
+            spec = TopicSpec(topic, 1, options.internal_replication)
+            declared = self._specs.get(topic)
+            if declared is not None and (short := self._too_short(name, declared.config)) is not None:
+                return short
+            return self._to_create(name, spec, create=self._create, setting="kafka.internal_replication")
+        config = topic_config(self._observer.admin, topic)
+        if "compact" in config.get("cleanup.policy", ""):
+            found = f"{topic} is compacted: letters without a key would be refused, others would replace each other"
+            return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
+        if (short := self._too_short(name, config)) is not None:
+            return short
+        if (few := self._copies(name, topic)) is not None:
+            return few
+        if int(config.get("max.message.bytes", 0)) < DEAD_LETTER_BYTES:
+            return warn(
+                name,
+                f"{topic} takes letters of {config.get('max.message.bytes')} bytes, they may have {DEAD_LETTER_BYTES}",
+                _alter(options, topic, f"max.message.bytes={2 * DEAD_LETTER_BYTES}"),
+            )
+        return ok(name, topic)
+
+    def _too_short(self, name: str, config: Mapping[str, str]) -> Check | None:
+        """A topic that deletes letters while keys are parked behind them, as a start refuses it."""
+        try:
+            if self._park is not None:
+                require_kept(self._options, config, self._park)
+        except ParkingUnfit as error:
+            return failed(name, error)
+        return None
+
+    def _topic(self, spec: TopicSpec) -> Check:
+        name, topic = f"topic {spec.topic}", spec.topic
+        partitions = self._cluster.topics.get(topic)
+        if partitions is None:
+            return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
+        if (few := self._copies(name, topic)) is not None:
+            return few
+        if (different := judge_partitions(spec, partitions)) is not None:
+            return different
+        config = topic_config(self._observer.admin, topic)
+        live = TopicState(partitions, spec.replication, config)
+        if (refused := self._refused(name, differences(spec, live))) is not None:
+            return refused
+        largest = int(config.get("max.message.bytes", 0))
+        if largest < self._payload_bytes + RECORD_OVERHEAD:
+            return warn(
+                name,
+                f"refuses records over {largest} bytes, limits.payload_bytes lets {self._payload_bytes} pass",
+                _alter(self._options, topic, f"max.message.bytes={self._payload_bytes + 64 * 1024}"),
+            )
+        return ok(name, f"there, {partitions} partition{'s' if partitions != 1 else ''}")
+
+    def _template(self) -> Check | None:
+        name, default = "topics by template", self._default
+        if not default.topic:
+            return None
+        made = topic_matcher(set(), default.topic, set(own_topics(self._options)))
+        if (few := self._copies(name, *filter(made, sorted(self._cluster.topics)))) is not None:
+            return few
+        if not self._create:
+            mend = "Create every topic that events may go to, or set topics.create: true."
+            return warn(name, f"{default.topic}: topics.create is false, a new aggregate stops the pipeline", mend)
+        return self._to_create(name, default, create=True, setting="topics.replication")
+
+    def _internal_topics(self) -> Check | None:
+        """Those beside offsets and dead letters: the ledger, parked keys."""
+        named = {self._options.offsets_topic, self._options.dead_letter_topic}
+        return self._copies("internal topics", *sorted(own_topics(self._options) - named))
+
+    def _copies(self, name: str, *topics: str) -> Check | None:
+        """The first of the topics that are there and would not survive the loss of a disk."""
+        cluster = self._cluster
+        there = (topic for topic in topics if topic in cluster.topics)
+        found = (
+            judge_copies(name, topic, cluster.copies[topic], cluster.leaderless[topic], cluster.brokers)
+            for topic in there
+        )
+        return next((each for each in found if each is not None), None)
+
+    def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> Check:
+        """Judges a topic that is not there yet."""
+        brokers = self._cluster.brokers
+        if spec.replication > brokers:
+            found = f"{spec.topic} wants {spec.replication} copies, there {_are(brokers)}"
+            return fail(name, found, f"Lower {setting} to {brokers}, or add brokers.")
+        shape = f"partitions: {_count(spec.partitions)}, copies: {_count(spec.replication)}"
+        if not create:
+            options = [f"--bootstrap-server {self._options.bootstrap}", f"--topic {spec.topic}"]
+            options += [f"--partitions {spec.partitions}"] * (spec.partitions > 0)
+            options += [f"--replication-factor {spec.replication}"] * (spec.replication > 0)
+            found = f"{spec.topic} is missing, and topics.create is false"
+            return fail(name, found, f"kafka-topics --create {' '.join(options)}")
+        # A template is no topic's name; topics made from it have no settings of their own.
+        changes = [] if spec is self._default else differences(spec, None)
+        if (refused := self._refused(name, changes)) is not None:
+            return refused
+        if spec.replication == 1 and brokers > 1:
+            found = (
+                f"{spec.topic} is created with one copy, though there are {brokers} brokers: with its disk it is lost"
+            )
+            return warn(name, found, f"Set {setting} to {min(brokers, 3)} before the first start.")
+        return ok(name, f"{spec.topic}: is created when needed ({shape})")
+
+    def _refused(self, name: str, changes: list[Change]) -> Check | None:
+        """Asks the broker whether it would take what a spec declares, as `tailrace topics plan` does."""
+        for change in changes:
+            try:
+                make_change(self._observer.admin, change, validate_only=True)
+            except ConfigError as error:
+                return failed(name, error)
+            except TailraceError:
+                return None  # a role that may not change topics can still publish to those that exist
+        return None
+
+
+def _alter(options: KafkaOptions, topic: str, setting: str) -> str:
+    server = f"--bootstrap-server {options.bootstrap}"
+    return f"kafka-configs {server} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
+
+
+def _are(brokers: int) -> str:
+    return "is 1 broker" if brokers == 1 else f"are {brokers} brokers"
+
+
+def _count(number: int) -> str:
+    return "as the brokers are set" if number < 0 else str(number)

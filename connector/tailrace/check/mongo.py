@@ -1,0 +1,280 @@
+"""The MongoDB side of `tailrace check`: may this user follow these collections, and will the log last?
+
+Questions only: a change stream is opened as the source opens it, and closed at once. What a user with the fewest rights
+may not ask (members, write concern, oplog) is left out. What needs no server to be judged is in `judgements_mongo.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from tailrace.check.health_mongo import first_waiting, observer, read_log, sessions
+from tailrace.check.mongo_rules import (
+    allows,
+    is_encrypted,
+    is_unverified,
+    judge_fit,
+    judge_members,
+    judge_mongo_encryption,
+    judge_mongo_version,
+    judge_user,
+    judge_window,
+    judge_write_concern,
+)
+from tailrace.check.result import Check, fail, failed, gather, ok, warn
+from tailrace.check.rules import judge_clock
+from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavailable, TailraceError, Unavailable
+from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.mongo import StreamIdentity, TokenPosition
+from tailrace.sources.mongo.change_stream import Cursor
+from tailrace.sources.mongo.client import collection_ids, conversation, identify, require_replica_set
+from tailrace.sources.mongo.documents import CODEC, Document, Documents, milliseconds
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.resume_check import require_continuable
+from tailrace.sources.mongo.stream_spec import can_split
+
+SAMPLE = 20
+"""So many of the newest documents of each collection are read by the layout."""
+MISSING = "the outbox collection that was read is gone"
+
+
+class MongoSide:
+    """Looks at one server; implements `preflight.DatabaseSide`."""
+
+    ground = frozenset({"mongo version", "replica set", "collection", "rights"})
+    remembers = False
+
+    def __init__(self, options: MongoOptions, columns: ColumnMap) -> None:
+        self._options = options
+        self._map = columns
+        self._hello: Document = {}
+        self._version: tuple[int, ...] = ()
+        self._login: Document = {}
+        self._missing: list[str] = []
+        self._may_stream = False
+        self.reachable = False
+        self.columns: frozenset[str] = frozenset()
+
+    def checks(self) -> list[Check]:
+        try:
+            with observer(self._options) as self._client:
+                self._meet()
+                return self._look()
+        except TailraceError as error:
+            away = isinstance(error, Unavailable)
+            return [failed("mongo", error, "Start MongoDB, or correct the hosts in source.mongo." if away else "")]
+
+    def _meet(self) -> None:
+        with conversation("asking the server who it is"):
+            self._client.admin.command("ping")  # connects, which takes its time
+            before = time.time()
+            self._hello = self._client.admin.command("hello")
+            self._met_ms = (before + time.time()) * 500
+            self._version = tuple(self._client.server_info()["versionArray"][:3])
+            status = self._client.admin.command({"connectionStatus": 1, "showPrivileges": True})
+        self._login = status["authInfo"]
+        self.reachable = True
+
+    def _look(self) -> list[Check]:
+        looks: list[tuple[str, Callable[[], Check | None]]] = [
+            ("mongo", self._connected),
+            ("mongo encryption", self._encryption),
+            ("mongo version", lambda: judge_mongo_version(self._version)),
+            ("clock", self._clock),
+            ("user", self._user),
+            ("replica set", self._replica_set),
+        ]
+        if self._has_streams:
+            looks += [
+                ("collection", self._collection),
+                ("rights", self._rights),
+                ("fields", self._fields),
+                ("order_by", self._order_by),
+                ("members", self._members),
+                ("write concern", self._write_concern),
+                ("oplog", self._oplog),
+            ]
+        return gather(looks)
+
+    def is_read_at(self, position: Position) -> bool:
+        if not isinstance(position, TokenPosition):
+            return False
+        log, options = position.log, self._options
+        same = (log.replica_set, log.database) == (self._hello.get("setName"), options.database)
+        return same and not log.collections.keys().isdisjoint(options.collections)
+
+    def start(self, stored: Position | None) -> Check:
+        """Opens the stream where a start would, and looks for the first change there."""
+        if stored is not None and not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        options = self._options
+        if stored is None:
+            first = "with what is in the collection" if options.beginning else "with what is inserted from then on"
+            return ok("start", f"a first start: nothing is stored, it begins {first}")
+        if self._missing:
+            mend = (
+                "Correct source.collection. If it is to be created again and followed: `tailrace recover plan FILE` "
+                "says what was missed. One start with --adopt goes on without what only the lost collection held."
+            )
+            return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", mend)
+        with observer(options) as client:
+            facts = identify(client)
+            ids = collection_ids(client, options.database, options.collections, create=False)
+            found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+            require_continuable(stored, found, facts.now)
+            busy = bool(sessions(client, options.app_name))
+            try:
+                first_waiting(client, options, stored, splits=can_split(facts.version))
+            except SourceUnavailable:
+                found_out = f"the server did not come to an end behind the stored position {stored} in time"
+                return warn("start", found_out, "Check again; where much was written since, it may have far to look.")
+        return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
+
+    @property
+    def _has_streams(self) -> bool:
+        """A member of a replica set; without one, there is no more to look at."""
+        return "setName" in self._hello
+
+    @property
+    def _hosts(self) -> list[str]:
+        return [host for host, _ in self._client.nodes]
+
+    def _connected(self) -> Check:
+        servers = ", ".join(f"{host}:{port}" for host, port in sorted(self._client.nodes))
+        users = self._login["authenticatedUsers"]
+        return ok(
+            "mongo", f"database {self._options.database} at {servers} as {users[0]['user'] if users else 'anyone'}"
+        )
+
+    def _encryption(self) -> Check:
+        uri = self._options.uri
+        return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(uri), unverified=is_unverified(uri))
+
+    def _clock(self) -> Check | None:
+        now_ms = milliseconds(self._hello.get("localTime"))
+        return None if now_ms is None else judge_clock(now_ms, self._met_ms)
+
+    def _replica_set(self) -> Check:
+        require_replica_set(self._hello)
+        return ok("replica set", str(self._hello["setName"]))
+
+    def _user(self) -> Check:
+        return judge_user(self._login["authenticatedUsers"], self._login["authenticatedUserRoles"], self._hosts)
+
+    def _may(self, action: str, collection: str) -> bool:
+        """Whether the user has the right; without users, everybody has."""
+        privileges = self._login["authenticatedUserPrivileges"]
+        return not self._login["authenticatedUsers"] or allows(privileges, action, self._options.database, collection)
+
+    def _collection(self) -> Check:
+        options, name = self._options, "collection"
+        full = ", ".join(f"{options.database}.{each}" for each in options.collections)
+        try:
+            with conversation("looking for the outbox collections"):
+                wanted = {"name": {"$in": list(options.collections)}}
+                listed = list(self._client[options.database].list_collections(filter=wanted))
+        except AccessRefused:
+            mend = f"Grant listCollections on the database {options.database}."
+            return warn(name, f"{full}: cannot be listed, so that one made anew is not told from the one before", mend)
+        kinds = {str(each["name"]): str(each["type"]) for each in listed}
+        self._missing = [each for each in options.collections if each not in kinds]
+        for each in options.collections:
+            if kinds.get(each, "collection") != "collection":
+                found = f"{options.database}.{each} is a {kinds[each]}: it has no change stream of its own"
+                return fail(name, found, "Name the collection that documents are inserted into in source.collection.")
+        if not self._missing:
+            return ok(name, full)
+        return self._to_create(self._missing[0])
+
+    def _to_create(self, missing: str) -> Check:
+        full = f"{self._options.database}.{missing}"
+        mend = f"db.getSiblingDB({json.dumps(self._options.database)}).createCollection({json.dumps(missing)})"
+        if not self._options.create:
+            return fail("collection", f"there is no {full}, and source.create is false", mend)
+        if not self._may("createCollection", missing):
+            return fail("collection", f"there is no {full}, and this user may not create it", mend)
+        return ok("collection", f"{full}: is created on the first start")
+
+    def _rights(self) -> Check:
+        """Opens the stream that the source would open, and closes it."""
+        watched = self._options.watched
+        stages = watched.stages({}, splits=can_split(self._version))
+        Cursor(self._client, watched, stages).close()
+        self._may_stream = True
+        return ok("rights", f"find and changeStream on {watched.database}.{', '.join(watched.collections)}")
+
+    def _fields(self) -> Check | None:
+        """Reads the newest documents as the source and the layout would."""
+        if not self._may_stream:
+            return None
+        options, columns = self._options, set[str]()
+        documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        layout, misfits, total = Layout(self._map), list[str](), 0
+        for collection in options.collections:
+            for document in self._newest(collection):
+                total += 1
+                row = documents.row(document, "", 0)
+                try:
+                    layout.read(row)
+                    columns.update(column.name for column in row.columns)
+                except Rejected as error:
+                    misfits.append(error.explanation)
+        self.columns = frozenset(columns)
+        mapped = ", ".join(f"{part}={column}" for part, column in self._map.parts())
+        return judge_fit(total, misfits, mapped)
+
+    def _newest(self, collection: str) -> list[Document]:
+        question = {"find": collection, "sort": {"_id": -1}, "limit": SAMPLE, "singleBatch": True}
+        with conversation("reading the newest documents"):
+            answer = self._client[self._options.database].command(question, codec_options=CODEC)
+        found: list[Document] = answer["cursor"]["firstBatch"]
+        return found
+
+    def _order_by(self) -> Check | None:
+        """Reading what is there is done in the order of an index: asks for it as the source does."""
+        options, order = self._options, dict.fromkeys(self._options.order_by, 1)
+        if not options.beginning or not self._may_stream:
+            return None
+        for collection in options.collections:
+            question = {"find": collection, "sort": order, "hint": order, "limit": 1, "singleBatch": True}
+            try:
+                with conversation("reading by an index"):
+                    self._client[options.database].command(question, codec_options=CODEC)
+            except (AccessRefused, Unavailable):
+                raise
+            except SourceError:
+                found = f"{options.database}.{collection} has no index on {', '.join(order)}"
+                mend = f"db.getCollection({json.dumps(collection)}).createIndex({json.dumps(order)})"
+                return fail("order_by", found, f"{mend}, or set source.order_by: [_id].")
+        return ok("order_by", ", ".join(order))
+
+    def _members(self) -> Check | None:
+        if "setName" not in self._hello:
+            return None
+        return _if_allowed(
+            lambda: judge_members(
+                self._client.admin.command("replSetGetStatus"),
+                self._client.admin.command("replSetGetConfig")["config"],
+            )
+        )
+
+    def _write_concern(self) -> Check | None:
+        return _if_allowed(
+            lambda: judge_write_concern(self._client.admin.command("getDefaultRWConcern").get("defaultWriteConcern"))
+        )
+
+    def _oplog(self) -> Check | None:
+        log = read_log(self._client) if "setName" in self._hello else None
+        return None if log is None else judge_window(log.last - log.first, full=log.full)
+
+
+def _if_allowed(look: Callable[[], Check]) -> Check | None:
+    """The finding, or None: that a user may not ask is nothing to be mended."""
+    try:
+        with conversation("asking how the servers are set up"):
+            return look()
+    except AccessRefused:
+        return None

@@ -1,0 +1,390 @@
+"""The Postgres side of `tailrace check`: may this role follow this table, and what does the server do with its log?
+
+Catalogue queries only; nothing is created. What needs no server to be judged is in `judgements.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+from tailrace.check.result import Check, fail, failed, gather, ok, warn
+from tailrace.check.rules import (
+    judge_clock,
+    judge_encryption,
+    judge_free,
+    judge_kept,
+    judge_order,
+    judge_slot,
+    judge_standby,
+    judge_synchronous,
+    judge_version,
+    judge_window,
+)
+from tailrace.errors import TailraceError, Unavailable
+from tailrace.event import Column, Row
+from tailrace.outbox.ddl import hba_lines
+from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres.connection import APPLICATION, Link, may_copy_cluster
+from tailrace.sources.postgres.disk_space import free_bytes, log_folder
+from tailrace.sources.postgres.publication import (
+    FIRST_OID,
+    PUBLISHES,
+    create_publication,
+    read_published,
+    rows_move,
+    set_publish,
+)
+from tailrace.sources.postgres.resume_check import Server, Slot, Step, admit
+from tailrace.sources.postgres.snapshot import require_whole
+from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.table_rescan import require_same_log
+from tailrace.sources.postgres.timelines import follow
+from tailrace.sources.postgres.unpublished_rows import read_members, require_logged
+from tailrace.sql_names import quote, quote_table, split_table
+
+TIMES = {1082, 1114, 1184}
+"""date, timestamp, timestamptz: what a row's time may be."""
+
+AFTERWARDS = (
+    " -- If the pipeline has run before, rows may have been left out of the stream meanwhile: `tailrace recover plan "
+    "FILE` finds them, `recover apply` publishes them. One start with --adopt goes on without them: they are lost to "
+    "consumers."
+)
+"""Rows may have been passed over while the publication changed, so a stored position is not simply continued."""
+
+
+class PostgresSide:
+    """Looks at one server; implements `preflight.DatabaseSide`."""
+
+    ground = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
+    remembers = True
+
+    def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
+        self._options = options
+        self._map = columns
+        self._schema, self._table = split_table(options.table)
+        self._full = quote_table(options.table)
+        self._relation: tuple[str | None, ...] = ()
+        self._published: set[str] | None = None
+        self._seen_slot: Slot | None = None
+        self._server: Server | None = None
+        self.reachable = False
+        self.columns: frozenset[str] = frozenset()
+        self._kinds: dict[str, int] = {}
+
+    def checks(self) -> list[Check]:
+        options = self._options
+        try:
+            self._link = Link(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
+        except TailraceError as error:
+            mend = (
+                "Start Postgres, or correct host and port in source.postgres." if isinstance(error, Unavailable) else ""
+            )
+            return [failed("postgres", error, mend)]
+        with self._link:
+            self.reachable = True
+            return gather(
+                [
+                    ("postgres", self._connected),
+                    ("postgres encryption", self._encryption),
+                    ("postgres version", lambda: judge_version(self._link.server_version)),
+                    ("clock", self._clock),
+                    ("wal_level", self._wal_level),
+                    ("role", self._role),
+                    ("cluster copy", self._cluster_copy),
+                    ("table", self._table_there),
+                    ("table rights", self._table_rights),
+                    ("publication", self._publication),
+                    ("columns", self._columns),
+                    ("order of rows", self._order),
+                    ("slot", self._slot),
+                    ("primary", self._primary),
+                    ("synchronous standbys", self._synchronous),
+                    ("slot failover", self._failover),
+                    ("wal kept for slots", self._kept),
+                    ("replay window", self._window),
+                    ("idle slots", self._idle),
+                    ("free slots", self._free_slots),
+                    ("free wal senders", self._free_senders),
+                ]
+            )
+
+    def is_read_at(self, position: Position) -> bool:
+        server = self._server
+        if server is None or not isinstance(position, LsnPosition):
+            return False
+        log = position.log
+        return (log.system_id, log.database, log.table) == (server.system_id, server.database, self._options.table)
+
+    def start(self, stored: Position | None) -> Check:
+        """Weighs the slot as it was seen before, and the end of the log as it is now."""
+        if stored is not None and not isinstance(stored, LsnPosition):
+            raise other_kind(stored, "Postgres")
+        options, slot = self._options, self._seen_slot
+        timeout = min(options.link_timeout, 10)
+        with (
+            Link(options.conninfo, replication=True, timeout=timeout) as replication,
+            Link(options.conninfo, replication=False, timeout=timeout) as control,
+        ):
+            server = self._server = catalogue.identify(replication)
+            if stored is None and slot is None:
+                return ok("start", "a first start: nothing is stored, the slot is to be created")
+            published = read_published(control, options)
+            stored = stored and follow(replication, stored, server)
+            require_whole(control, options.table, published, stored)
+        where = (server.system_id, server.timeline, server.database)
+        found = LogIdentity(*where, options.slot, options.table, published.fingerprint)
+        busy = slot is not None and slot.active_pid is not None
+        if slot is not None and stored is not None:
+            # That the pipeline runs already is no objection; whether it could start again still is of interest.
+            slot = replace(slot, active_pid=None)
+        admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        if stored is not None and not busy:
+            require_same_log(options, stored, patience=timeout)
+        if admission.step is not Step.STREAM:
+            return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
+        return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
+
+    def _connected(self) -> Check:
+        pgconn = self._link.pgconn
+        host, port, user, database = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.user, pgconn.db))
+        return ok("postgres", f"database {database} at {host}:{port} as {user}")
+
+    def _encryption(self) -> Check:
+        pgconn = self._link.pgconn
+        # The address the name stood for, if there is one: a socket's folder has none.
+        host, mode = (pgconn.hostaddr or pgconn.host).decode(), self._link.parameter("sslmode")
+        return judge_encryption(host, encrypted=bool(pgconn.ssl_in_use), sslmode=mode)
+
+    def _clock(self) -> Check:
+        before = time.time()
+        now = self._link.query("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
+        return judge_clock(int(now or 0), (before + time.time()) * 500)
+
+    def _wal_level(self) -> Check:
+        catalogue.require_able(self._link)
+        return ok("wal_level", "logical")
+
+    def _role(self) -> Check:
+        # On RDS no role has REPLICATION itself: membership of rds_replication stands for it.
+        role, superuser, replication, member = self._link.query(
+            "SELECT rolname, rolsuper, rolreplication, EXISTS (SELECT FROM pg_roles g WHERE g.rolname = "
+            "'rds_replication' AND pg_has_role(current_user, g.oid, 'MEMBER')) "
+            "FROM pg_roles WHERE rolname = current_user"
+        )[0]
+        who = quote(str(role))
+        if superuser == "t":
+            mend = (
+                f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; and use it instead."
+            )
+            return warn("role", f"{role} is a superuser: more than reading a log needs", mend)
+        if "t" not in (replication, member):
+            return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
+        return ok("role", f"{role}, with REPLICATION and not a superuser")
+
+    def _cluster_copy(self) -> Check | None:
+        """Physical replication is allowed by pg_hba.conf alone, and its default lines allow it on this machine."""
+        if self._link.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t":
+            return None  # a superuser may do anything: `role` says so
+        if not may_copy_cluster(self._options.conninfo, min(self._options.link_timeout, 10)):
+            return ok("cluster copy", "refused to this role, as it should be")
+        lines = " ; ".join(hba_lines(self._link.pgconn.user.decode(), prefix="").splitlines())
+        mend = f"Put these lines above all others of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"
+        return warn("cluster copy", "this role may copy the whole cluster (pg_basebackup)", mend)
+
+    def _table_there(self) -> Check:
+        rows = self._link.query(
+            "SELECT c.relkind, c.relpersistence, pg_has_role(c.relowner, 'USAGE'), "
+            "has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), "
+            "has_database_privilege(current_database(), 'CREATE'), row_security_active(c.oid), c.oid "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2",
+            [self._schema, self._table],
+        )
+        if not rows:
+            mend = f"Correct source.table, or create it: `tailrace init --table {self._options.table}` writes the SQL."
+            return fail("table", f"there is no {self._full}", mend)
+        kind, persistence, *_, relation_id = rows[0]
+        if kind not in ("r", "p"):
+            return fail("table", f"{self._full} is not a table", "Name the table itself in source.table.")
+        if persistence != "p":
+            mend = f"ALTER TABLE {self._full} SET LOGGED;"
+            return fail("table", f"{self._full} is not logged: its rows are not in the log", mend)
+        require_logged(read_members(self._link, int(relation_id or 0)))
+        self._relation = rows[0]
+        return ok("table", self._full)
+
+    def _table_rights(self) -> Check | None:
+        if not self._relation:
+            return None
+        _, _, _, select, usage, _, filtered, _ = self._relation
+        who = quote(self._link.pgconn.user.decode())
+        judge = fail if self._options.beginning else warn
+        if "f" in (select, usage):
+            mend = f"GRANT USAGE ON SCHEMA {quote(self._schema)} TO {who}; GRANT SELECT ON {self._full} TO {who};"
+            return judge("table rights", f"no SELECT on {self._full}: rows already there cannot be read", mend)
+        if filtered == "t":
+            mend = f"ALTER ROLE {who} BYPASSRLS; (as a superuser)"
+            return judge("table rights", f"row security hides rows of {self._full} from reading the table", mend)
+        return ok("table rights", "SELECT")
+
+    def _publication(self) -> Check | None:
+        if not self._relation:
+            return None
+        publication, relation_id = self._options.publication, self._relation[-1]
+        rows = self._link.query(
+            "SELECT pubinsert, pubdelete, pubupdate OR pubtruncate, pubviaroot, "  # noqa: S608 - ours
+            f"(SELECT {PUBLISHES} FROM pg_class c WHERE c.oid = $2::oid), "
+            f"(SELECT count(*) FROM pg_class c WHERE c.oid >= {FIRST_OID} AND {PUBLISHES}) "
+            "FROM pg_publication p WHERE pubname = $1",
+            [publication, relation_id],
+        )
+        if not rows:
+            return self._publication_to_create()
+        inserts, deletes, more, via_root, contains, tables = rows[0]
+        alter, found, mend = f"ALTER PUBLICATION {quote(publication)}", "", ""
+        moves = self._relation[0] == "p" and rows_move(self._link, self._options)
+        needed, only_it = set_publish(publication, moves=moves), f"{alter} SET TABLE {self._full};"
+        if self._relation[0] == "p" and via_root != "t":
+            found = f"sends the partitions of {self._full} instead of it"
+            mend = f"{alter} SET (publish_via_partition_root = true);"
+        elif contains != "t":
+            found, mend = f"does not contain {self._full}", f"{alter} ADD TABLE {self._full};"
+        elif inserts != "t":
+            found, mend = "does not publish inserts", needed
+        elif moves and deletes != "t":
+            found, mend = "does not publish deletes, by which rows that move between partitions are known", needed
+        elif self._leaves_out_rows():
+            found, mend = "leaves out rows: it has a WHERE clause", only_it
+        if found:
+            return fail("publication", f"{publication} {found}", mend + AFTERWARDS)
+        if more == "t" or (deletes == "t" and not moves):
+            found, mend = "sends updates, deletes or truncates, which are not events", needed
+        elif int(tables or 0) > 1:
+            found, mend = f"sends {tables} tables: the others' rows are read for nothing", only_it
+        if found:
+            return warn("publication", f"{publication} {found}", mend + AFTERWARDS)
+        also = " (deletes, too: by them rows that move between partitions are known)" if moves else ""
+        return ok("publication", f"{publication}, inserts of {self._full} only{also}")
+
+    def _leaves_out_rows(self) -> bool:
+        """Whether rows are filtered; remembers which columns are sent. Neither can be chosen before Postgres 15."""
+        if self._link.server_version < 150000:
+            return False
+        rows = self._link.query(
+            "SELECT r.prqual IS NOT NULL, (SELECT to_json(array_agg(a.attname)) FROM pg_attribute a "
+            "WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs)) FROM pg_publication_rel r "
+            "JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1 AND r.prrelid = $2::oid",
+            [self._options.publication, self._relation[-1]],
+        )
+        if not rows:
+            return False
+        filtered, names = rows[0]
+        self._published = set(json.loads(names)) if names else None
+        return filtered == "t"
+
+    def _publication_to_create(self) -> Check:
+        publication, owner, may_create = self._options.publication, self._relation[2], self._relation[5]
+        moves = rows_move(self._link, self._options)
+        statement = f"{create_publication(publication, self._options.table, moves=moves)};"
+        if not self._options.create:
+            return fail("publication", f"there is no {publication}, and source.create is false", statement)
+        if "f" in (owner, may_create):
+            return fail("publication", f"there is no {publication}, and this role may not create it", statement)
+        return ok("publication", f"{publication}: is created on the first start")
+
+    def _columns(self) -> Check | None:
+        """Reads a row of nothing by the layout: what would stop the pipeline at its first row, stops here."""
+        if not self._relation:
+            return None
+        found = self._link.query(
+            "SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 "
+            "AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+            [self._full],
+        )
+        columns = tuple(Column(str(name), int(oid or 0)) for name, oid in found)
+        sent = tuple(column for column in columns if self._published is None or column.name in self._published)
+        Layout(self._map).read(Row(sent, (rb"\x61",) * len(sent), "0/0:0", 0))
+        self._kinds = kinds = dict(columns)
+        self.columns = frozenset(column.name for column in sent)
+        if missing := [column for column in self._options.order_by if column not in kinds]:
+            judge = fail if self._options.beginning else warn
+            mend = "Set source.order_by to columns that order the rows, the unique id last."
+            return judge("columns", f"source.order_by names {missing[0]}, which {self._full} does not have", mend)
+        if self._map.timestamp is not None and kinds[self._map.timestamp] not in TIMES:
+            mend = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
+            return fail("columns", f"column {self._map.timestamp} does not hold times", mend)
+        return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
+
+    def _order(self) -> Check | None:
+        known = all(column in self._kinds for column in self._options.order_by)
+        return judge_order(self._options.order_by, self._kinds) if known else None
+
+    def _primary(self) -> Check | None:
+        in_recovery = self._link.query("SELECT pg_is_in_recovery()")[0][0] == "t"
+        return judge_standby(in_recovery=in_recovery, has_slot=self._seen_slot is not None)
+
+    def _synchronous(self) -> Check | None:
+        return judge_synchronous(str(self._link.query("SHOW synchronous_standby_names")[0][0]), APPLICATION)
+
+    def _slot(self) -> Check:
+        self._seen_slot = catalogue.read_slot(self._link, self._options.slot)
+        return judge_slot(self._seen_slot, self._options.slot, self._link.pgconn.db.decode())
+
+    def _failover(self) -> Check | None:
+        wanted, version = self._options.failover, self._link.server_version
+        if version < 170000:
+            if not wanted:
+                return None
+            mend = "Set source.failover: false, or upgrade the server."
+            return fail("slot failover", "source.failover is true, failover slots came with Postgres 17", mend)
+        rows = self._link.query("SELECT failover FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot])
+        if wanted and rows and rows[0][0] != "t":
+            mend = (
+                f"psql 'dbname=… replication=database' -c 'ALTER_REPLICATION_SLOT {self._options.slot} (FAILOVER true)'"
+            )
+            return warn("slot failover", "source.failover is true, but the slot was made without it", mend)
+        return ok("slot failover", "on" if wanted else "off (source.failover: true lets the slot survive a failover)")
+
+    def _kept(self) -> Check:
+        return judge_kept(self._most_kept())
+
+    def _window(self) -> Check | None:
+        folder = log_folder(self._link)
+        disk = None if folder is None else free_bytes(folder)
+        return judge_window(self._options.replay_window, self._most_kept(), disk)
+
+    def _most_kept(self) -> int:
+        setting = self._link.query(
+            "SELECT CASE WHEN setting = '-1' THEN -1 ELSE setting::bigint * 1024 * 1024 END "
+            "FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+        )[0][0]
+        return int(setting or -1)
+
+    def _idle(self) -> Check | None:
+        if self._link.server_version < 180000:
+            return None
+        limit = self._link.query("SHOW idle_replication_slot_timeout")[0][0]
+        if limit == "0":
+            return ok("idle slots", "are kept")
+        mend = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+        return warn(
+            "idle slots", f"are invalidated after {limit}: a connector that is down so long loses its slot", mend
+        )
+
+    def _free_slots(self) -> Check:
+        used, most = self._link.query(
+            "SELECT (SELECT count(*) FROM pg_replication_slots), current_setting('max_replication_slots')"
+        )[0]
+        return judge_free("slots", int(used or 0), int(most or 0), needed=self._seen_slot is None)
+
+    def _free_senders(self) -> Check:
+        used, most = self._link.query(
+            "SELECT (SELECT count(*) FROM pg_stat_replication), current_setting('max_wal_senders')"
+        )[0]
+        active = self._seen_slot is not None and self._seen_slot.active_pid is not None
+        return judge_free("wal senders", int(used or 0), int(most or 0), needed=not active)

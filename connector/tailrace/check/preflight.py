@@ -1,0 +1,192 @@
+"""`tailrace check`: the settings, the servers, and whether the stored position and the database fit together.
+
+Everything a start would refuse is found here first, and nothing is changed: no topic, slot, publication or collection
+is made, and no transaction is begun, since beginning one would fence a pipeline that runs. A server that is away is one
+finding; the rest is still looked at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from tailrace.check.kafka import KafkaSide
+from tailrace.check.postgres import PostgresSide
+from tailrace.check.result import Check, State, failed, ok, warn
+from tailrace.check.rules import judge_rules
+from tailrace.config.dead_letters import reasons_with
+from tailrace.config.load import load_pipeline
+from tailrace.config.model import Pipeline as Settings
+from tailrace.dlq.parking import Bounds
+from tailrace.errors import ConfigError, SchemaError, TailraceError
+from tailrace.positions.base import Position
+from tailrace.routing.folder import load_topics
+from tailrace.routing.router import Router
+from tailrace.routing.specs import TopicSpec
+from tailrace.schemas.folder import load_folder
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.worker.pipeline_topics import read_known
+from tailrace.worker.schemas import PipelineContracts
+from tailrace.worker.wiring import column_map, declared_for, kafka_options, routing_view, source_options
+
+
+class DatabaseSide(Protocol):
+    """What is looked at on the side of the database."""
+
+    ground: frozenset[str]
+    """The checks that must not fail before it makes sense to ask what a start would decide."""
+    remembers: bool
+    """Whether the server itself keeps a place for the pipeline, which tells that it has run before."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it answered `checks`."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What rows bring, as far as `checks` has seen; empty if nothing is known."""
+
+    def checks(self) -> list[Check]: ...
+
+    def start(self, stored: Position | None) -> Check:
+        """What a start would decide; raises what it would refuse with."""
+
+    def is_read_at(self, position: Position) -> bool:
+        """Whether another pipeline's position is one in the log of this outbox, as far as `start` has seen that."""
+
+
+def preflight(file: Path, *, offline: bool = False) -> list[Check]:
+    """Every finding, in the order in which a start would come upon it."""
+    try:
+        settings = load_pipeline(file)
+    except ConfigError as error:
+        return [failed("settings", error)]
+    specs, checks = _topics(settings)
+    checks = [ok("settings", f"pipeline {settings.pipeline} in {file}"), _schemas(settings), *checks]
+    if offline:
+        return checks
+    try:
+        database = _database(settings)
+    except ConfigError as error:
+        return [*checks, failed("source", error)]
+    kafka = _kafka_side(settings, specs)
+    checks += _registry(settings)
+    checks += database.checks()
+    checks += judge_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
+    checks += kafka.checks()
+    if database.reachable and kafka.reachable:
+        checks += _start(database, kafka, checks)
+        checks += _beside(settings, specs, database)
+    return checks
+
+
+def passed(checks: list[Check]) -> bool:
+    return all(check.state is not State.FAIL for check in checks)
+
+
+def _schemas(settings: Settings) -> Check:
+    schemas = settings.schemas
+    if schemas is None:
+        return ok("schemas", "none: payloads are published without being checked")
+    if schemas.folder is None:
+        return ok("schemas", f"in the registry at {schemas.registry.url if schemas.registry else '?'}")
+    try:
+        contracts = list(load_folder(schemas.folder))
+    except SchemaError as error:
+        return failed("schemas", error)
+    if not contracts and schemas.unknown == "dead_letter":
+        found = f"{schemas.folder} is empty: every event would be a dead letter"
+        return Check("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
+    return ok("schemas", f"{len(contracts)} in {schemas.folder}")
+
+
+def _registry(settings: Settings) -> list[Check]:
+    """Whether the registry answers, and knows what the folder holds."""
+    registry = settings.schemas.registry if settings.schemas else None
+    if registry is None:
+        return []
+    from tailrace.worker.registry import registry_client
+
+    try:
+        with registry_client(registry) as client:
+            subjects = client.subjects()
+        if settings.schemas and settings.schemas.folder:
+            PipelineContracts(settings, warn=lambda _: None).ready()
+    except TailraceError as error:
+        return [failed("registry", error)]
+    return [ok("registry", f"{len(subjects)} subjects at {registry.url}")]
+
+
+def _topics(settings: Settings) -> tuple[list[TopicSpec], list[Check]]:
+    topics = settings.topics
+    try:
+        view = routing_view(settings.pipeline, column_map(settings))
+        specs = load_topics(topics.folder, view) if topics.folder else []
+        Router(specs, topics.template, view=view)
+    except ConfigError as error:
+        return [], [failed("topics", error)]
+    parts = [f"{len(specs)} in {topics.folder}"] if topics.folder else []
+    parts += [f"template {topics.template}"] if topics.template else []
+    return specs, [ok("topics", ", ".join(parts))]
+
+
+def _kafka_side(settings: Settings, specs: list[TopicSpec]) -> KafkaSide:
+    topics, letters = settings.topics, settings.dead_letters
+    parks = reasons_with("park", settings.on_invalid, letters)
+    return KafkaSide(
+        kafka_options(settings),
+        specs,
+        TopicSpec(topics.template or "", topics.partitions, topics.replication),
+        create=topics.create,
+        payload_bytes=settings.limits.payload_bytes,
+        park=Bounds(letters.park_keys, letters.park_hours) if parks else None,
+    )
+
+
+def _database(settings: Settings) -> DatabaseSide:
+    columns = column_map(settings)
+    options = source_options(settings, columns)
+    if isinstance(options, MongoOptions):
+        from tailrace.check.mongo import MongoSide  # its driver is only there for those who need it
+
+        return MongoSide(options, columns)
+    return PostgresSide(options, columns)
+
+
+def _beside(settings: Settings, specs: list[TopicSpec], database: DatabaseSide) -> list[Check]:
+    """Other pipelines that publish the same events to the same topics: consumers would get each of them twice."""
+    topics = declared_for(settings.pipeline, specs)
+    try:
+        known = read_known(kafka_options(settings))
+    except TailraceError as error:
+        return [failed("other pipelines", error)]
+    checks: list[Check] = []
+    for name, position in sorted(known.positions.items()):
+        shared = known.shared_with(name, topics, settings.topics.template) if database.is_read_at(position) else []
+        if shared:
+            checks.append(
+                warn(
+                    "other pipelines",
+                    f"{name} reads the same outbox and publishes to the same topics ({', '.join(shared[:3])}): "
+                    "consumers get every event twice, with the same id",
+                    f"Run only one of them, or give this one other topics. If {name} is gone for good, or their rules "
+                    "choose different events, ignore this.",
+                )
+            )
+    return checks
+
+
+def _start(database: DatabaseSide, kafka: KafkaSide, before: list[Check]) -> list[Check]:
+    """What a start would decide. Only asked when its ground is sound: one cause, one finding."""
+    ground = database.ground | {"offsets topic"}
+    if any(check.state is State.FAIL and check.name in ground for check in before):
+        return []
+    try:
+        # After what the database said of its log, and before the end of that is looked at: in this order a pipeline
+        # that runs meanwhile cannot make them look contradictory.
+        stored = kafka.stored()
+        if stored is None and not database.remembers:
+            kafka.require_remembered()
+        return [database.start(stored)]
+    except TailraceError as error:
+        return [failed("start", error)]

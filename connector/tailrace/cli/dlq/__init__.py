@@ -1,0 +1,1 @@
+"""`tailrace dlq`: lists, shows, redrives and discards dead letters."""

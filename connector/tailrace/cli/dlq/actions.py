@@ -1,0 +1,311 @@
+"""`tailrace dlq redrive` and `discard`: what is done with dead letters, once each, however often it is run."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.dlq.context import Office, Require, find_office, ids_first
+from tailrace.cli.dlq.edit import edited as edit_payload
+from tailrace.cli.dlq.parked_keys import fronts_of, give_up
+from tailrace.cli.dlq.parked_letters import Fronts
+from tailrace.cli.dlq.results import Outcome
+from tailrace.cli.dlq.selection import (
+    AS_JSON,
+    BOOTSTRAP,
+    FILE,
+    IDS,
+    KAFKA_SETTING,
+    KEY,
+    LETTERS,
+    REASON,
+    SINCE,
+    TYPE,
+    UNTIL,
+    YES,
+    Choice,
+    choose,
+    wanted,
+)
+from tailrace.cli.dlq.view import told_mark
+from tailrace.cli.output import say
+from tailrace.dlq import resolutions
+from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.reader import LetterBox, Spans
+from tailrace.dlq.redrive import Desk, Posting
+from tailrace.dlq.resolutions import Action, Mark, Marked
+from tailrace.errors import ConfigError, Rejected
+from tailrace.state import offsets
+
+Prepare = Callable[[Letter], Posting]
+
+
+def redrive(
+    file: Path | None = FILE,
+    ids: list[str] = IDS,
+    all_open: bool = typer.Option(False, "--all-open", help="Every letter that is open now."),
+    reason: list[str] = REASON,
+    type_name: list[str] = TYPE,
+    key: list[str] = KEY,
+    since: str = SINCE,
+    until: str = UNTIL,
+    edit: bool = typer.Option(False, "--edit", help="Change the payload of one letter in $EDITOR first."),
+    payload: Path | None = typer.Option(None, "--payload", metavar="FILE", help="The payload of one letter instead."),
+    why: str = typer.Option("", "--why", help="A word for those who look at it later."),
+    yes: bool = YES,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell which would pass, and which would not."),
+    as_json: bool = AS_JSON,
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
+) -> int:
+    """Publish dead letters after all: through routing, check and format as they are now.
+
+    A letter is published exactly once: it is marked in the same Kafka transaction. Killed half-way, run it again: what
+    is marked is left out. A letter that still fails stays open and is told, and the others go on. The pipeline may run
+    meanwhile. For a row that could not be read, --edit and --payload take the row as JSON, as `dlq show` prints it.
+
+    Newer events of the same key may have been published since: consumers then see the redriven one after them. Not so
+    for a parked key: there the pipeline publishes the letter, and then all that waited behind it.
+
+    With --letters, what consumers have set aside goes back as it was to the topic it was read from, unchecked.
+
+    Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is away, 4 another redrive began meanwhile.
+
+    \b
+    Examples:
+      tailrace dlq redrive orders.yaml 0-42
+      tailrace dlq redrive orders.yaml 0-42 --edit --why 'typo in the currency'
+      tailrace dlq redrive orders.yaml --type OrderPlaced --since 2h --dry-run
+      tailrace dlq redrive orders.yaml --all-open --yes
+      tailrace dlq redrive 0-42 --letters order-summary.dead-letters --bootstrap localhost:9092
+    """
+    file, ids = ids_first(file, ids, bootstrap)
+    choice = choose(
+        ids,
+        wanted(reason, type_name, key, since, until),
+        all_open=all_open,
+        hint="Name letters by id or by filters, or give --all-open.",
+    )
+    _require_one(choice, edit=edit, payload=payload)
+    office = find_office(file, letters, bootstrap, kafka_setting)
+    publishing, box, outcome = office.publishing(), office.box(), Outcome(as_json)
+    replaced: dict[LetterId, tuple[Letter, bool]] = {}
+
+    def prepare(letter: Letter) -> Posting:
+        sent, changed = replaced.get(letter.id, (letter, False))
+        record = publishing.again(sent, edited=changed)
+        return Posting(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
+
+    spans, counted = _count(box, choice)
+    if counted and (edit or payload):
+        replaced = _replaced(box, choice, payload)
+        if not replaced:
+            say("Nothing was changed, so nothing is redriven.", sys.stderr)
+            return 1
+    if dry_run or not counted:
+        return _try(box, choice, spans, prepare, outcome)
+    if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
+        return 1
+    return _act(office, choice, spans, prepare, outcome, require=publishing.keeper())
+
+
+def discard(
+    file: Path | None = FILE,
+    ids: list[str] = IDS,
+    reason: list[str] = REASON,
+    type_name: list[str] = TYPE,
+    key: list[str] = KEY,
+    since: str = SINCE,
+    until: str = UNTIL,
+    parked_key: list[str] = typer.Option(
+        [], "--parked-key", metavar="KEY", help="What is in front of this parked key, also if its letter is gone."
+    ),
+    aggregate: str = typer.Option("", "--aggregate", help="Beside --parked-key: the aggregate of the key."),
+    why: str = typer.Option(..., "--why", help="Why it is not needed, for those who look at it later."),
+    yes: bool = YES,
+    as_json: bool = AS_JSON,
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
+) -> int:
+    """Give dead letters up: they are marked with who did it and why, and no longer listed.
+
+    Nothing is deleted: `dlq list --all` shows them until their time on the topic is over. A --key beside an id must be
+    the letter's own, so that a mistyped id does no harm.
+
+    --parked-key gives up the event in front of a parked key and releases what waits behind it. It works without the
+    letter, too, which the topic may have deleted; `dlq parked` shows such keys. The pipeline does it, when it runs.
+
+    \b
+    Examples:
+      tailrace dlq discard orders.yaml 0-42 --key order-7 --why 'test data'
+      tailrace dlq discard orders.yaml --type Experiment --until 3d --why 'no longer used' --yes
+      tailrace dlq discard orders.yaml --parked-key order-7 --aggregate order --why 'its letter is gone' --yes
+    """
+    file, ids = ids_first(file, ids, bootstrap)
+    chosen = wanted(reason, type_name, key, since, until)
+    if not why.strip():
+        raise ConfigError("--why is empty", remedy="Say why the letters are not needed.")
+    if aggregate and not parked_key:
+        raise ConfigError("--aggregate stands beside --parked-key only", remedy="Give --parked-key KEY, too.")
+    if parked_key:
+        if ids or chosen:
+            raise ConfigError("--parked-key is given beside ids or filters", remedy="Give one or the other.")
+        office = find_office(file, letters, bootstrap, kafka_setting)
+        there, gone = fronts_of(office, parked_key, aggregate)
+        if gone:
+            if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Give up")):
+                return 1
+            code = give_up(office, gone, whoami(), why, as_json=as_json)
+            if not there:
+                return code
+        ids = [str(letter.id) for letter in there]
+    choice = choose(ids, chosen, hint="Name letters by id or by filters, such as --type.")
+    office = find_office(file, letters, bootstrap, kafka_setting)
+
+    def prepare(letter: Letter) -> Posting:
+        return Posting(letter, _mark("discarded", letter, why))
+
+    box, outcome = office.box(), Outcome(as_json)
+    spans, counted = _count(box, choice)
+    if not counted:
+        return _try(box, choice, spans, prepare, outcome)
+    if not (yes or _confirmed(counted, "Give up")):
+        return 1
+    return _act(office, choice, spans, prepare, outcome)
+
+
+_NEWER = "Newer events of the same keys may have been published since: consumers will see these after them."
+
+
+def _require_one(choice: Choice, *, edit: bool, payload: Path | None) -> None:
+    if edit and payload:
+        raise ConfigError("--edit and --payload both give a payload", remedy="Choose one of them.")
+    if (edit or payload) and len(choice.ids) != 1:
+        raise ConfigError("--edit and --payload are for one letter", remedy="Name one letter by its id.")
+
+
+def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[LetterId, tuple[Letter, bool]]:
+    """The one letter with its new payload, and whether that is another than the event had; nothing if it was left."""
+    (letter,) = choice.letters(box, {}, Marked())
+    if payload is not None:
+        try:
+            # Whatever wrote the file most likely ended its last line.
+            value: bytes | None = payload.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            raise ConfigError(f"{payload} cannot be read: {error.strerror}", remedy="Name a file.") from None
+    elif letter.kind == "omitted":
+        raise ConfigError(
+            f"the letter {letter.id} does not keep its payload, so there is nothing to edit",
+            remedy="Save the payload from where the event came from, and give it with --payload FILE.",
+        )
+    else:
+        value = edit_payload(b"" if letter.kind == "null" else letter.value, str(letter.id))
+    if value is None:
+        return {}
+    return {letter.id: (letter.with_payload(value), not letter.is_original(value))}
+
+
+def _count(box: LetterBox, choice: Choice) -> tuple[Spans, Counter[str]]:
+    """What is chosen and open, by reason."""
+    marked, spans = box.marked(), choice.spans(box)
+    with closing(choice.letters(box, spans, marked)) as letters:
+        counted = Counter(letter.reason for letter in letters if letter not in marked)
+    return spans, counted
+
+
+def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
+    """A person is asked; a script has to say --yes."""
+    letters = f"{counted.total()} dead letter{'s' * (counted.total() != 1)}"
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{what.lower()} {letters}? There is nobody to ask",
+            remedy="Look at them with `tailrace dlq list`, then say --yes.",
+        )
+    by_reason = ", ".join(f"{number} {reason}" for reason, number in counted.most_common())
+    if warning:
+        say(warning, sys.stderr)
+    if typer.confirm(f"{what} {letters} ({by_reason})?", err=True):
+        return True
+    say("Nothing was done.", sys.stderr)
+    return False
+
+
+def _try(box: LetterBox, choice: Choice, spans: Spans, prepare: Prepare, outcome: Outcome) -> int:
+    """Tells what would be done, and does nothing."""
+    marked = box.marked()
+    with closing(choice.letters(box, spans, marked)) as letters:
+        for letter in letters:
+            if letter in marked:
+                _skip(box, letter, outcome)
+            elif (posting := _prepared(letter, prepare, outcome)) and posting.record:
+                outcome.tell(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
+    return outcome.end()
+
+
+def _act(
+    office: Office,
+    choice: Choice,
+    spans: Spans,
+    prepare: Prepare,
+    outcome: Outcome,
+    require: Require = lambda _: None,
+) -> int:
+    options = office.kafka
+    resolutions.ensure(options, offsets.admin_client(options))
+    box, desk, fronts = office.box(), Desk(options, require), Fronts(options)
+    desk.open()
+    # Only now are the marks final: nobody else can add one without fencing this command.
+    marked = box.marked(final=True)
+    with closing(choice.letters(box, spans, marked)) as letters:
+        for letter in letters:
+            if letter in marked:
+                _skip(box, letter, outcome)
+            elif posting := _prepared(letter, prepare, outcome):
+                if letter in fronts:
+                    fronts.ask(letter, posting)
+                else:
+                    outcome.sent(desk.add(posting))
+                if letter.fingerprint is not None:
+                    marked.note(letter.id, posting.mark)  # a copy that is named beside it is left out
+    outcome.sent(desk.flush())
+    fronts.tell(outcome)
+    return outcome.end()
+
+
+def _prepared(letter: Letter, prepare: Prepare, outcome: Outcome) -> Posting | None:
+    try:
+        return prepare(letter)
+    except Rejected as rejected:
+        outcome.failed(letter, rejected.reason.value, rejected.explanation, rejected.remedy)
+        return None
+
+
+def _skip(box: LetterBox, letter: Letter, outcome: Outcome) -> None:
+    mark = box.marks([letter]).get(letter.id)
+    outcome.tell(letter, "skipped", f": {told_mark(mark)}" if mark else "", mark=mark.to_json() if mark else None)
+
+
+def _mark(action: Action, letter: Letter, why: str, **more: Any) -> Mark:  # noqa: ANN401 - fields of Mark
+    now = time.time_ns() // 1_000_000
+    return Mark(action, now, whoami(), why, position=letter.position, fingerprint=letter.fingerprint, **more)
+
+
+def whoami() -> str:
+    """`user@host`; a container's user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,215 @@
+"""`tailrace dlq`: the events that could not be published, why, and what is to become of them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import deque
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.cli.dlq import view
+from tailrace.cli.dlq.actions import discard, redrive
+from tailrace.cli.dlq.context import Office, find_office, ids_first
+from tailrace.cli.dlq.parked_keys import parked
+from tailrace.cli.dlq.selection import (
+    BOOTSTRAP,
+    FILE,
+    KAFKA_SETTING,
+    KEY,
+    LETTERS,
+    REASON,
+    SINCE,
+    TYPE,
+    UNTIL,
+    wanted,
+)
+from tailrace.cli.output import emit_json, say, table
+from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.reader import letter_seen
+from tailrace.dlq.resolutions import Mark, Marked, marks_topic
+from tailrace.errors import ConfigError, Unavailable
+from tailrace.kafka.tail import Seen, Watch
+
+DEFAULT_LIMIT = 100
+
+app = typer.Typer(
+    help="List, show, redrive, discard and watch dead letters: events that could not be published; list parked keys.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _quiet() -> None:
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+
+
+@app.command("list")
+def list_letters(
+    file: Path | None = FILE,
+    reason: list[str] = REASON,
+    type_name: list[str] = TYPE,
+    key: list[str] = KEY,
+    since: str = SINCE,
+    until: str = UNTIL,
+    all_letters: bool = typer.Option(False, "--all", help="Also letters that were redriven or discarded."),
+    limit: int = typer.Option(DEFAULT_LIMIT, "--limit", min=1, max=10_000, help="Show so many, the newest."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
+) -> None:
+    """Show the open dead letters: the newest --limit of them, in the order in which they came.
+
+    Reads the topic as it is now, committed letters only, and disturbs nobody. Times are those of the commit.
+
+    \b
+    Examples:
+      tailrace dlq list orders.yaml
+      tailrace dlq list orders.yaml --reason schema_validation_failed --type 'Order*' --since 2h
+      tailrace dlq list orders.yaml --all --json | jq .letters
+      tailrace dlq list --letters order-summary.dead-letters --bootstrap localhost:9092
+    """
+    choice = wanted(reason, type_name, key, since, until)
+    box = find_office(file, letters, bootstrap, kafka_setting).box()
+    marked = Marked() if all_letters else box.marked()
+    newest: deque[Letter] = deque(maxlen=limit)
+    matching = 0
+    with closing(box.letters(box.spans(choice.since_ms))) as found:
+        for letter in found:
+            if choice.matches(letter) and letter not in marked:
+                matching += 1
+                newest.append(replace(letter, value=b""))  # payloads would fill memory, and are not shown
+    marks = box.marks(newest) if all_letters else {}
+    if as_json:
+        shown = [view.as_json(letter, marks.get(letter.id)) for letter in newest]
+        emit_json({"letters": shown, "matching": matching})
+        return
+    rows = [view.row(letter, marks.get(letter.id), with_state=all_letters) for letter in newest]
+    table("Dead letters" if all_letters else "Open dead letters", rows)
+    if matching > len(newest):
+        say(f"The newest {len(newest)} of {matching}; --limit shows more, filters show fewer.")
+
+
+@app.command()
+def show(
+    file: Path | None = FILE,
+    letter_id: str = typer.Argument("", metavar="ID", help="The letter's id, such as 0-42."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show everything about one letter, and whether it would pass today.
+
+    The event is put through routing and check as they are now, without publishing it: each field that fails is shown
+    with what its schema expects and what the payload has there. Of a consumer's letter only the consumer can tell.
+
+    \b
+    Examples:
+      tailrace dlq show orders.yaml 0-42
+      tailrace dlq show orders.yaml 42 --json | jq .now
+      tailrace dlq show 0-42 --letters order-summary.dead-letters --bootstrap localhost:9092
+    """
+    file, ids = ids_first(file, [letter_id] if letter_id else [], bootstrap)
+    if len(ids) != 1:
+        raise ConfigError(f"{len(ids) or 'no'} letters are named", remedy="Name one letter by its id, such as 0-42.")
+    wanted_id = LetterId.parse(ids[0])
+    office = find_office(file, letters, bootstrap, kafka_setting)
+    box = office.box()
+    letter = box.fetch(wanted_id)
+    mark = box.marks([letter]).get(letter.id)
+    now = _now(office, letter)
+    if as_json:
+        emit_json(view.in_full(letter, mark, now))
+        return
+    for name, value in view.facts(letter, mark):
+        say(f"{name:<12} {value}")
+    say("\nheaders")
+    for name, value in view.headers(letter):
+        say(f"  {name}: {value}")
+    say(f"\n{'row' if letter.kind == 'row' else 'payload'}\n{view.payload_text(letter)}\n")
+    _print_verdict(now, by_consumer=letter.consumer is not None)
+
+
+app.command("redrive")(redrive)
+app.command("discard")(discard)
+app.command("parked")(parked)
+
+
+@app.command()
+def watch(
+    file: Path | None = FILE,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object a line."),
+    letters: str = LETTERS,
+    bootstrap: str = BOOTSTRAP,
+    kafka_setting: list[str] = KAFKA_SETTING,
+) -> None:
+    """Follow dead letters as they arrive, and what becomes of them, until Ctrl-C.
+
+    \b
+    Examples:
+      tailrace dlq watch orders.yaml
+      tailrace dlq watch orders.yaml --json | jq 'select(.letter) | .letter.explanation'
+    """
+    options = find_office(file, letters, bootstrap, kafka_setting).kafka
+    topic, marks = options.dead_letter_topic, marks_topic(options)
+    followed = Watch(options, {topic, marks}.__contains__, beginning=False)
+    say(f"watching {', '.join(followed.topics) or f'for {topic}: it is not there yet'}", sys.stderr)
+    sys.stderr.flush()
+    try:
+        for seen in followed:
+            if seen.value is not None:
+                _print_seen(seen, is_mark=seen.topic == marks, as_json=as_json)
+    finally:
+        followed.close()
+
+
+def _now(office: Office, letter: Letter) -> dict[str, Any]:
+    try:
+        return view.verdict(office.publishing().again, letter)
+    except Unavailable as error:
+        return view.untold(error)
+
+
+def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
+    if now["passes"] and by_consumer:
+        say(f"A redrive publishes it again to {now['topic']}; whether it is taken there now, its consumer tells.")
+        return
+    if now["passes"]:
+        say(f"Today it would pass, and go to {now['topic']}: tailrace dlq redrive.")
+        return
+    fails = "It cannot be redriven:" if by_consumer else "Today it would still fail:"
+    say("Whether it would pass today cannot be told." if now["passes"] is None else fails)
+    say(f"  {view.printable(now['explanation'])}")
+    if now["remedy"]:
+        say(f"  remedy: {view.printable(now['remedy'])}")
+    if now.get("fields"):
+        say()
+        table("What the schema wants, and what came", now["fields"])
+
+
+def _print_seen(seen: Seen, *, is_mark: bool, as_json: bool) -> None:
+    if is_mark:
+        mark, name = Mark.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
+        told: dict[str, Any] = {"mark": {"id": name, **mark.to_json()}}
+        text = f"{view.printable(name)} {view.told_mark(mark)}"
+    else:
+        letter = letter_seen(seen)
+        told = {"letter": view.as_json(letter, None)}
+        parts = [str(letter.id), letter.reason, letter.type or "-", letter.key_text or "-", letter.explanation]
+        text = view.printable(" ".join(parts))
+    if as_json:
+        emit_json(told)
+        return
+    when = datetime.fromtimestamp(seen.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S")
+    say(f"{when} {text}")
+    sys.stdout.flush()

@@ -1,0 +1,47 @@
+"""What became of each letter of a command: told one by one, as text or JSON, and counted."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tailrace.cli.dlq.view import printable
+from tailrace.cli.output import emit_json, say
+from tailrace.dlq.letter import Letter
+from tailrace.dlq.redrive import Posting, Refusal
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Tells what became of each letter, and counts."""
+
+    as_json: bool
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def tell(self, letter: Letter, outcome: str, text: str = "", **more: object) -> None:
+        self.counts[outcome] += 1
+        if self.as_json:
+            emit_json({"letter": str(letter.id), "event_id": letter.event_id, "outcome": outcome, **more})
+        else:
+            say(printable(f"{letter.id} {outcome}{text}"))
+
+    def sent(self, done: tuple[list[Posting], list[Refusal]]) -> None:
+        """What a batch has come to, once it is committed."""
+        for letter, mark, record in done[0]:
+            self.tell(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
+        for (letter, _, _), why in done[1]:
+            self.failed(letter, "permanent_failure", why.what, why.remedy)
+
+    def failed(self, letter: Letter, reason: str, explanation: str, remedy: str) -> None:
+        text = f": {reason}: {explanation}" + (f" Remedy: {remedy}" if remedy else "")
+        self.tell(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
+
+    def end(self) -> int:
+        """The last line, and the exit code."""
+        if self.as_json:
+            emit_json({"summary": dict(self.counts)})
+        else:
+            say(", ".join(f"{number} {name}" for name, number in self.counts.items()) or "Nothing to do.")
+        sys.stdout.flush()
+        return 1 if self.counts["failed"] else 0

@@ -1,0 +1,107 @@
+"""Which dead letters a command means: by id, or by what they say. The options of all `tailrace dlq` commands."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import typer
+
+from tailrace.dlq.letter import Letter, LetterId, Wanted
+from tailrace.dlq.reader import LetterBox, Spans
+from tailrace.dlq.resolutions import Marked
+from tailrace.errors import ConfigError, Reason
+
+FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not beside --bootstrap.")
+LETTERS: str = typer.Option("", "--letters", metavar="TOPIC", help="The letters of consumers on this topic instead.")
+BOOTSTRAP: str = typer.Option(
+    "", "--bootstrap", metavar="HOST:PORT", help="Kafka, for --letters without a pipeline's file."
+)
+KAFKA_SETTING: list[str] = typer.Option(
+    [], "--kafka-setting", metavar="NAME=VALUE", help="A setting of librdkafka beside --bootstrap; repeatable."
+)
+IDS: list[str] = typer.Argument(None, metavar="ID", help="Letters by id, such as 0-42.")
+REASON: list[str] = typer.Option([], "--reason", help="Only letters of this reason; repeatable.")
+TYPE: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable.")
+KEY: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable.")
+SINCE: str = typer.Option("", "--since", help="Only events committed since then: 30m, 2h, 3d, or an ISO time.")
+UNTIL: str = typer.Option("", "--until", help="Only events committed before then.")
+YES: bool = typer.Option(False, "--yes", help="Do not ask.")
+AS_JSON: bool = typer.Option(False, "--json", help="Print JSON: one object a line.")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_ago = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII).fullmatch
+
+
+def moment(text: str, now_ms: int) -> int | None:
+    """`2h` is two hours ago; otherwise an ISO time, in this machine's time zone unless it names one."""
+    if not text:
+        return None
+    if found := _ago(text):
+        return now_ms - int(found[1]) * _SECONDS[found[2]] * 1000
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(
+            f"{text!r} is not a time", remedy="Write 30m, 2h, 3d or 2w for so long ago, or 2026-03-01T12:00:00Z."
+        ) from None
+
+
+def wanted(reasons: list[str], types: list[str], keys: list[str], since: str, until: str) -> Wanted:
+    known = [reason.value for reason in Reason]
+    for reason in reasons:
+        if reason not in known:
+            raise ConfigError(f"there is no reason {reason!r}", remedy=f"There are: {', '.join(known)}.")
+    now = time.time_ns() // 1_000_000
+    return Wanted(tuple(reasons), tuple(types), tuple(keys), moment(since, now), moment(until, now))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Letters by id, or else all open ones that are wanted."""
+
+    ids: tuple[LetterId, ...]
+    wanted: Wanted
+
+    def spans(self, box: LetterBox) -> Spans:
+        """How far the topic reaches now. What arrives later was not chosen."""
+        return {} if self.ids else box.spans(self.wanted.since_ms)
+
+    def letters(self, box: LetterBox, spans: Spans, marked: Marked) -> Generator[Letter, None, None]:
+        """Those chosen by id also if they are marked: their caller leaves them out, and says so."""
+        if self.ids:
+            for each in self.ids:
+                letter = box.fetch(each)
+                self._require_key(letter)
+                yield letter
+            return
+        with closing(box.open(self.wanted, spans, marked)) as letters:
+            yield from letters
+
+    def _require_key(self, letter: Letter) -> None:
+        """A key beside an id is a second look: a mistyped number is then noticed."""
+        keys = self.wanted.keys
+        if keys and letter.key_text not in keys:
+            raise ConfigError(
+                f"the letter {letter.id} has the key {letter.key_text!r}, not {' or '.join(map(repr, keys))}",
+                why="A key given beside an id must be the letter's own.",
+                remedy=f"See `tailrace dlq show … {letter.id}`; nothing was done.",
+            )
+
+
+def choose(ids: list[str] | None, found: Wanted, *, all_open: bool = False, hint: str) -> Choice:
+    """Refuses what could be meant in two ways, and what means nothing at all."""
+    if ids and (all_open or found != Wanted(keys=found.keys)):
+        raise ConfigError(
+            "letters are named both by id and otherwise", remedy="Give ids (with --key as a second look) or filters."
+        )
+    if all_open and found:
+        raise ConfigError("--all-open leaves nothing to filter", remedy="Give --all-open or filters, not both.")
+    if not ids and not all_open and not found:
+        raise ConfigError("no letters are named", remedy=hint)
+    return Choice(tuple(dict.fromkeys(LetterId.parse(each) for each in ids or ())), found)

@@ -1,0 +1,214 @@
+"""Dead letters for people and programs: as a line, in full, and beside what their schema wants of them today."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from tailrace.cli.dlq.edit import laid_out
+from tailrace.dlq.letter import Letter
+from tailrace.dlq.parked_keys import FIRST
+from tailrace.dlq.record import FOREIGN
+from tailrace.dlq.resolutions import Mark
+from tailrace.errors import Rejected, TailraceError
+from tailrace.event import Record
+
+CUT = 60
+"""Characters of an explanation in a table."""
+PART = 200
+"""Characters of the part of a payload that stands beside what was expected of it."""
+
+_PATH = r"\$(?:\.…|\.\w+|\[\d+\]|\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\])*"
+_broken = re.compile(rf"({_PATH}): expected (.*?), got (.*?)(?=; \$|; and more|$)", re.DOTALL).findall
+_steps = re.compile(r"\.(\w+)|\[(\d+)\]|\[('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]").findall
+
+
+def in_front(letter: Letter, mark: Mark | None) -> bool:
+    """Whether later events of its key wait behind it."""
+    return mark is None and FIRST in letter.said
+
+
+def row(letter: Letter, mark: Mark | None, *, with_state: bool) -> dict[str, object]:
+    """A line of the table."""
+    state: dict[str, object] = {"state": mark.action if mark else "open"} if with_state else {}
+    return {
+        "id": letter.id,
+        **state,
+        "when": local_time(letter.committed_ms),
+        "reason": letter.reason,
+        "type": _plain(letter.type),
+        "key": f"{_plain(letter.key_text)} (parked)" if in_front(letter, mark) else _plain(letter.key_text),
+        "explanation": cut(printable(_in_short(letter.explanation)), CUT),
+        "topic": _plain(letter.topic),
+    }
+
+
+def as_json(letter: Letter, mark: Mark | None) -> dict[str, Any]:
+    """What a letter says, without its payload."""
+    return {
+        "id": str(letter.id),
+        "state": mark.action if mark else "open",
+        "when": utc(letter.committed_ms),
+        "reason": letter.reason,
+        "parked": in_front(letter, mark),
+        "explanation": letter.explanation,
+        "remedy": letter.remedy,
+        "event_id": letter.event_id,
+        "type": letter.type,
+        "key": letter.key_text,
+        "topic": letter.topic,
+        "position": letter.position,
+        "consumer": letter.consumer,
+        "place": None if letter.consumer is None else letter.place,
+        "attempts": letter.said.get("tailrace.attempts"),
+        "mark": mark.to_json() if mark else None,
+    }
+
+
+def in_full(letter: Letter, mark: Mark | None, now: dict[str, Any]) -> dict[str, Any]:
+    """Everything there is to know, for a program."""
+    told = as_json(letter, mark)
+    return {**told, "headers": dict(letter.said), "payload_is": letter.kind, "payload": _payload(letter), "now": now}
+
+
+def facts(letter: Letter, mark: Mark | None) -> list[tuple[str, str]]:
+    """Name and value of what stands above the payload."""
+    said = letter.said
+    size = f", {said['tailrace.payload.length']} bytes" if "tailrace.payload.length" in said else ""
+    found = [
+        ("letter", f"{letter.id}, {told_mark(mark) if mark else 'open'}"),
+        ("committed", local_time(letter.committed_ms)),
+        ("reason", letter.reason),
+        ("explanation", letter.explanation),
+        ("remedy", letter.remedy),
+        ("position", letter.position),
+        ("consumer", letter.consumer),
+        ("attempts", said.get("tailrace.attempts")),
+        ("read from", None if letter.consumer is None else letter.place),
+        ("outbox id" if letter.consumer is None else "event id", letter.event_id),
+        ("type", letter.type),
+        ("aggregate", said.get("tailrace.aggregate")),
+        ("version", said.get("tailrace.version")),
+        ("key", letter.key_text),
+        ("topic", letter.topic),
+        ("payload", f"{letter.kind}{size}"),
+    ]
+    return [(name, printable(value)) for name, value in found if value]
+
+
+def headers(letter: Letter) -> list[tuple[str, str]]:
+    """But for those that say the same under others' names."""
+    said = [(name, value) for name, value in letter.said.items() if not name.startswith(FOREIGN)]
+    return [(printable(name), cut(printable(value), PART)) for name, value in said]
+
+
+def payload_text(letter: Letter) -> str:
+    """To be read by a person: JSON laid out, no control characters."""
+    if letter.kind == "null":
+        return "(NULL)"
+    text = letter.value.decode(errors="backslashreplace")
+    return "\n".join(printable(line) for line in laid_out(text).split("\n"))
+
+
+def verdict(again: Callable[[Letter], Record], letter: Letter) -> dict[str, Any]:
+    """What becomes of it if it is published `again` today: `passes`, or why not, field by field."""
+    try:
+        made = again(letter)
+    except Rejected as rejected:
+        return {
+            "passes": False,
+            "reason": rejected.reason.value,
+            "explanation": rejected.explanation,
+            "remedy": rejected.remedy,
+            "fields": _fields(rejected.explanation, letter),
+        }
+    return {"passes": True, "topic": made.topic}
+
+
+def untold(error: TailraceError) -> dict[str, Any]:
+    """The verdict where a server that is needed for it is away."""
+    return {"passes": None, "explanation": f"{error.code}: {error.what}", "remedy": error.remedy}
+
+
+def told_mark(mark: Mark) -> str:
+    """`redriven to shop.orders by ann@host at …: because`."""
+    where = f" to {mark.topic}" if mark.topic else ""
+    edited = ", edited" if mark.edited else ""
+    why = f": {mark.why}" if mark.why else ""
+    return printable(f"{mark.action}{where}{edited} by {mark.by or '?'} at {local_time(mark.at_ms)}{why}")
+
+
+def part_at(value: object, path: str) -> object:
+    """The part of a payload that a path such as `$.items[2].price` names; LookupError if there is none."""
+    if "…" in path:
+        raise LookupError(path)
+    for name, index, quoted in _steps(path):
+        step = int(index) if index else ast.literal_eval(quoted) if quoted else name
+        holder: Any = value if isinstance(value, list if index else dict) else {}
+        value = holder[step]
+    return value
+
+
+def _fields(explanation: str, letter: Letter) -> list[dict[str, str]]:
+    """What was expected of each field that fails, what was found, and the part of the payload itself."""
+    try:
+        value = json.loads(letter.value)
+    except (ValueError, RecursionError):
+        return []
+    found: list[dict[str, str]] = []
+    for path, expected, got in _broken(explanation):
+        try:
+            part = cut(json.dumps(part_at(value, path), ensure_ascii=False), PART)
+        except (LookupError, ValueError, RecursionError):
+            part = ""
+        found.append({"field": path, "expected": expected, "found": got, "payload": part})
+    return found
+
+
+def _payload(letter: Letter) -> object:
+    """As JSON where it is JSON, else as text, else as base64."""
+    if letter.kind == "null":
+        return None
+    try:
+        found = json.loads(letter.value)
+        json.dumps(found, allow_nan=False)  # 1e999 is read as infinity, which JSON has no word for
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return found
+    try:
+        return letter.value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(letter.value).decode()}
+
+
+def local_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Without control characters: what is in a payload must not be able to move the cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _in_short(explanation: str) -> str:
+    """From the field on: which schema it is about follows from the type, which stands beside it."""
+    _, at, fields = explanation.partition(": $")
+    return f"${fields}" if at else explanation
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else cut(printable(text), CUT)

@@ -1,0 +1,1 @@
+"""`tailrace init`: writes a first pipeline."""

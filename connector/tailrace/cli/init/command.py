@@ -1,0 +1,206 @@
+"""`tailrace init`: writes a first pipeline that works as it stands, apart from addresses and a password.
+
+Four files: the settings, one schema, one routing rule, and the SQL for the outbox table and its least-privileged role;
+with `--mongo` the commands for the outbox collection and its user (`init_mongo.py`). A file that is already there is
+never overwritten without `--force`. The schema is an example that pipelines of one folder share: one that is there
+stays as it is; any other file of this name means that there is such a pipeline, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+
+import typer
+
+from tailrace.cli.init import mongo as init_mongo
+from tailrace.cli.output import say
+from tailrace.errors import ConfigError
+
+ROLE = "tailrace"
+_TEMPLATE = "outbox.event.{aggregate}"
+
+_SOURCE = """\
+# A Tailrace pipeline: one outbox table to Kafka. Check it with `tailrace check {name}.yaml`.
+# Any setting may be given as ${{env:NAME}}, ${{file:/path}} or ${{file:/path:key}}.
+
+pipeline: {name}    # its identity in Kafka: do not rename it once it has run
+
+source:
+  postgres: postgresql://{role}:${{env:{variable}}}@localhost:5432/shop
+  table: {table}
+  start: beginning          # beginning: rows already in the table first; now: only rows written from now on
+  # slot: {slot}   # made by Tailrace if it is missing (create: true)
+  # publication: {slot}     # made by {name}.sql
+  # failover: true          # Postgres 17 and newer: the slot survives a failover
+  # on_change: halt         # what to do about an UPDATE or DELETE that a publication of your own sends
+
+outbox:
+  layout: debezium          # columns id, aggregatetype, aggregateid, type, payload
+  columns:
+    timestamp: created_at   # and whatever else your table names differently:
+    # id, type, aggregate, key, payload, version
+"""
+
+_REST = """
+schemas:                    # remove this section to publish without checking
+  folder: schemas           # schemas/<event type>/<version>.json
+  unknown: dead_letter      # what to do with a type that has no schema: dead_letter or pass
+
+topics:
+  folder: topics            # one file a topic: which events go there, and how it is created
+  # For events that no rule matches; without it they are dead letters:
+  # template: {template}
+  create: true              # make missing topics
+  partitions: 3
+  replication: -1           # copies of a topic: -1 is the brokers' default; 3 in production
+
+kafka:
+  bootstrap: localhost:9092
+  delivery: exactly_once    # or at_least_once, for lower latency
+  internal_replication: -1  # the same for the offsets and dead-letter topics
+  # settings:               # any librdkafka setting, for example:
+  #   security.protocol: SASL_SSL
+  #   sasl.password: ${{file:/run/secrets/kafka:password}}
+
+on_invalid: dead_letter     # or park: later events of its key wait behind it; or halt: stop at the first one
+"""
+
+_TOPIC = """\
+# Where these events go. Two rules that can match the same event need a `priority`; `*` stands for any text.
+topic: shop.{name}
+match: {{pipeline: {name}, aggregate: order}}
+partitions: 3
+replication: -1             # -1 is the brokers' default; 3 in production
+config: {{retention.ms: 604800000}}
+"""
+
+_SCHEMA_FILE = Path("schemas/OrderPlaced/1.json")
+_SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "OrderPlaced",
+    "description": "A customer placed an order.",
+    "type": "object",
+    "required": ["order_id", "customer", "total_cents"],
+    "properties": {
+        "order_id": {"type": "string", "minLength": 1},
+        "customer": {"type": "string", "minLength": 1},
+        "total_cents": {"type": "integer", "minimum": 0},
+    },
+}
+
+
+def init(
+    folder: Path = typer.Argument(Path(), metavar="DIR", help="Where to write; made if it is missing."),
+    name: str = typer.Option("orders", "--name", help="The pipeline's name: a-z, 0-9, _ and -."),
+    table: str = typer.Option("public.outbox", "--table", help="The outbox table, in Postgres."),
+    mongo: bool = typer.Option(False, "--mongo", help="Tail a collection of MongoDB instead of a table."),
+    collection: str = typer.Option("shop.outbox", "--collection", help="With --mongo: the outbox collection."),
+    force: bool = typer.Option(False, "--force", help="Overwrite files that are already there."),
+) -> None:
+    """Write a first pipeline: settings, a schema, a routing rule, database commands.
+
+    With --mongo, instead of SQL: the commands for mongosh that make the collection and its user.
+
+    Examples:
+
+        tailrace init --name orders --table public.outbox
+
+        tailrace init --name orders --mongo --collection shop.outbox
+    """
+    files = mongo_files(name, collection) if mongo else starter_files(name, table)
+    present = [file for file in files if (folder / file).exists() and file != _SCHEMA_FILE]
+    if present and not force:
+        raise ConfigError(
+            f"already there: {', '.join(str(folder / file) for file in present)}",
+            why="Nothing was written.",
+            remedy="Choose another --name or folder, or overwrite with --force.",
+        )
+    try:
+        for file, text in files.items():
+            if file == _SCHEMA_FILE and (folder / file).exists() and not force:
+                say(f"kept  {folder / file}")
+                continue
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(text, encoding="utf-8")
+            say(f"wrote {folder / file}")
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or folder} cannot be written ({error.strerror})",
+            remedy="Name a folder that you may write to.",
+        ) from None
+    say()
+    for line in init_mongo.next_steps(folder, name, _variable(name)) if mongo else _next_steps(folder, name):
+        say(line)
+
+
+def starter_files(name: str, table: str) -> dict[Path, str]:
+    """The files of a first pipeline, by their path in its folder."""
+    from tailrace.outbox.ddl import grants_ddl, table_ddl
+    from tailrace.outbox.layouts import DEBEZIUM
+    from tailrace.sql_names import split_table
+
+    _require_name(name)
+    split_table(table)
+    slot = f"tailrace_{name.replace('-', '_')}"
+    columns = dataclasses.replace(DEBEZIUM, timestamp="created_at")
+    values = {"name": name, "role": ROLE, "slot": slot, "variable": _variable(name)}
+    return {
+        Path(f"{name}.yaml"): _SOURCE.format(**values, table=_plain(table)) + _REST.format(template=_TEMPLATE),
+        **_common_files(name),
+        Path(f"{name}.sql"): f"{table_ddl(table, columns)}\n{grants_ddl(table, ROLE, slot)}",
+    }
+
+
+def mongo_files(name: str, collection: str) -> dict[Path, str]:
+    """The same for a collection of MongoDB."""
+    _require_name(name)
+    commands = init_mongo.commands_script(name, collection, ROLE)
+    values = {"name": name, "role": ROLE, "variable": _variable(name), "outbox": _plain(collection)}
+    return {
+        Path(f"{name}.yaml"): init_mongo.SOURCE.format(**values) + _REST.format(template=init_mongo.TEMPLATE),
+        **_common_files(name),
+        Path(f"{name}.js"): commands,
+    }
+
+
+def _common_files(name: str) -> dict[Path, str]:
+    return {
+        _SCHEMA_FILE: json.dumps(_SCHEMA, indent=2) + "\n",
+        Path(f"topics/{name}.yaml"): _TOPIC.format(name=name),
+    }
+
+
+def _require_name(name: str) -> None:
+    if not re.fullmatch(r"[a-z0-9_-]{1,48}", name):
+        raise ConfigError(
+            f"{name!r} cannot be a pipeline's name",
+            why="Expected a-z, 0-9, _ and -, at most 48.",
+            remedy="Write it like --name orders.",
+        )
+
+
+def _plain(text: str) -> str:
+    """The text for YAML; as JSON where SQL's own quotes would be taken for YAML's."""
+    return text if re.fullmatch(r"[a-z_][a-z0-9_.]*", text) else json.dumps(text)
+
+
+def _variable(name: str) -> str:
+    """The variable for the password; a variable's name cannot begin with a digit."""
+    stem = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return f"{'_' if stem[0].isdigit() else ''}{stem}_DB_PASSWORD"
+
+
+def _next_steps(folder: Path, name: str) -> list[str]:
+    file, sql = shlex.quote(str(folder / f"{name}.yaml")), shlex.quote(str(folder / f"{name}.sql"))
+    return [
+        "Next:",
+        f"  1. Create the table, the role and the publication:  psql -f {sql}",
+        f"     and give the role a password:                    psql -c '\\password {ROLE}'",
+        "     The lines for pg_hba.conf, which keep the role from copying the whole cluster, are in the same file.",
+        f"  2. Put your addresses into {file}, then:  export {_variable(name)}=…",
+        f"  3. tailrace check {file}  and, when all is well,  tailrace run {file}",
+    ]

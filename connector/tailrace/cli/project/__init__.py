@@ -1,0 +1,1 @@
+"""`tailrace project`: runs a worker of a projection app."""

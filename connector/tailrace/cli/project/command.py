@@ -1,0 +1,143 @@
+"""`tailrace project`: a worker of a projection app in the foreground, until SIGTERM or an error that needs a person."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.extras import install
+from tailrace.worker import logs
+
+if TYPE_CHECKING:
+    from tailrace.projections.faust.app import ProjectionApp
+
+DEFAULT_ATTRIBUTE = "app"
+
+
+def project(
+    app: str = typer.Argument(..., help="The app, as module:attribute, such as shop.projections:app."),
+    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object a line."),
+    reset: str | None = typer.Option(
+        None,
+        "--reset",
+        metavar="PLACE",
+        help="Set it to earliest, latest or a time, and end. Only shows, without --yes.",
+    ),
+    prune: bool = typer.Option(False, "--prune", help="Prune markers older than they are kept, and end."),
+    rebuild: bool = typer.Option(False, "--rebuild", help="Make it anew beside itself, swap when caught up, and end."),
+    projection: str | None = typer.Option(None, "--projection", help="Which one, if the app has several."),
+    yes: bool = typer.Option(False, "--yes", help="Do what --reset shows."),
+) -> None:
+    """Run a worker of a projection app, until SIGTERM.
+
+    SIGTERM and SIGINT end the blocks at hand and leave within 10 s. A server that is away is waited for; anything
+    else ends with a named error, its cause and its remedy, and nothing is lost: the next start goes on where the
+    projection's own database says. Run as many workers as there are partitions, if you like: they share them.
+
+    Examples:
+
+        tailrace project shop.projections:app
+
+        tailrace project shop.projections --log-json
+
+        tailrace project shop.projections:app --reset 2026-11-01T14:05Z --yes
+
+        tailrace project shop.projections:app --rebuild
+    """
+    logs.configure(as_json=log_json)
+    found = load_app(app)
+    if reset is not None or prune:
+        from tailrace.cli.project import actions
+
+        if reset is not None:
+            actions.reset(found, reset, name=projection, yes=yes)
+        if prune:
+            actions.prune_markers(found)
+        return
+    if rebuild:
+        from tailrace.cli.project.actions import chosen
+        from tailrace.projections.rebuild.rebuild import Rebuild
+
+        Rebuild(found, chosen(found, projection))
+    log = logs.Log(app=found.conf.id)
+    from tailrace.projections.faust.worker import ProjectionWorker, tell_errors_once
+
+    tell_errors_once()
+    worker = ProjectionWorker(found, override_logging=False, quiet=True, redirect_stdouts=False)
+    worker.spinner = None
+    log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))
+    try:
+        worker.run()
+    except TailraceError as error:
+        log.error(  # noqa: TRY400 - our own log: it keeps no traces
+            "failed",
+            error=error.code,
+            what=error.what,
+            why=error.why,
+            remedy=error.remedy,
+        )
+        raise
+    log.info("stopped", records=found.reader.records)
+
+
+def load_app(name: str) -> ProjectionApp:
+    """The app that `module:attribute` names, from the current folder or from what is installed."""
+    module_name, _, attribute = name.partition(":")
+    attribute = attribute or DEFAULT_ATTRIBUTE
+    if "/" in module_name or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(f"{module_name!r} is a file, not a module", remedy=f"Give `{dotted}:{attribute}`.")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
+        raise ConfigError(f"{name!r} names no app", remedy="Give it as module:attribute, such as shop.projections:app.")
+    try:
+        from tailrace.projections.faust.app import ProjectionApp
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"projections need {error.name}, which is not installed", remedy=install("faust")) from None
+    found: object = _import(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{module_name} has no {attribute!r}", remedy="Name the attribute that holds the app.")
+        found = getattr(found, part)
+    if not isinstance(found, ProjectionApp):
+        raise ConfigError(
+            f"{name} is {type(found).__name__}, not an app for projections",
+            why="Only an app made by projection_app() leaves aborted events out and reads on from the stored position.",
+            remedy="Make it with `from tailrace.projections.faust.app import projection_app`.",
+        )
+    return found
+
+
+def _import(module: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except TailraceError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if module == missing or module.startswith(f"{missing}."):
+            raise ConfigError(
+                f"there is no module {missing!r}",
+                why=f"Neither in {here} nor among what is installed.",
+                remedy="Run this from the folder that holds it.",
+            ) from None
+        raise ConfigError(
+            f"{module} imports {missing}, which is not there", remedy="Install it in this environment."
+        ) from None
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        where = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (place.filename, place.lineno)
+        raise ConfigError(
+            f"{module} cannot be imported: {type(error).__name__}: {told}",
+            why=f"{where[0]}, line {where[1]}.",
+            remedy=f"See `python -c 'import {module}'`.",
+        ) from error

@@ -1,0 +1,1 @@
+"""`tailrace recover`: plans and runs recoveries."""

@@ -1,0 +1,177 @@
+"""`tailrace recover`: close the gap that a lost log has left, from the outbox itself, and publish nothing twice."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import typer
+
+from tailrace.cli import EXIT_INTERRUPTED
+from tailrace.cli.dlq.selection import moment
+from tailrace.cli.output import emit_json, say
+from tailrace.cli.recover import view
+from tailrace.cli.stop_signals import interruptible, run_beside, stoppable
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError, KafkaUnavailable
+from tailrace.recovery.apply import Applying, fence
+from tailrace.recovery.plan import Case, Plan, Survey
+from tailrace.recovery.row_filter import undecided
+from tailrace.recovery.rules import Fate
+from tailrace.state.ownership import Claim
+from tailrace.worker.wiring import assemble
+
+app = typer.Typer(
+    help="Recover a pipeline whose log was lost: slot dropped or invalidated, oplog rolled, database restored.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+FILE = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml.")
+SINCE = typer.Option("", "--since", help="Leave out rows created before then: 30m, 2h, 3d ago, or an ISO time.")
+FORCE = typer.Option(False, "--force", help="Also if a start would go on: look for what is missing all the same.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a report.")
+
+
+@app.callback()
+def _quiet() -> None:
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+
+
+@app.command("plan")
+def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bool = AS_JSON) -> int:
+    """Say what is wrong, how large the gap is, and what `apply` would do. Changes nothing.
+
+    Reads the whole outbox, and what Kafka holds of it. A row that is on a topic, in the dead letters or behind a parked
+    key was published; so was one that the pipeline had passed before the log was lost, by its ledger. The others are
+    the gap.
+
+    Exit codes: 0 nothing is wrong, or it can be recovered; 1 some rows cannot be decided: see --since.
+
+    \b
+    Examples:
+      tailrace recover plan orders.yaml
+      tailrace recover plan orders.yaml --since 2026-03-01T12:00:00Z --json
+    """
+    survey = Survey(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    try:
+        case = survey.case()
+        if case.error is None and not force:
+            return _sound(case, as_json=as_json)
+        plan = _planned(survey, case, as_json=as_json)
+    finally:
+        survey.close()
+    if as_json:
+        emit_json(view.plan_json(survey.assembly.settings.pipeline, plan))
+    else:
+        view.show_plan(survey.assembly.settings.pipeline, plan)
+    return 1 if plan.tally.undecided else 0
+
+
+@app.command("apply")
+def carry_out(
+    file: Path = FILE,
+    since: str = SINCE,
+    force: bool = FORCE,
+    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Publish what was missed, and nothing twice; put slot and publication right. Then `tailrace run` goes on.
+
+    Makes the plan first, shows it and asks. The pipeline must not run: any instance that still tries is fenced. Killed
+    half-way, run it again: it publishes the rest. Until then `tailrace run` refuses to start. SIGTERM and Ctrl-C
+    finish the batch at hand and leave within 8 s.
+
+    Exit codes: 0 done; 2 wrong usage, or nothing to recover; 3 refused, or a server is away; 4 another recovery took
+    over; 130 interrupted: run it again.
+
+    \b
+    Examples:
+      tailrace recover apply orders.yaml
+      tailrace recover apply orders.yaml --yes --json
+    """
+    with interruptible():
+        return _carry_out(file, since, force=force, yes=yes, as_json=as_json)
+
+
+def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
+    survey = Survey(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    name = survey.assembly.settings.pipeline
+    claim = Claim(survey.assembly.kafka, uuid.uuid4().hex)
+    try:
+        try:
+            begun = _due(survey, force=force).stored is not None
+        except KafkaUnavailable:
+            begun = False  # perhaps a recovery that was killed has left a transaction open: the fence ends it
+        fence(survey.assembly, claim if begun else None)
+        # Only now is it final how far another recovery has come, or the pipeline itself.
+        plan = _planned(survey, _due(survey, force=force), as_json=as_json)
+        if plan.tally.undecided:
+            raise undecided(plan.tally)
+        if not yes:
+            _require_somebody(plan)
+            view.show_plan(name, plan, sys.stderr)
+            if not typer.confirm(f"Recover {name}?", err=True):
+                say("Nothing was done.", sys.stderr)
+                return 1
+        began = time.monotonic()
+        with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as looked, stoppable() as stop:
+            applying = Applying(survey, plan, claim=claim, wake=stop.wake, stopping=stop.wanted, looked=looked)
+            done = run_beside(applying.run)
+    finally:
+        claim.release()
+        survey.close()
+    if as_json:
+        emit_json(view.recovered_json(name, plan, done, time.monotonic() - began))
+    else:
+        view.show_recovered(name, done, time.monotonic() - began)
+    return 0 if done.complete else EXIT_INTERRUPTED
+
+
+def _due(survey: Survey, *, force: bool) -> Case:
+    """What is to be recovered from; raises if nothing is, or if it must not be."""
+    case = survey.case()
+    _require_idle(survey.assembly.settings.pipeline, case)
+    if case.error is None and not force:
+        raise ConfigError(
+            "there is nothing to recover: a start would go on where the pipeline was",
+            remedy="tailrace run FILE. To look for missing events all the same: --force, best with --since.",
+        )
+    return case
+
+
+def _planned(survey: Survey, case: Case, *, as_json: bool) -> Plan:
+    with view.progress("comparing the outbox with Kafka", None, quiet=as_json) as looked:
+        return survey.plan(case, looked=looked)
+
+
+def _sound(case: Case, *, as_json: bool) -> int:
+    at = str(case.stored) if case.stored else None
+    if as_json:
+        emit_json({"case": None, "position": at, "running": case.running})
+    elif case.stored is None:
+        say("Nothing to recover: the pipeline was never started.")
+    else:
+        say(f"Nothing to recover: the pipeline {'runs' if case.running else 'can be started'}, and is at {at}.")
+    return 0
+
+
+def _require_idle(name: str, case: Case) -> None:
+    if case.running:
+        raise ConfigError(
+            f"the pipeline {name} is running",
+            why="What it publishes while its gap is looked for would be published twice.",
+            remedy="Stop it first; see `tailrace status`.",
+        )
+
+
+def _require_somebody(plan: Plan) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"publish {plan.tally.fates[Fate.MISSED]:,} events? There is nobody to ask",
+            remedy="Look at them with `tailrace recover plan`, then say --yes.",
+        )

@@ -1,0 +1,157 @@
+"""How plans and results of `tailrace recover` are shown: as a report, or as one JSON object."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from tailrace.check.result import human_seconds
+from tailrace.cli.dlq.view import printable
+from tailrace.cli.output import say, table
+from tailrace.recovery.apply import Recovered
+from tailrace.recovery.plan import Plan
+from tailrace.recovery.rules import Fate, Tally
+
+LINE_SECONDS = 5.0
+LEFT_OUT = {
+    Fate.PUBLISHED: "on Kafka already",
+    Fate.PASSED: "passed before, as the ledger knows",
+    Fate.EARLIER: "not on Kafka, but created long before the loss: taken as published, or as older than the pipeline",
+    Fate.OLDER: "created before --since",
+    Fate.BROUGHT: "in the log around the transaction that is skipped",
+    Fate.REUSED: "UNDECIDED: their ids were published before, with other payloads",
+    Fate.UNTOLD: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
+}
+
+
+def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
+    case, tally = plan.case, plan.tally
+    out = stream or sys.stdout
+    if case.error is None:
+        say(f"{pipeline}: nothing is wrong; looked at all the same", out)
+    else:
+        say(f"{pipeline}: {case.error.code}: {case.error.what}", out)
+    say(f"  last position  {case.lost if case.lost else 'none is known'}", out)
+    entry = plan.evidence.entry
+    if entry is not None:
+        say(f"  ledger         knows what was passed at {entry.position}, {_time(entry.sampled_ms)}", out)
+    say(f"\n{tally.rows:,} rows in the outbox", out)
+    say(f"  {tally.fates[Fate.MISSED]:>12,}  missed: to be published", out)
+    for fate, words in LEFT_OUT.items():
+        if tally.fates[fate]:
+            say(f"  {tally.fates[fate]:>12,}  {words}", out)
+    _show_missed(tally, out)
+    say("\nsteps", out)
+    steps = [*plan.steps, f"publish {tally.fates[Fate.MISSED]:,} events in the order of {', '.join(plan.order_by)}"]
+    for number, step in enumerate(steps, 1):
+        say(f"  {number}. {step}", out)
+    say(f"  about {human_seconds(plan.estimate)}", out)
+    for note in plan.notes:
+        say(f"note: {note}", out)
+    if tally.undecided:
+        say(f"UNDECIDED: {', '.join(printable(name) for name in tally.examples)}", out)
+        say("Choose a moment before which everything was published, and give it as --since TIME.", out)
+
+
+def show_recovered(pipeline: str, done: Recovered, seconds: float) -> None:
+    say(f"{pipeline}: {done.published:,} events published, {done.dead_letters:,} dead letters; {seconds:.1f} s")
+    if not done.complete:
+        say("It is not complete: run it again for the rest. Until then `tailrace run` refuses to start.")
+        return
+    _show_missed(done.tally, sys.stdout)
+    say(f"\nIt goes on from {done.position}: tailrace run")
+
+
+def plan_json(pipeline: str, plan: Plan) -> dict[str, Any]:
+    case, entry = plan.case, plan.evidence.entry
+    error = None if case.error is None else {"code": case.error.code, "what": case.error.what, "why": case.error.why}
+    return {
+        "pipeline": pipeline,
+        "case": error,
+        "unfinished": case.unfinished,
+        "lost": str(case.lost) if case.lost else None,
+        "ledger": None if entry is None else {"position": str(entry.position), "at": _time(entry.sampled_ms)},
+        "steps": plan.steps,
+        "order_by": list(plan.order_by),
+        **_counts(plan.tally),
+        "undecided": plan.tally.undecided,
+        "examples": plan.tally.examples,
+        "read_whole_topics": plan.read_whole,
+        "notes": plan.notes,
+        "estimated_seconds": round(plan.estimate, 1),
+    }
+
+
+def recovered_json(pipeline: str, plan: Plan, done: Recovered, seconds: float) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline,
+        "case": plan.case.error.code if plan.case.error else None,
+        "recovery": plan.case.mark.id,
+        "complete": done.complete,
+        "published": done.published,
+        "dead_letters": done.dead_letters,
+        **_counts(done.tally),
+        "position": str(done.position),
+        "seconds": round(seconds, 3),
+    }
+
+
+@contextmanager
+def progress(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; to stderr, and nothing if `quiet`."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as drawn:
+            task = drawn.add_task(doing, total=total)
+            yield lambda rows: drawn.update(task, completed=rows) if rows % 1000 == 0 else None
+    else:
+        yield _lines(doing, total)
+
+
+def _lines(doing: str, total: int | None) -> Callable[[int], None]:
+    told = time.monotonic()
+
+    def looked(rows: int) -> None:
+        nonlocal told
+        if rows % 1000 == 0 and time.monotonic() - told > LINE_SECONDS:
+            told = time.monotonic()
+            say(f"{doing}: {rows:,}{f' of {total:,}' if total else ''} rows", sys.stderr)
+
+    return looked
+
+
+def _show_missed(tally: Tally, out: TextIO) -> None:
+    if not tally.missed:
+        return
+    rows = [
+        {"type": printable(type_name), "topic": printable(topic), "events": count}
+        for (type_name, topic), count in tally.missed.most_common()
+    ]
+    say(stream=out)
+    table(f"created {_time(tally.first_ms)} to {_time(tally.last_ms)}", rows, out)
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    return {
+        "rows": tally.rows,
+        "missed": tally.fates[Fate.MISSED],
+        "left_out": {fate.value: tally.fates[fate] for fate in LEFT_OUT},
+        "first": _time(tally.first_ms),
+        "last": _time(tally.last_ms),
+        "by_type": [
+            {"type": type_name, "topic": topic, "events": count}
+            for (type_name, topic), count in tally.missed.most_common()
+        ],
+    }
+
+
+def _time(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,1 @@
+"""`tailrace replay`: plans and runs replays."""

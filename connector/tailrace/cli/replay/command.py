@@ -1,0 +1,255 @@
+"""`tailrace replay`: publish events again, from the log or the outbox itself: planned first, then done just so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tailrace.check.health import read_news
+from tailrace.cli.output import emit_json, say
+from tailrace.cli.replay import view
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError
+from tailrace.replay.apply import Applying, is_done, replay_options, require_same
+from tailrace.replay.diff import compare
+from tailrace.replay.estimate import NOWHERE
+from tailrace.replay.plan import Plan, read_plan
+from tailrace.replay.plan_source import share_done
+from tailrace.replay.planner import Request, make_plan
+from tailrace.replay.reset import reset
+from tailrace.replay.selected_source import Selected
+from tailrace.replay.selection import Selection
+from tailrace.replay.source_log import open_log
+from tailrace.state import offsets, position_history
+from tailrace.worker.wiring import Assembly, assemble
+
+app = typer.Typer(
+    help="Publish events again: plan it, do just that, compare a shadow with the original.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+PLAN = typer.Argument(..., metavar="PLAN", help="The file that `tailrace replay plan` wrote.")
+SETTINGS = typer.Option(None, "--settings", metavar="FILE", help="The pipeline's settings, if they were moved.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+_suffix = re.compile(r"[a-zA-Z0-9._-]{1,40}").fullmatch
+
+
+@app.callback()
+def _quiet() -> None:
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
+
+
+@app.command("plan")
+def show(
+    file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
+    since: str = typer.Option("", "--from", metavar="POINT", help="Where to begin: 24h, an LSN, event:ID, oldest, …."),
+    until: str = typer.Option("", "--to", metavar="POINT", help="Where to end; without it, where the pipeline is."),
+    types: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
+    keys: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),
+    topics: list[str] = typer.Option([], "--topic", help="Only what goes to this topic; a shell pattern, repeatable."),
+    ids: list[str] = typer.Option([], "--id", help="Only the event with this id; repeatable."),
+    from_table: bool = typer.Option(False, "--from-table", help="Read the table or collections, not the log."),
+    from_archive: bool = typer.Option(False, "--from-archive", help="Read the archive (docs/archive.md)."),
+    shadow: str = typer.Option("", "--shadow", metavar="SUFFIX", help="Publish to topics with this suffix instead."),
+    in_place: bool = typer.Option(False, "--in-place", help="Set the pipeline itself back; it must be stopped."),
+    consumers: str = typer.Option("", "--consumers", metavar="APP", help="A projection app, as module:attribute."),
+    output: Path | None = typer.Option(None, "--output", help="The plan's file; else beside the settings."),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Say what a replay would publish, from where, and what would become of it; writes a plan, changes nothing.
+
+    Events come from the log, as far back as it reaches (source.replay_window; MongoDB's oplog), else from the table or
+    the collections by the time of a row; what has left those, from the archive. They are read dry: counted by type and
+    topic, and checked by the rules and schemas of today. With --consumers, the markers of projections are looked at: do
+    they reach back so far?
+
+    Points: 24h (so long ago), "yesterday 14:05", 2026-03-01T12:00Z, an LSN, a cluster time, a resume token, event:ID
+    (right before that event), oldest.
+
+    Exit codes: 0 a plan is there, 2 wrong usage or settings, 3 a server is away or refuses.
+
+    \b
+    Examples:
+      tailrace replay plan orders.yaml --from 2h
+      tailrace replay plan orders.yaml --from "yesterday 14:05" --to "yesterday 15:00" --type OrderPlaced
+      tailrace replay plan orders.yaml --from 24h --shadow .shadow
+      tailrace replay plan orders.yaml --from 90d --from-table --key 'order-7*'
+      tailrace replay plan orders.yaml --id 7f9c24e8 --id 0b1d77aa
+      tailrace replay plan orders.yaml --from event:7f9c24e8 --in-place
+    """
+    request = Request(
+        since,
+        until,
+        Selection(tuple(types), tuple(keys), tuple(topics), tuple(ids)),
+        from_table=from_table,
+        from_archive=from_archive,
+        target="in_place" if in_place else "shadow" if shadow else "same",
+        suffix=shadow,
+    )
+    _require_sense(request, in_place=in_place)
+    assembly = assemble(load_pipeline(file))
+    with view.bar("reading", quiet=as_json) as tell:
+
+        def progress(source: Selected, events: int) -> None:
+            tell(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
+
+        plan = make_plan(assembly, "", request, tell=progress)
+    where = output or file.with_name(f"{file.stem}.replay-{plan.id}.json")
+    plan = replace(plan, settings=os.path.relpath(file.resolve(), where.resolve().parent))
+    if consumers:
+        plan = replace(plan, consumers=tuple(_horizons(consumers, plan)))
+    plan.write(where)
+    if as_json:
+        emit_json({**plan.to_json(), "file": str(where)})
+    else:
+        view.print_plan(plan, where)
+    return 0
+
+
+@app.command("apply")
+def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
+    """Do just what a plan says: each of its events is published once more, marked with the replay's id.
+
+    Killed half-way, run it again: it goes on where it was, and nothing is published twice. The pipeline may run
+    meanwhile, and is not disturbed; for a plan made with --in-place it must be stopped, and does the rest itself when
+    it is started again. Records have the header tailrace.replay, and their position in the log in `position`.
+
+    Exit codes: 0 done, or done before; 2 wrong usage, 3 a server is away or refuses, 4 another apply took over.
+
+    \b
+    Examples:
+      tailrace replay apply orders.replay-k7xq2m.json
+      tailrace replay apply orders.replay-k7xq2m.json --json
+    """
+    plan = read_plan(file)
+    assembly = _assembled(plan, file, settings)
+    if plan.target == "in_place":
+        return _set_back(assembly, plan, as_json=as_json)
+    applying = Applying(assembly, plan)
+    stored = applying.stored()
+    if is_done(plan, stored):
+        return _done_before(plan, as_json=as_json)
+    begun = time.monotonic()
+    with view.bar("publishing", quiet=as_json) as tell, _ended_by_sigterm():
+        done = applying.run(
+            lambda now: tell(now.share, f"{now.published:,} events{f', waiting: {now.waiting}' if now.waiting else ''}")
+        )
+    if as_json:
+        told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
+                "planned": plan.figures.events, "published": done.published, "dead_letters": done.dead_letters,
+                "known_letters": done.referred, "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
+        emit_json(told)
+    else:
+        view.print_applied(plan, done, file, continued=bool(applying.continued))
+    return 0
+
+
+@app.command("diff")
+def diff(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
+    """Compare the shadow topics of a plan with the original ones, event by event.
+
+    Tells what is only in one of them, or has another value, key, partition or topic than it had, and what went to the
+    shadow's dead letters. Reads both, and changes nothing.
+
+    Exit codes: 0 no differences, 1 some, 2 wrong usage, 3 a server is away or refuses.
+
+    \b
+    Examples:
+      tailrace replay diff orders.replay-k7xq2m.json
+      tailrace replay diff orders.replay-k7xq2m.json --json | jq .value_changed
+    """
+    plan = read_plan(file)
+    assembly = _assembled(plan, file, settings)
+    found = compare(assembly, plan)
+    if as_json:
+        emit_json({"replay": plan.id, "pipeline": plan.pipeline, **view.differences(found)})
+    else:
+        view.print_differences(found)
+    return 1 if found.total else 0
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C: the batch at hand is finished, and no open transaction is left for readers to wait for."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _require_sense(request: Request, *, in_place: bool) -> None:
+    elsewhere = request.from_table or request.from_archive
+    if in_place and (request.selection.is_partial or request.until or request.suffix or elsewhere):
+        raise ConfigError(
+            "--in-place leaves nothing to choose",
+            why="A pipeline that is set back publishes everything from there on.",
+            remedy="Give --from alone, or replay beside the pipeline, without --in-place.",
+        )
+    if request.from_table and request.from_archive:
+        raise ConfigError("--from-table and --from-archive are two sources", remedy="Make a plan for each.")
+    if request.suffix and not _suffix(request.suffix):
+        raise ConfigError(
+            f"{request.suffix!r} cannot end a topic's name",
+            remedy="Take letters, digits, `.`, `_` and `-`, at most 40: --shadow .shadow",
+        )
+
+
+def _assembled(plan: Plan, file: Path, settings: Path | None) -> Assembly:
+    assembly = assemble(load_pipeline(settings or file.resolve().parent / plan.settings))
+    require_same(assembly, plan)
+    return assembly
+
+
+def _horizons(name: str, plan: Plan) -> list[dict[str, Any]]:
+    from tailrace.cli.project.command import load_app
+    from tailrace.replay.consumers import horizons
+
+    topics = [topic + plan.suffix for topic in plan.figures.by_topic if topic != NOWHERE]
+    return asyncio.run(horizons(load_app(name), topics, plan.figures.first_ms))
+
+
+def _set_back(assembly: Assembly, plan: Plan, *, as_json: bool) -> int:
+    own = replay_options(assembly.kafka, plan)
+    if offsets.read(own) is not None:
+        return _done_before(plan, as_json=as_json)
+    stored = read_news(assembly.kafka).position
+    if stored is None:
+        raise ConfigError("the pipeline has no stored position", remedy="Make a new plan. Nothing was changed.")
+    log = open_log(assembly, stored, position_history.read(assembly.kafka))
+    try:
+        done = reset(assembly, log, plan.start, id_=plan.id, note=offsets.record(own, plan.end))
+    finally:
+        log.close()
+    told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "from": str(done.to), "until": str(done.until)}
+    if as_json:
+        emit_json(told)
+    else:
+        say(f"replay {plan.id}: {plan.pipeline} is set back from {done.before} to {done.to}.")
+        say(f"Start it: it publishes from there on, up to {done.until} with the header tailrace.replay.")
+    return 0
+
+
+def _done_before(plan: Plan, *, as_json: bool) -> int:
+    if as_json:
+        emit_json({"replay": plan.id, "pipeline": plan.pipeline, "done": True, "published": 0, "dead_letters": 0})
+    else:
+        say(f"replay {plan.id} is done already; nothing was published. For another, make a new plan.")
+    return 0

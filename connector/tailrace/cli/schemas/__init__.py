@@ -1,0 +1,1 @@
+"""`tailrace schemas`: lists, checks and registers schemas."""

@@ -1,0 +1,88 @@
+"""`tailrace schemas models`: the registered events as pydantic models, for consumers written in Python."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from tailrace.cli.output import say
+from tailrace.cli.schemas.target import FILE, FOLDER, find_target
+from tailrace.codegen.asyncapi.embedding import Key
+from tailrace.codegen.models.source_text import models_source
+from tailrace.config.load import load_pipeline
+from tailrace.errors import ConfigError
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.folder import compile_files
+from tailrace.worker.schemas import KEY_SUFFIX
+
+
+def models(
+    file: Path | None = FILE,
+    folder: Path | None = FOLDER,
+    types: list[str] | None = typer.Option(
+        None, "--type", help="Only events of this type, and what they refer to; may be given several times."
+    ),
+    output: Path | None = typer.Option(None, "--output", "-o", help="The Python file to write. [default: printed]"),
+    check: bool = typer.Option(False, "--check", help="Write nothing: only see whether the file is up to date."),
+) -> int:
+    """Write a Python module with a pydantic model for every schema, so that editors and type checkers know the events.
+
+    The latest version of an event has the name of its type, earlier ones their number behind it (OrderPlacedV1). A
+    model takes every payload that its schema takes. The same schemas give the same text. Where the pipeline names a
+    registry and no folder, the registry is asked.
+
+    Exit codes: 0 all is well, 1 with --check: the file is not up to date, 2 a schema is not usable.
+
+    \b
+    Examples:
+      tailrace schemas models --folder schemas --output events.py
+      tailrace schemas models orders.yaml --type OrderPlaced --output events.py --check
+    """
+    contracts = _contracts(file, folder, types)
+    missing = sorted(set(types or ()) - {contract.subject for contract in contracts})
+    if missing:
+        raise ConfigError(
+            f"there is no schema for {', '.join(missing)}", remedy="See `tailrace schemas list`, and correct the type."
+        )
+    text = models_source([each for each in contracts if not each.subject.endswith(KEY_SUFFIX)], types or ())
+    if output is None:
+        if check:
+            raise ConfigError("--check compares a file, and none is named", remedy="Name it with --output.")
+        sys.stdout.write(text)
+        return 0
+    if check:
+        if output.is_file() and output.read_text(encoding="utf-8") == text:
+            return 0
+        say(f"{output} is not what the schemas say. Write it anew without --check.")
+        return 1
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{output} cannot be written: {error.strerror}",
+            remedy="Name a file in a folder that exists and that you may write to, with --output.",
+        ) from None
+    say(f"wrote {output}")
+    return 0
+
+
+def _contracts(file: Path | None, folder: Path | None, types: list[str] | None) -> list[Contract]:
+    """All of a folder, or what is wanted of a registry: not everything there need be ours, or usable."""
+    schemas = load_pipeline(file).schemas if file and folder is None else None
+    if schemas is None or schemas.folder is not None or schemas.registry is None:
+        return list(compile_files(find_target(file, folder).files()))
+    from tailrace.schemas.registry.cache import with_references
+    from tailrace.worker.registry import compiled, registry_client
+
+    found: dict[Key, Contract] = {}
+    with registry_client(schemas.registry) as client:
+        todo = [(name, number) for name in types or client.subjects() for number in client.versions(name)]
+        while todo:
+            key = todo.pop()
+            fetched = None if key in found else client.fetch(*key)
+            if fetched is not None:
+                found[key] = compiled(with_references(fetched, client.fetch))
+                todo += [(each.subject, each.version) for each in found[key].references]
+    return list(found.values())

@@ -1,0 +1,126 @@
+"""`tailrace schemas register` and `diff`: the folder beside the registry."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from tailrace.cli.output import emit_json, say, table
+from tailrace.cli.schemas.target import AS_JSON, BOTH, find_target, registry_of, subject_of
+from tailrace.schemas.folder import compile_files
+from tailrace.schemas.registry.register import Entry, compare, stated
+from tailrace.schemas.registry.register import register as register_all
+
+
+def register(
+    file: Path = BOTH,
+    yes: bool = typer.Option(False, "--yes", help="Register; without it, only show what would be registered."),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Register the folder's schemas with the registry: only shows what is missing, unless --yes is given.
+
+    Schemas are registered in the order of versions and references. Doing it twice changes nothing. A version that the
+    registry has with other content is never touched: a registered version must not change.
+
+    Exit codes: 0 nothing is left to do, 1 something is, 2 a schema is not usable.
+
+    \b
+    Examples:
+      tailrace schemas register orders.yaml
+      tailrace schemas register orders.yaml --yes
+    """
+    target = find_target(file, None)
+    contracts = list(compile_files(target.files()))
+    from tailrace.worker.registry import registry_client
+
+    with registry_client(registry_of(target)) as client:
+        entries = compare(contracts, client, subject_of(target))
+        changed = [entry for entry in entries if entry.changed]
+        missing = [entry for entry in entries if entry.found is None and not entry.changed]
+        registered: list[Entry] = []
+        if yes and not changed:
+            for entry in register_all(entries, client):
+                registered.append(entry)
+                if not as_json:
+                    say(f"registered {entry.contract.file} as {_known_as(entry)}")
+    if as_json:
+        states = {"changed": changed, "missing": [] if registered else missing, "registered": registered}
+        emit_json({name: [_entry_json(entry) for entry in listed] for name, listed in states.items()})
+    else:
+        _print_plan(entries, changed, [] if registered else missing, len(registered))
+    return 1 if changed or (missing and not registered) else 0
+
+
+def diff(
+    file: Path = BOTH,
+    as_json: bool = AS_JSON,
+) -> int:
+    """Show how the folder differs from the registry: what only one of them has, and what they have differently.
+
+    Exit codes: 0 no difference, 1 some.
+
+    \b
+    Examples:
+      tailrace schemas diff orders.yaml
+    """
+    target = find_target(file, None)
+    contracts = list(compile_files(target.files()))
+    from tailrace.worker.registry import registry_client
+
+    differences: list[dict[str, object]] = []
+    with registry_client(registry_of(target)) as client:
+        entries = compare(contracts, client, subject_of(target))
+        for entry in entries:
+            if entry.found is None:
+                row = {"subject": entry.subject, "version": entry.contract.version, "is": "only in the folder"}
+                if entry.changed:
+                    there = client.fetch(entry.subject, entry.contract.version)
+                    row["is"] = "different"
+                    row["diff"] = _text_diff(there.document if there else None, stated(entry.contract))
+                differences.append(row)
+        for subject in sorted({entry.subject for entry in entries}):
+            ours = {entry.found.version for entry in entries if entry.subject == subject and entry.found}
+            ours |= {entry.contract.version for entry in entries if entry.subject == subject}
+            only = [version for version in client.versions(subject) if version not in ours]
+            differences += [{"subject": subject, "version": each, "is": "only in the registry"} for each in only]
+    if as_json:
+        emit_json({"differences": differences})
+    else:
+        shown = [{name: value for name, value in row.items() if name != "diff"} for row in differences]
+        table(f"{target.folder} beside {registry_of(target).url}", shown)
+        for row in differences:
+            if row.get("diff"):
+                say(f"\n{row['subject']} {row['version']}, registry (-) and folder (+):\n{row['diff']}")
+    return 1 if differences else 0
+
+
+def _print_plan(entries: list[Entry], changed: list[Entry], missing: list[Entry], registered: int) -> None:
+    for entry in changed:
+        say(f"{entry.contract.file}: the registry has version {entry.contract.version} of {entry.subject} differently")
+        say(f"  remedy: leave the file as it was, and add the change as {entry.subject}/{entry.contract.version + 1}")
+    for entry in missing:
+        say(f"to register: {entry.contract.file} under {entry.subject}")
+    before = sum(entry.found is not None for entry in entries)
+    parts = [f"{before} registered before", f"{registered} now", f"{len(missing)} missing", f"{len(changed)} changed"]
+    say(f"{len(entries)} schemas: {', '.join(parts)}.")
+    if missing and not changed:
+        say("Register them with --yes.")
+    sys.stdout.flush()
+
+
+def _known_as(entry: Entry) -> str:
+    return f"version {entry.found.version} of {entry.subject}, id {entry.found.registered.id}" if entry.found else "?"
+
+
+def _entry_json(entry: Entry) -> dict[str, object]:
+    told: dict[str, object] = {"subject": entry.subject, "file": entry.contract.file}
+    return {**told, "id": entry.found.registered.id, "version": entry.found.version} if entry.found else told
+
+
+def _text_diff(there: object, here: object) -> str:
+    old, new = (json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines() for each in (there, here))
+    return "\n".join(list(difflib.unified_diff(old, new, lineterm="", n=2))[2:])

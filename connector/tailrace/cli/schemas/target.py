@@ -1,0 +1,74 @@
+"""What the commands of `tailrace schemas` speak of: a folder, and perhaps a registry, as a pipeline names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from tailrace.config.load import load_pipeline
+from tailrace.config.model import Pipeline
+from tailrace.config.schemas import Registry
+from tailrace.errors import ConfigError
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.folder import SchemaFile, read_folder
+from tailrace.schemas.registry.register import Entry, compare
+
+FILE = typer.Argument(None, metavar="[FILE]", help="The pipeline's settings; without them, --folder.")
+FOLDER = typer.Option(None, "--folder", help="The schema folder, where there is no pipeline file. [default: schemas]")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
+BOTH = typer.Argument(..., metavar="FILE", help="The pipeline's settings, which name folder and registry.")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a command speaks of: a folder, and perhaps the pipeline that names it and its registry."""
+
+    folder: Path
+    settings: Pipeline | None
+
+    @property
+    def registry(self) -> Registry | None:
+        return self.settings.schemas.registry if self.settings and self.settings.schemas else None
+
+    def files(self) -> list[SchemaFile]:
+        return read_folder(self.folder)
+
+
+def find_target(file: Path | None, folder: Path | None) -> Target:
+    if file is None:
+        return Target(folder or Path("schemas"), None)
+    settings = load_pipeline(file)
+    named = settings.schemas.folder if settings.schemas else None
+    if (folder or named) is None:
+        raise ConfigError(
+            f"{file} names no schema folder",
+            remedy="Add `schemas: {folder: schemas}` to it, or name one with --folder.",
+        )
+    return Target(folder or named or Path(), settings)
+
+
+def registry_of(target: Target) -> Registry:
+    if target.registry is None:
+        raise ConfigError(
+            "the pipeline names no schema registry",
+            remedy="Add `registry: {url: http://localhost:8081}` under schemas.",
+        )
+    return target.registry
+
+
+def subject_of(target: Target) -> Callable[[Contract], str]:
+    from tailrace.worker.registry import registered_as
+
+    return partial(registered_as, registry_of(target).subject)
+
+
+def entries(target: Target, contracts: list[Contract]) -> list[Entry]:
+    """The folder's schemas beside those of the registry."""
+    from tailrace.worker.registry import registry_client
+
+    with registry_client(registry_of(target)) as client:
+        return compare(contracts, client, subject_of(target))

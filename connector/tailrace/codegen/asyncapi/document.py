@@ -1,0 +1,259 @@
+"""What goes on Kafka, as an AsyncAPI 3 document: topics, events, their headers and schemas, for whoever reads them.
+
+The document stands alone: schemas of the folder or the registry are part of it, and references between them lead to
+places in it. Only values come in: nothing is read, asked or written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from tailrace.codegen.asyncapi.embedding import key_of, needed_by
+from tailrace.codegen.asyncapi.schemas import Schemas, legal_names
+from tailrace.errors import ConfigError
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.strict_json import Json
+
+ASYNCAPI = "3.0.0"
+KAFKA_BINDING = "0.5.0"
+CONTENT_TYPES = {"json": "application/json", "avro": "application/avro"}
+STRUCTURED = "application/cloudevents+json"
+
+_NUMBERS = ("retention.ms", "retention.bytes", "delete.retention.ms", "max.message.bytes")
+_STRATEGIES = {
+    "{type}": "RecordNameStrategy",
+    "{topic}-value": "TopicNameStrategy",
+    "{topic}-{type}": "TopicRecordNameStrategy",
+}
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+"""In a topic's name: the part that depends on the event."""
+
+MessageKey = tuple[str, str, int]
+"""An event's type, and its schema's subject and version."""
+
+
+class Message(NamedTuple):
+    """A type of event in one version: the schema that its payload obeys."""
+
+    type: str
+    contract: Contract
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A topic and what goes there. What is None, or not positive, is the brokers' own affair and is not stated."""
+
+    topic: str
+    messages: tuple[Message, ...] = ()
+    description: str = ""
+    partitions: int | None = None
+    replicas: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the topics are. `bootstrap` is host:port, several with commas; `subject` is the registry's template."""
+
+    bootstrap: str
+    secure: bool = False
+    registry: str | None = None
+    subject: str = "{type}"
+
+
+class Format(Protocol):
+    """How records are written: what the `format` settings say."""
+
+    @property
+    def value(self) -> Literal["json", "avro"]: ...
+    @property
+    def key(self) -> Literal["bytes", "json", "avro"]: ...
+    @property
+    def schema_id(self) -> Literal["none", "prefix", "header"]: ...
+    @property
+    def cloudevents(self) -> Literal["none", "binary", "structured"]: ...
+
+
+def asyncapi(
+    title: str,
+    version: str,
+    server: Server,
+    channels: Sequence[Channel],
+    contracts: Iterable[Contract],
+    format: Format,
+    *,
+    description: str = "",
+) -> dict[str, Json]:
+    """The document. `contracts` are all that are registered: what a channel's schemas refer to is found among them."""
+    registered = {key_of(contract): contract for contract in contracts}
+    messages = {_key(message): message for channel in channels for message in channel.messages}
+    named = legal_names({key: f"{type_name}.v{number}" for key in messages for type_name, _, number in [key]})
+    topics = list(legal_names({index: channel.topic for index, channel in enumerate(channels)}).values())
+    schemas = Schemas(needed_by([message.contract for message in messages.values()], registered))
+    return {
+        "asyncapi": ASYNCAPI,
+        "info": _stated(title=title, version=version, description=description),
+        "defaultContentType": _content_type(format),
+        "servers": _servers(server),
+        "channels": {topic: _channel(channel, named) for topic, channel in zip(topics, channels, strict=True)},
+        "operations": {
+            f"send.{topic}": _operation(topic, channel, named) for topic, channel in zip(topics, channels, strict=True)
+        },
+        "components": {
+            "messages": {named[key]: _message(each, schemas, server, format) for key, each in messages.items()},
+            "schemas": schemas.components(),
+        },
+    }
+
+
+def _servers(server: Server) -> dict[str, Json]:
+    """One for each address of the bootstrap list: an AsyncAPI server has one host."""
+    bindings = {}
+    if server.registry is not None:
+        # Never with a login: the document is for everybody.
+        parts = urlsplit(server.registry)
+        address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        kafka = {"schemaRegistryUrl": address, "schemaRegistryVendor": "confluent", "bindingVersion": KAFKA_BINDING}
+        bindings = {"kafka": kafka}
+    protocol = "kafka-secure" if server.secure else "kafka"
+    hosts = [host.strip() for host in server.bootstrap.split(",") if host.strip()]
+    return {
+        f"kafka-{number}" if number > 1 else "kafka": _stated(host=host, protocol=protocol, bindings=bindings)
+        for number, host in enumerate(hosts, 1)
+    }
+
+
+def _channel(channel: Channel, named: Mapping[MessageKey, str]) -> dict[str, Json]:
+    names = [named[_key(message)] for message in channel.messages]
+    kafka = _stated(
+        partitions=channel.partitions if (channel.partitions or 0) > 0 else None,
+        replicas=channel.replicas if (channel.replicas or 0) > 0 else None,
+        topicConfiguration=_topic_configuration(channel),
+        bindingVersion=KAFKA_BINDING,
+    )
+    return _stated(
+        address=channel.topic,
+        description=channel.description,
+        parameters={name: {"description": f"the event's {name}"} for name in _PARAMETER.findall(channel.topic)},
+        messages={name: {"$ref": f"#/components/messages/{name}"} for name in names},
+        bindings={"kafka": kafka},
+    )
+
+
+def _topic_configuration(channel: Channel) -> dict[str, Json]:
+    """What the binding has a word for; it wants numbers and lists where Kafka has text."""
+    found: dict[str, Json] = {}
+    if "cleanup.policy" in channel.config:
+        found["cleanup.policy"] = [policy.strip() for policy in channel.config["cleanup.policy"].split(",")]
+    for name in _NUMBERS:
+        if name in channel.config:
+            try:
+                found[name] = int(channel.config[name])
+            except ValueError:
+                raise ConfigError(
+                    f"{name} of the topic {channel.topic} is {channel.config[name][:80]!r}, not a whole number",
+                    remedy="Correct it in the topic's spec.",
+                ) from None
+    return found
+
+
+def _operation(topic: str, channel: Channel, named: Mapping[MessageKey, str]) -> dict[str, Json]:
+    names = [named[_key(message)] for message in channel.messages]
+    return _stated(
+        action="send",
+        channel={"$ref": f"#/channels/{topic}"},
+        summary=f"Committed events, once each and in the order of their keys, to {channel.topic}.",
+        messages=[{"$ref": f"#/channels/{topic}/messages/{name}"} for name in names],
+    )
+
+
+def _message(message: Message, schemas: Schemas, server: Server, format: Format) -> dict[str, Json]:
+    contract = message.contract
+    document = contract.document if isinstance(contract.document, dict) else {}
+    structured = format.cloudevents == "structured"
+    return _stated(
+        name=message.type,
+        title=f"{message.type}, version {contract.version}",
+        summary=document.get("doc" if contract.kind == "avro" else "description"),
+        contentType=_content_type(format),
+        correlationId={"location": "$message.payload#/id" if structured else "$message.header#/id"},
+        headers=_headers(message, format),
+        payload=_envelope(message, schemas) if structured else {"$ref": schemas.place(contract)},
+        bindings={"kafka": _record(server, format)},
+    )
+
+
+def _content_type(format: Format) -> str:
+    return STRUCTURED if format.cloudevents == "structured" else CONTENT_TYPES[format.value]
+
+
+def _headers(message: Message, format: Format) -> dict[str, Json]:
+    """Those every record has. Further columns of the outbox table may come as well."""
+    own: dict[str, Json] = {
+        "id": _text("The event's id: the same however often it is read."),
+        "type": {"type": "string", "const": message.type},
+        "position": _text("The place in the database's log; grows from commit to commit."),
+        "timestamp": {**_text("When it was committed, in milliseconds since 1970."), "pattern": "^[0-9]+$"},
+    }
+    if format.schema_id == "header":
+        own["__value_schema_id"] = _text("Which schema the value was written with, as registries' readers look for it.")
+        if format.key != "bytes":
+            own["__key_schema_id"] = _text("Which schema the key was written with.")
+    if format.cloudevents == "binary":
+        own |= {f"ce_{name}": schema for name, schema in _attributes(message).items()}
+    if format.cloudevents != "none":
+        own["content-type"] = {"type": "string"}
+    return {"type": "object", "required": list(own), "properties": own}
+
+
+def _attributes(message: Message) -> dict[str, Json]:
+    """The attributes that every CloudEvent of ours has."""
+    return {
+        "specversion": {"type": "string", "const": "1.0"},
+        "id": _text("The event's id."),
+        "source": {**_text("Where the event comes from."), "format": "uri-reference"},
+        "type": {"type": "string", "const": message.type},
+        "time": {**_text("When it was committed."), "format": "date-time"},
+    }
+
+
+def _envelope(message: Message, schemas: Schemas) -> dict[str, Json]:
+    """A structured CloudEvent. Its data is JSON, which an Avro schema describes to people only."""
+    contract = message.contract
+    is_json = contract.kind == "json"
+    data = {"$ref": f"{schemas.place(contract)}/schema"} if is_json else _stated(description=schemas.place(contract))
+    attributes = _attributes(message) | {"datacontenttype": {"type": "string", "const": "application/json"}}
+    envelope = {"type": "object", "required": [*attributes, "data"], "properties": attributes | {"data": data}}
+    return {"schemaFormat": schemas.format(contract), "schema": envelope} if is_json else envelope
+
+
+def _record(server: Server, format: Format) -> dict[str, Json]:
+    """Kafka's part of a message: its key, and how readers find the schema."""
+    written = format.schema_id != "none"
+    return _stated(
+        key=_text(
+            "What the event is about. The events of one key are in one partition, in the order of their commits."
+        ),
+        schemaIdLocation={"prefix": "payload", "header": "header"}.get(format.schema_id),
+        schemaIdPayloadEncoding="4" if format.schema_id == "prefix" else None,
+        schemaLookupStrategy=_STRATEGIES.get(server.subject, server.subject) if written else None,
+        bindingVersion=KAFKA_BINDING,
+    )
+
+
+def _text(description: str) -> dict[str, Json]:
+    return {"type": "string", "description": description}
+
+
+def _stated(**fields: Json) -> dict[str, Json]:
+    """Without what there is nothing to say about."""
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
+
+
+def _key(message: Message) -> MessageKey:
+    return message.type, *key_of(message.contract)

@@ -1,0 +1,209 @@
+"""A schema inside another document: what it refers to stands in the same document, and nothing else is needed.
+
+JSON Schema: every `$ref`, whether it meant a place of its own file, another registered file or an `$id`, becomes a
+pointer from the beginning of the document. `$id` is left out, because references would start from there again.
+`$dynamicRef` and `$recursiveRef` keep their words: what they mean depends on who refers, not on a place.
+Avro knows types by name: a type that another file defines is defined where it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urljoin
+
+from tailrace.schemas.avro import names as avro_names
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.strict_json import Json
+
+Key = tuple[str, int]
+"""A contract's subject and version."""
+
+_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+_OF_VALUES = frozenset({"const", "enum", "default", "examples"})
+"""Keywords that hold schemas by name, and those that hold no schema at all, whatever it looks like."""
+
+
+def key_of(contract: Contract) -> Key:
+    return contract.subject, contract.version
+
+
+def needed_by(contracts: list[Contract], registered: Mapping[Key, Contract]) -> list[Contract]:
+    """These contracts and all they refer to, each once."""
+    found = {key_of(contract): contract for contract in contracts}
+    todo = list(found.values())
+    while todo:
+        for reference in todo.pop().references:
+            key = (reference.subject, reference.version)
+            if key in registered and key not in found:
+                found[key] = registered[key]
+                todo.append(registered[key])
+    return list(found.values())
+
+
+def embedded(contract: Contract, registered: Mapping[Key, Contract], places: Mapping[Key, str]) -> Json:
+    """The contract's schema as it stands at its place. `places` are pointers such as `#/components/schemas/Order`."""
+    if contract.kind == "avro":
+        return _Whole.of(contract, registered).schema(contract.document, "")
+    return _References(contract, registered, places).rewritten(contract.document, contract.file)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between the drafts: the keyword for a schema's own address, and whether `$ref` silences it."""
+
+    identity: str
+    silenced: bool
+
+    @classmethod
+    def of(cls, document: Json) -> Dialect:
+        draft = str(document.get("$schema")) if isinstance(document, dict) else ""
+        return cls("id" if "/draft-04/" in draft else "$id", "/draft-0" in draft)
+
+    def base(self, node: Json, base: str) -> str:
+        """What references inside a schema start from. An address that is only a fragment is an anchor."""
+        own = node.get(self.identity) if isinstance(node, dict) else None
+        if not isinstance(own, str) or own.startswith("#") or (self.silenced and "$ref" in node):
+            return base
+        return urljoin(base, own).partition("#")[0]
+
+    def anchors(self, node: Mapping[str, Json]) -> Iterator[str]:
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(node.get(key), str):
+                yield node[key]
+        own = node.get(self.identity)
+        if isinstance(own, str) and own.partition("#")[2]:
+            yield own.partition("#")[2]
+
+    def schemas(self, node: Json, pointer: str, base: str) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
+        """Every schema in a document, with its place and what its references start from."""
+        if isinstance(node, list):
+            for index, child in enumerate(node):
+                yield from self.schemas(child, f"{pointer}/{index}", base)
+        elif isinstance(node, dict):
+            base = self.base(node, base)
+            yield pointer, base, node
+            for key, child in node.items():
+                inside = f"{pointer}/{_escaped(key)}"
+                if key in _OF_SCHEMAS and isinstance(child, dict):
+                    for name, schema in child.items():
+                        yield from self.schemas(schema, f"{inside}/{_escaped(name)}", base)
+                elif key not in _OF_VALUES:
+                    yield from self.schemas(child, inside, base)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Where in a document the resources and the anchors are that references name."""
+
+    root: str
+    resources: dict[str, str]
+    anchors: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, contract: Contract) -> _Index:
+        dialect = Dialect.of(contract.document)
+        root = dialect.base(contract.document, contract.file)
+        index = cls(root, {root: ""})
+        for pointer, base, node in dialect.schemas(contract.document, "", contract.file):
+            index.resources.setdefault(base, pointer)
+            for name in dialect.anchors(node):
+                index.anchors[base, name] = pointer
+        return index
+
+    def pointer(self, address: str, fragment: str) -> str | None:
+        if address not in self.resources:
+            return None
+        if fragment and not fragment.startswith("/"):
+            return self.anchors.get((address, fragment))
+        return self.resources[address] + fragment
+
+
+class _References:
+    """The references of one JSON Schema, and where they lead to."""
+
+    def __init__(self, contract: Contract, registered: Mapping[Key, Contract], places: Mapping[Key, str]) -> None:
+        self._dialect = Dialect.of(contract.document)
+        self._own = _Index.of(contract)
+        self._place = places[key_of(contract)]
+        self._others: dict[str, tuple[_Index, str]] = {}
+        for reference in contract.references:
+            key = (reference.subject, reference.version)
+            if key in registered:
+                self._others[reference.name] = (_Index.of(registered[key]), places[key])
+
+    def rewritten(self, node: Json, base: str) -> Json:
+        if isinstance(node, list):
+            return [self.rewritten(child, base) for child in node]
+        if not isinstance(node, dict):
+            return node
+        base = self._dialect.base(node, base)
+        written: dict[str, Json] = {}
+        for key, child in node.items():
+            if key == self._dialect.identity and isinstance(child, str):
+                continue
+            if key == "$ref" and isinstance(child, str):
+                written[key] = self._target(child, base)
+            elif key in _OF_VALUES:
+                written[key] = child
+            elif key in _OF_SCHEMAS and isinstance(child, dict):
+                written[key] = {name: self.rewritten(schema, base) for name, schema in child.items()}
+            else:
+                written[key] = self.rewritten(child, base)
+        return written
+
+    def _target(self, reference: str, base: str) -> str:
+        name, _, fragment = reference.partition("#")
+        pointer = self._own.pointer(urljoin(base, name) if name else base, fragment)
+        place = self._place
+        if pointer is None and name in self._others:
+            other, place = self._others[name]
+            pointer = other.pointer(other.root, fragment)
+        # What is neither ours nor registered is a meta-schema, which every reader has.
+        return reference if pointer is None else place + pointer
+
+
+def _escaped(part: str) -> str:
+    """One part of a pointer inside an address."""
+    return quote(part.replace("~", "~0").replace("/", "~1"), safe="~!$&'()*+,;=:@")
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Makes an Avro schema whole. `pool`: the types that other files define; `defined`: those that already stand."""
+
+    pool: dict[str, Json]
+    defined: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, contract: Contract, registered: Mapping[Key, Contract]) -> _Whole:
+        own = {name for name, _ in avro_names.definitions(contract.document)}
+        others = needed_by([contract], registered)[1:]
+        pool = {name: schema for other in others for name, schema in avro_names.definitions(other.document)}
+        return cls({name: schema for name, schema in pool.items() if name not in own})
+
+    def schema(self, node: Json, space: str) -> Json:
+        if isinstance(node, str):
+            name = node if "." in node or not space else f"{space}.{node}"
+            if node in avro_names.PRIMITIVES or name in self.defined or name not in self.pool:
+                return node
+            return self.schema(self.pool[name], "")
+        if isinstance(node, list):
+            return [self.schema(branch, space) for branch in node]
+        if not isinstance(node, dict):
+            return node
+        kind = node.get("type")
+        if kind in ("record", "error", "enum", "fixed"):
+            name, space = avro_names.full_name(node, space)
+            if name in self.defined:
+                return name
+            self.defined.add(name)
+            if "." in node["name"]:  # AsyncAPI's own schema of Avro knows the two apart only
+                node = {**node, "namespace": space, "name": name.rpartition(".")[2]}
+        elif not isinstance(kind, str) and len(node) == 1:
+            return self.schema(kind, space)
+        if kind in ("record", "error"):
+            return {**node, "fields": [{**each, "type": self.schema(each["type"], space)} for each in node["fields"]]}
+        for keyword in {"array": ("items",), "map": ("values",), "enum": (), "fixed": ()}.get(str(kind), ("type",)):
+            node = {**node, keyword: self.schema(node[keyword], space)}
+        return node

@@ -1,0 +1,101 @@
+"""A module of models before it is text: its classes, and the types that their fields have.
+
+Types are Python expressions, written as they will stand in the source. A model must take every payload that its schema
+takes: what a type cannot say exactly is said by a wider one, and in the end by `Any`. Payloads were held to their
+schema before they were published; models need not do that again.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from tailrace.codegen.models.names import Taken, class_name
+from tailrace.schemas.strict_json import Json
+
+ANY = "Any"
+NONE = "None"
+LONGEST_LITERAL = 60
+"""Characters. What is longer gets a name of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One field, by its name in payloads. `default` is source; None if the field must be there."""
+
+    name: str
+    type: str
+    default: str | None = None
+    about: str = ""
+
+
+@dataclass(slots=True)
+class Model:
+    """A class. One with a `root` stands for what is no object; one that `is_open` keeps fields it does not name."""
+
+    name: str
+    about: str = ""
+    properties: list[Property] = field(default_factory=list)
+    root: str | None = None
+    is_open: bool = False
+
+
+@dataclass(slots=True)
+class Module:
+    """What is declared so far, in the order in which it was finished: what is used comes before who uses it."""
+
+    models: list[Model] = field(default_factory=list)
+    literals: dict[str, list[str]] = field(default_factory=dict)
+    """Named choices: the values, as source."""
+    names: dict[Hashable, str] = field(default_factory=dict)
+    """Which class stands for a part of a schema."""
+    taken: Taken = field(default_factory=Taken)
+
+    def named(self, key: Hashable, *parts: str) -> str:
+        """The name of the class for `key`; a new one, made of `parts`, if it has none yet."""
+        if key not in self.names:
+            self.names[key] = self.taken.free(class_name(*parts))
+        return self.names[key]
+
+    def choice(self, values: Iterable[Json], key: Hashable, *parts: str) -> str | None:
+        """One of these values; None if Python has no type for that."""
+        listed = list(values)
+        if not listed or not all(value is None or type(value) in (str, int, bool) for value in listed):
+            return None
+        written = list(dict.fromkeys(source(value) for value in listed if value is not None))
+        text = f"Literal[{', '.join(written)}]" if written else NONE
+        if len(text) > LONGEST_LITERAL:
+            text = self.named(key, *parts)
+            self.literals[text] = written
+        return union([text, *([NONE] if None in listed else [])])
+
+
+def union(types: Iterable[str]) -> str:
+    """One of several types, each once, None last."""
+    parts: list[str] = []
+    for each in types:
+        bare = each.removesuffix(f" | {NONE}")
+        parts += [*(bare.split(" | ") if "[" not in bare else [bare]), *([NONE] if bare != each else [])]
+    if ANY in parts:
+        return ANY
+    once = list(dict.fromkeys(part for part in parts if part != NONE))
+    return " | ".join([*once, *([NONE] if NONE in parts else [])]) or ANY
+
+
+def optional(of: str) -> str:
+    """A type, or None where the field is not there."""
+    return of if of in (ANY, NONE) or of.endswith(f" | {NONE}") else f"{of} | {NONE}"
+
+
+def source(value: str | int | bool) -> str:
+    """A value as Python's formatters write it: in double quotes, unless that takes more escapes."""
+    text = repr(value)
+    plain = text[1:-1]
+    return f'"{plain}"' if text[0] == "'" and '"' not in plain and "\\'" not in plain else text
+
+
+def words(text: Json) -> str:
+    """A description as it may stand in a docstring: one line, and nothing in it that ends it or hides."""
+    shown = "".join(each if unicodedata.category(each)[0] != "C" else " " for each in str(text or ""))
+    return " ".join(shown.replace("\\", "\\\\").replace('"', "'").split())

@@ -1,0 +1,293 @@
+"""A dead letter as it is read back: what it says, and the event, the row or a consumer's record that it keeps.
+
+Pure: a record's parts come in, and what can go through the line again comes out. A letter that does not keep everything
+(its payload, its key or a column did not fit, or was not to be kept) makes no event: half an event must not be
+published in the place of the whole one. Its remedy says where the rest can be had.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import orjson
+
+from tailrace.dlq.record import FOREIGN, KEPT, PREFIX
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.event import Column, Headers, OutboxEvent, Record, Row, with_text_checked
+from tailrace.records.plain import OUR_HEADERS
+
+REMEDY = " Remedy: "
+"""What stands between explanation and remedy in the one header that holds both."""
+_OF_THE_RECORD = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
+_OF_THE_ROW = ("tailrace.pipeline", "tailrace.position", "id", "type", "timestamp", "tailrace.payload.sha256")
+FIRST = "tailrace.parked"
+"""The header of a letter that others wait behind; its value is how to name the key in messages."""
+_id = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,18})", re.ASCII).fullmatch
+
+
+class LetterId(NamedTuple):
+    """What people call a letter: `0-42` is offset 42 of partition 0."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}-{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> LetterId:
+        """`0-42`, or `42` for partition 0."""
+        found = _id(text.strip())
+        if found is None:
+            raise ConfigError(
+                f"{text!r} is not the id of a dead letter", remedy="Take one from `tailrace dlq list`, such as 0-42."
+            )
+        return cls(int(found[1] or 0), int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record of the dead-letter topic. `recorded_ms` is the record's own timestamp."""
+
+    id: LetterId
+    recorded_ms: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    said: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The headers as text; of several of one name, the last."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "said", {name: _text(value) for name, value in self.headers})
+
+    @property
+    def reason(self) -> str:
+        return self.said.get("tailrace.reason", "")
+
+    @property
+    def explanation(self) -> str:
+        return self.said.get("tailrace.explanation", "").rpartition(REMEDY)[0] or self.said.get(
+            "tailrace.explanation", ""
+        )
+
+    @property
+    def remedy(self) -> str:
+        before, _, remedy = self.said.get("tailrace.explanation", "").rpartition(REMEDY)
+        return remedy if before else ""
+
+    @property
+    def position(self) -> str:
+        return self.said.get("tailrace.position", "")
+
+    @property
+    def topic(self) -> str | None:
+        """Where the event would have gone, if that was known; where a consumer read it."""
+        return self.said.get("tailrace.topic")
+
+    @property
+    def consumer(self) -> str | None:
+        """The group of the consumer that wrote the letter; None if a pipeline did."""
+        return self.said.get("tailrace.consumer")
+
+    @property
+    def place(self) -> str:
+        """Where the consumer read the record: topic, partition and offset."""
+        partition, offset = (self.said.get(f"tailrace.consumer.{name}", "?") for name in ("partition", "offset"))
+        return f"{self.topic}[{partition}]@{offset}"
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Identifies the event a letter was written for: copies of a letter have the same, and no other letter has.
+
+        Of a consumer's letter it is that of the record that was read, not of position and id: an event that was
+        redriven and failed again has those of its first letter. A pipeline writes the same row's letter again after it
+        was set back, in a replay, or if it delivers at least once. A letter that others wait behind is not a copy of
+        any other, and has none: it must stay in front of its key until it is dealt with itself.
+        """
+        if self.consumer is None:
+            return None if FIRST in self.said else _digest(self.said.get(name, "") for name in _OF_THE_ROW)
+        parts = (self.consumer, self.place, self.position, *(self.said.get(name, "") for name in _OF_THE_RECORD))
+        return _digest(parts)
+
+    @property
+    def event_id(self) -> str | None:
+        if self.consumer is None:
+            return self.said.get("id")
+        return self.said.get("id") or self.said.get("ce_id") or self.place
+
+    @property
+    def type(self) -> str | None:
+        return self.said.get("type") if self.consumer is None else self.said.get("type") or self.said.get("ce_type")
+
+    @property
+    def key_text(self) -> str | None:
+        return None if self.key is None else _text(self.key)
+
+    @property
+    def kind(self) -> str:
+        """`original`, `omitted`, `null` or `row`."""
+        return self.said.get("tailrace.payload", "")
+
+    @property
+    def committed_ms(self) -> int:
+        """When the row was committed. A topic may be set to stamp records itself, so the header comes first."""
+        stamp = self.said.get("tailrace.consumer.timestamp") or self.said.get("timestamp", "")
+        return int(stamp) if stamp.isascii() and stamp.isdigit() else self.recorded_ms
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it keeps a row that could not be read as an event."""
+        return self.event_id is None
+
+    def carried(self) -> Headers:
+        """The table's further columns."""
+        ours = (PREFIX, *FOREIGN)
+        return [each for each in self.headers if each[0] not in OUR_HEADERS and not each[0].startswith(ours)]
+
+    def with_payload(self, value: bytes) -> Letter:
+        """The same with another payload; for a row, `value` is the row as JSON."""
+        kind = b"row" if self.is_row else b"original"
+        headers: Headers = [(name, kind if name == "tailrace.payload" else old) for name, old in self.headers]
+        return replace(self, value=value, headers=headers)
+
+    def is_original(self, value: bytes) -> bool:
+        """Whether `value` is, byte for byte, what the letter was written for."""
+        return hashlib.sha256(value).hexdigest() == self.said.get("tailrace.payload.sha256")
+
+    def event(self) -> OutboxEvent:
+        """The event; Rejected if the letter does not keep all of it. Not for rows."""
+        self._require_whole()
+        return OutboxEvent(
+            id=self.event_id or "",
+            type=self.type or "",
+            aggregate=self.said.get("tailrace.aggregate", ""),
+            key=self.key,
+            payload=None if self.kind == "null" else self.value,
+            version=self.said.get("tailrace.version"),
+            place=self.position,
+            committed_ms=self.committed_ms,
+            extra=self.carried(),
+        )
+
+    def record(self) -> Record:
+        """The record that a consumer read, as it was; Rejected if the letter does not keep all of it."""
+        self._require_whole()
+        if self.topic is None:
+            raise self._incomplete("does not name the topic that it was read from")
+        ours = (PREFIX, *FOREIGN)
+        headers: Headers = [
+            (name.removeprefix(KEPT), value)
+            for name, value in self.headers
+            if name.startswith(KEPT) or not name.startswith(ours)
+        ]
+        value = None if self.kind == "null" else self.value
+        return Record(self.topic, value, self.key, headers, self.committed_ms)
+
+    def row(self) -> Row:
+        """The row; Rejected if the letter does not keep all of it."""
+        self._require_whole()
+        try:
+            columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.said["tailrace.columns"]))
+        except (KeyError, ValueError, TypeError):
+            raise self._incomplete("does not name the columns of its table") from None
+        values = _values(self.value, [column.name for column in columns])
+        return Row(with_text_checked(columns, values, "UTF8"), values, self.position, self.committed_ms)
+
+    def _require_whole(self) -> None:
+        if self.kind not in ("original", "null", "row"):
+            size, digest = self.said.get("tailrace.payload.length", "?"), self.said.get("tailrace.payload.sha256", "?")
+            what = "row" if self.is_row else "payload"
+            source = "the outbox table or the service" if self.consumer is None else self.place
+            raise Rejected(
+                Reason.PERMANENT_FAILURE,
+                f"the letter does not keep the {what}, only its length ({size} bytes) and its SHA-256 ({digest})",
+                remedy=f"Save the {what} from {source}, and give it with --payload FILE; "
+                "or write the event to the outbox anew and discard the letter.",
+            )
+        if "tailrace.key.omitted" in self.said:
+            raise self._incomplete(f"does not keep the key, which has {self.said['tailrace.key.omitted']} bytes")
+        if "tailrace.headers.omitted" in self.said:
+            what = "columns" if self.consumer is None else "headers"
+            raise self._incomplete(f"does not keep these {what}: {self.said['tailrace.headers.omitted']}")
+
+    def _incomplete(self, what: str) -> Rejected:
+        return Rejected(
+            Reason.PERMANENT_FAILURE,
+            f"the letter {what}, so the event cannot be made from it",
+            remedy="Have the service write the event to the outbox anew, then discard the letter.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which letters are meant: each condition that is given must hold. Types and keys are shell patterns."""
+
+    reasons: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def __bool__(self) -> bool:
+        return self != Wanted()
+
+    def matches(self, letter: Letter) -> bool:
+        return (
+            (not self.reasons or letter.reason in self.reasons)
+            and _passes(letter.type or "", self.types)
+            and _passes(letter.key_text or "", self.keys)
+            and (self.since_ms is None or letter.committed_ms >= self.since_ms)
+            and (self.until_ms is None or letter.committed_ms < self.until_ms)
+        )
+
+
+def _passes(value: str, patterns: Iterable[str]) -> bool:
+    patterns = tuple(patterns)
+    return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _values(value: bytes, names: list[str]) -> tuple[bytes | None, ...]:
+    """The columns of a row that was written as JSON, in the order of `names`."""
+    try:
+        found = orjson.loads(value)
+    except ValueError as error:
+        raise _no_row(f"is not JSON: {error}") from None
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise _no_row(f"must be an object with exactly these fields: {', '.join(names)}")
+    return tuple(_bytes(found[name], name) for name in names)
+
+
+def _bytes(value: object, column: str) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error:
+            pass  # told below
+    raise _no_row(f'has neither text, nor null, nor {{"base64": …}} in the column {column!r}')
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+
+
+def _no_row(what: str) -> Rejected:
+    return Rejected(
+        Reason.POISON_MESSAGE,
+        f"the row {what}",
+        remedy="Give every column as Postgres writes it, as text; see `tailrace dlq show`.",
+    )
+
+
+def _text(value: str | bytes | None) -> str:
+    return value if isinstance(value, str) else (value or b"").decode(errors="backslashreplace")

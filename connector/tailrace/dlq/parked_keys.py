@@ -1,0 +1,232 @@
+"""Parked keys: which they are, what waits behind each, and what people ask to be done about them. Values and records.
+
+A key whose event was set aside under the policy `park` is parked: its later events go to a topic of their own, in the
+transaction of their batch, until somebody redrives or discards the letter in front. What is parked stands on a
+compacted topic: `key/…` the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done,
+`give-up/…` that a key is to be released although the letter in front of it is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tailrace.dlq.letter import FIRST as FIRST  # noqa: PLC0414 - known to others from here
+from tailrace.dlq.letter import LetterId
+from tailrace.errors import ConfigError, OffsetRecordCorrupt
+from tailrace.event import Headers, OutboxEvent, Record, Route
+from tailrace.kafka.client import KafkaOptions
+from tailrace.records.plain import OUR_HEADERS, plain_record
+
+Entity = tuple[str, bytes]
+"""Whose order is kept: an aggregate and a key."""
+KEY_HEADER = "tailrace.key"
+_KEY, _REQUEST, _ANSWER, _GIVE_UP = b"key/", b"request/", b"answer/", b"give-up/"
+
+
+def waiting_topic(options: KafkaOptions) -> str:
+    """Events that wait, in commit order."""
+    return f"{options.pipeline}.parked"
+
+
+def state_topic(options: KafkaOptions) -> str:
+    return f"{options.pipeline}.parking"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """One parked key. `place` is that of the event whose letter is in front; of those behind it, all below `released`
+    on the waiting topic have been dealt with. While `releasing`, nobody is in front.
+    """
+
+    since_ms: int
+    place: str
+    released: int = 0
+    releasing: bool = False
+    event: str = ""
+    """The id of the event in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for: the letter in front of a key is to go out, changed or not, or to be given up."""
+
+    letter: LetterId
+    action: Literal["redrive", "discard"]
+    position: str
+    """Of the letter's event: should the topic be made anew, the letter's id may be another's."""
+    by: str
+    why: str
+    payload: bytes | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"action": self.action, "position": self.position, "by": self.by, "why": self.why}
+        return told if self.payload is None else {**told, "payload": base64.b64encode(self.payload).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """What a person asks for a key whose letter in front is gone: the event in front is given up, the rest released."""
+
+    entity: Entity
+    position: str
+    """Of the event in front: should another be there by now, nothing is done."""
+    by: str
+    why: str
+
+
+def entity_of(event: OutboxEvent) -> Entity | None:
+    """None for an event without a key: it has no order to keep."""
+    return None if event.key is None else (event.aggregate, event.key)
+
+
+def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
+    """The event as it waits: all of it, so that it can go through the line later."""
+    key = event.key or b""
+    kind = "null" if event.payload is None else "original"
+    headers: Headers = [
+        ("tailrace.pipeline", options.pipeline),
+        ("tailrace.position", event.place),
+        ("tailrace.aggregate", event.aggregate),
+        ("tailrace.payload", kind),
+        (KEY_HEADER, key),
+    ]
+    if event.version is not None:
+        headers.append(("tailrace.version", event.version))
+    headers += plain_record(event, Route("")).headers
+    return Record(
+        waiting_topic(options), event.payload or b"", _joined(event.aggregate, key), headers, event.committed_ms
+    )
+
+
+def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
+    """The event that waited. Ours come first and in a fixed order: whatever the table's columns are called."""
+    at = next(index for index, (name, _) in enumerate(headers) if name == "id")
+    ours = {name: _text(given) for name, given in headers[: at + len(OUR_HEADERS)] if name != KEY_HEADER}
+    key = dict(headers[:at])[KEY_HEADER] or b""
+    return OutboxEvent(
+        id=ours["id"],
+        type=ours["type"],
+        aggregate=ours["tailrace.aggregate"],
+        key=key if isinstance(key, bytes) else key.encode(),
+        payload=None if ours["tailrace.payload"] == "null" else value,
+        version=ours.get("tailrace.version"),
+        place=ours["tailrace.position"],
+        committed_ms=int(ours["timestamp"]),
+        extra=headers[at + len(OUR_HEADERS) :],
+    )
+
+
+def _text(value: str | bytes | None) -> str:
+    return value if isinstance(value, str) else (value or b"").decode()
+
+
+def waiting_key(entity: Entity) -> bytes:
+    """The key of the waiting topic's records of this entity."""
+    return _joined(*entity)
+
+
+def state_record(options: KafkaOptions, entity: Entity, state: Parked | None, at_ms: int) -> Record:
+    """None: the key is no longer parked."""
+    value = None if state is None else json.dumps(asdict(state)).encode()
+    return Record(state_topic(options), value, _KEY + base64.b64encode(_joined(*entity)), [], at_ms)
+
+
+def request_record(options: KafkaOptions, request: Request | GiveUp, at_ms: int) -> Record:
+    if isinstance(request, GiveUp):
+        told = {"position": request.position, "by": request.by, "why": request.why}
+        return Record(state_topic(options), json.dumps(told).encode(), _give_up_key(request.entity), [], at_ms)
+    return Record(
+        state_topic(options), json.dumps(request.to_json()).encode(), _REQUEST + str(request.letter).encode(), [], at_ms
+    )
+
+
+def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms: int) -> list[Record]:
+    """The request is dealt with; `failure` says why it could not be done."""
+    name = str(request.letter).encode()
+    answer = None if failure is None else json.dumps({"failure": failure}).encode()
+    return [
+        Record(state_topic(options), None, _REQUEST + name, [], at_ms),
+        Record(state_topic(options), answer, _ANSWER + name, [], at_ms),
+    ]
+
+
+def given_up(options: KafkaOptions, entity: Entity, at_ms: int) -> Record:
+    """The request to give the front of a key up is dealt with, in one way or the other."""
+    return Record(state_topic(options), None, _give_up_key(entity), [], at_ms)
+
+
+def _give_up_key(entity: Entity) -> bytes:
+    return _GIVE_UP + base64.b64encode(_joined(*entity))
+
+
+def _entity(encoded: bytes) -> Entity:
+    aggregate, _, bare = base64.b64decode(encoded, validate=True).partition(b"\0")
+    return aggregate.decode(), bare
+
+
+class Board:
+    """What the state topic says, record by record."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Entity, Parked] = {}
+        self.requests: dict[LetterId, Request] = {}
+        self.gives_up: dict[Entity, GiveUp] = {}
+        self.answers: dict[LetterId, str] = {}
+
+    def read(self, key: bytes | None, value: bytes | None) -> None:
+        """Takes a record in. A key's state that cannot be read stops the pipeline: its order would be lost."""
+        name = key or b""
+        if name.startswith(_KEY):
+            try:
+                entity = _entity(name[len(_KEY) :])
+                _keep(self.keys, entity, None if value is None else Parked(**json.loads(value)))
+            except (ValueError, TypeError) as error:
+                raise OffsetRecordCorrupt(
+                    f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
+                    why="Something else wrote it, or a newer version of Tailrace did.",
+                    remedy="Write the last good record of that key again, or a tombstone if nothing waits behind it.",
+                ) from None
+        else:
+            self.read_request(key, value)
+
+    def read_request(self, key: bytes | None, value: bytes | None) -> None:
+        """The same for what people ask and are answered; what something else wrote there is passed over."""
+        name = key or b""
+        try:
+            if name.startswith(_REQUEST):
+                letter = LetterId.parse(name[len(_REQUEST) :].decode())
+                _keep(self.requests, letter, None if value is None else _request(letter, json.loads(value)))
+            elif name.startswith(_ANSWER):
+                letter = LetterId.parse(name[len(_ANSWER) :].decode())
+                _keep(self.answers, letter, None if value is None else str(json.loads(value)["failure"]))
+            elif name.startswith(_GIVE_UP):
+                entity = _entity(name[len(_GIVE_UP) :])
+                _keep(self.gives_up, entity, None if value is None else _give_up(entity, json.loads(value)))
+        except (ValueError, TypeError, KeyError, ConfigError):
+            return
+
+
+def _request(letter: LetterId, told: dict[str, Any]) -> Request:
+    payload = told.get("payload")
+    action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
+    given = None if payload is None else base64.b64decode(payload)
+    return Request(letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given)
+
+
+def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUp:
+    return GiveUp(entity, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")))
+
+
+def _keep(known: dict[Any, Any], name: object, value: object) -> None:
+    if value is None:
+        known.pop(name, None)
+    else:
+        known[name] = value
+
+
+def _joined(aggregate: str, key: bytes) -> bytes:
+    # An aggregate is text from a table's column, and Postgres allows no NUL in those.
+    return aggregate.encode() + b"\0" + key

@@ -1,0 +1,333 @@
+"""Keys that are parked behind an event that was set aside, kept in order until somebody deals with it.
+
+Everything is written by the pipeline itself, in the transactions of its batches, because only it can tell what comes
+before what: a person's request is written down, and carried out here between two batches, a bounded part at a time, so
+that other keys flow on. The letter in front goes out or is given up; then everything that waited behind it goes
+through the line, in order, before any newer event of the key (`releasing.py`). Cut off at any point, the state on the
+topic says how far it came, and the next start goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tailrace.dlq import resolutions
+from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.parked_keys import (
+    Board,
+    Entity,
+    Parked,
+    Request,
+    answered,
+    entity_of,
+    given_up,
+    state_record,
+    state_topic,
+    waiting_record,
+    waiting_topic,
+)
+from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.redrive import redriven
+from tailrace.dlq.release import Part, Releasing, Steps, in_front
+from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.waiting_topic import WaitingEvents
+from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected
+from tailrace.event import OutboxEvent, Record
+from tailrace.kafka.client import KafkaOptions, consumer_config
+from tailrace.kafka.topics import create_topic, partition_counts, topic_config
+from tailrace.routing.specs import TopicSpec
+
+POLL_SECONDS = 0.5
+"""How often requests are looked for, and only while something is parked."""
+LOOKS = 20
+"""How many thousand records are read at a time."""
+REQUESTS = 500
+NEAR = 20_000
+"""How many requests are carried out in a turn, and how far apart their letters may be: they are read in one go."""
+KEY_BYTES = 64 * 1024 * 1024
+"""Of all parked keys together; with ordinary keys, `Bounds.keys` is reached long before."""
+NEARLY = 0.8
+"""Of a bound: from here on there is a warning."""
+WAITING_BYTES = 16 * 1024 * 1024
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    keys: int = 10_000
+    age_hours: float = 168
+
+
+class Parking:
+    """The parked keys of one pipeline. Belongs to the pipeline's thread; made anew for each attempt."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        admin: AdminClient,
+        bounds: Bounds,
+        *,
+        warn: Callable[[str], None],
+        parks: bool = True,
+    ) -> None:
+        """Without `parks` no further key is parked: what was parked under earlier settings is kept and released."""
+        self._parks = parks
+        self._options = options
+        self._admin = admin
+        self._bounds = bounds
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._box = LetterBox(options)
+        self._board = Board()
+        self._tail: Consumer | None = None
+        self._polled = 0.0
+        self.keys: dict[Entity, Parked] = self._board.keys
+        self._releasing = Releasing(options, WaitingEvents(options, admin), self.keys)
+
+    def open(self) -> None:
+        """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
+        self._ensure(self._admin)
+        topic = state_topic(self._options)
+        spans = self._box.spans_of(topic, final=True, known=True)
+        for message in self._box.scan(topic, spans):
+            self._board.read(message.key(), message.value())
+        if self._parks or self.keys:
+            require_kept(self._options, topic_config(self._admin, self._options.dead_letter_topic), self._bounds)
+        end = self._releasing.open()
+        if any(state.released > end for state in self.keys.values()):
+            raise ParkingUnfit(
+                f"{waiting_topic(self._options)} ends at {end}, before what is known to have been there",
+                why="It was deleted and made anew, and what waited there is gone.",
+                remedy="Restore it from a backup; or replay the keys' events from the outbox table.",
+            )
+        self._tail = Consumer(consumer_config(self._options, f"tailrace-parking-{self._options.pipeline}"))
+        self._tail.assign([TopicPartition(topic, 0, spans[0].end if spans else 0)])
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+        self._releasing.close()
+
+    def wait(self, event: OutboxEvent) -> Record:
+        """The record of an event whose key is parked."""
+        return waiting_record(self._options, event)
+
+    def park(self, event: OutboxEvent, letter: Record) -> list[Record]:
+        """Parks the event's key behind its letter; from now on `keys` holds it.
+
+        Just the letter, if it has no key, or cannot even wait behind the one that is in front.
+        """
+        entity = entity_of(event)
+        if entity is None or entity in self.keys:
+            return [letter]
+        if len(self.keys) >= self._bounds.keys:
+            raise ParkingFull(
+                f"{len(self.keys):,} keys are parked, which is the bound",
+                why="Each holds back all later events of its key.",
+                remedy="See `tailrace dlq list`; redrive or discard letters, or raise dead_letters.park_keys.",
+            )
+        if self._releasing.key_bytes + len(event.key or b"") > KEY_BYTES:
+            raise ParkingFull(
+                f"the {len(self.keys):,} parked keys have more than {KEY_BYTES:,} bytes together, which is the bound",
+                why="They are kept in memory.",
+                remedy="See `tailrace dlq list`; redrive or discard letters.",
+            )
+        self._warn_nearly(len(self.keys) / self._bounds.keys, f"{len(self.keys):,} keys are parked", "park_keys")
+        now = time.time_ns() // 1_000_000
+        state = Parked(now, event.place, self._releasing.bound, event=event.id)
+        self._releasing.note(entity, state)
+        return [in_front(letter), state_record(self._options, entity, state, now)]
+
+    def due(self) -> bool:
+        """Whether there is something to release. Looks for requests now and then; ParkingFull if one is too old."""
+        if not self.keys:
+            return bool(self._board.requests or self._board.gives_up)  # left over: they are to be answered, too
+        now = time.monotonic()
+        looked = now - self._polled >= POLL_SECONDS
+        if looked:
+            self._polled = now
+            self._look_for_requests()
+        due = bool(self._board.requests or self._board.gives_up) or self._releasing.is_busy
+        if looked and not due:
+            self._check_age()  # what was asked for comes first: it may be the remedy
+        return due
+
+    def _look_for_requests(self) -> None:
+        """Reads on to the end of the state topic, or nearly: while much is released, our own records are most of it."""
+        for _ in range(LOOKS):
+            messages = self._tail.consume(num_messages=1000, timeout=0) if self._tail is not None else []
+            for message in messages:
+                if message.error() is None:
+                    self._board.read_request(message.key(), message.value())
+            if len(messages) < 1000:
+                return
+
+    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """One turn: what is to be published now, transaction by transaction, a bounded part of all there is to do.
+
+        Whoever asks for the next transaction has committed the last one, and has read no further event in between.
+        """
+        yield from self._give_up(steps, limit)
+        yield from self._answers(steps, limit)
+        yield from self._releasing.turn(steps, limit)
+
+    def _give_up(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """Releases keys whose letter in front is gone, as was asked; that their first event is given up is noted."""
+        part = Part()
+        for entity, request in list(self._board.gives_up.items()):
+            if part.is_full(steps, limit):
+                yield from self._releasing.committed(part)
+                part = Part()
+            now = time.time_ns() // 1_000_000
+            state = self.keys.get(entity)
+            part.add(given_up(self._options, entity, now))
+            if state is not None and not state.releasing and state.place == request.position:
+                done = Mark("discarded", now, request.by, request.why, position=state.place)
+                part.add(resolutions.given_up(self._options, state.event or state.place, done))
+                part.states[entity] = replace(state, releasing=True)
+        yield from self._releasing.committed(part)
+        self._board.gives_up.clear()
+
+    def _answers(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """Redrives or discards letters in front, as was asked; what waits behind them is then released."""
+        requests = _neighbours(self._board.requests)
+        if not requests:
+            return
+        # By place, and not by the letter's key, which may have been too large for it.
+        fronts = {state.place: entity for entity, state in self.keys.items() if not state.releasing}
+        part = Part()
+        answered_now: list[LetterId] = []
+        for request, letter in self._with_letters(requests):
+            if part.is_full(steps, limit):
+                yield from self._releasing.committed(part)
+                part = Part()
+                self._forget(answered_now)
+            self._answer(request, letter, fronts, part, steps)
+            answered_now.append(request.letter)
+        yield from self._releasing.committed(part)
+        self._forget(answered_now)
+
+    def _with_letters(self, requests: dict[LetterId, Request]) -> Iterator[tuple[Request, Letter | None]]:
+        """Each request with its letter, if that is there."""
+        left = dict(requests)
+        with closing(self._box.near(requests.keys())) as letters:
+            for letter in letters:
+                yield left.pop(letter.id), letter
+        yield from ((request, None) for request in left.values())
+
+    def _forget(self, answered_now: list[LetterId]) -> None:
+        for letter in answered_now:
+            self._board.requests.pop(letter, None)
+        answered_now.clear()
+
+    def _answer(
+        self, request: Request, letter: Letter | None, fronts: dict[str, Entity], part: Part, steps: Steps
+    ) -> None:
+        now = time.time_ns() // 1_000_000
+        try:
+            entity = fronts.get(request.position)
+            if entity is None:
+                raise _refusal(f"nothing waits behind letter {request.letter} any more")
+            if letter is None:
+                raise _refusal(f"there is no dead letter {request.letter} any more")
+            if letter.position != request.position:
+                raise _refusal(f"letter {letter.id} is not the one that was meant")
+            published = [] if request.action == "discard" else [self._redriven(letter, request, steps)]
+        except (ConfigError, Rejected) as refusal:
+            failure = refusal.explanation if isinstance(refusal, Rejected) else refusal.what
+            part.add(*answered(self._options, request, failure, now))
+            return
+        done = Mark(
+            action="redriven" if published else "discarded",
+            at_ms=now,
+            by=request.by,
+            why=request.why,
+            topic=published[0].topic if published else "",
+            edited=_edited(letter, request),
+            position=letter.position,
+        )
+        part.add(
+            *published, resolutions.record(self._options, letter.id, done), *answered(self._options, request, None, now)
+        )
+        part.states[entity] = replace(self.keys[entity], releasing=True)
+        del fronts[request.position]
+
+    def _redriven(self, letter: Letter, request: Request, steps: Steps) -> Record:
+        whole = letter if request.payload is None else letter.with_payload(request.payload)
+        return redriven(steps.again(whole.event()), letter, edited=_edited(letter, request))
+
+    def _check_age(self) -> None:
+        oldest = min(state.since_ms for state in self.keys.values())
+        hours = (time.time_ns() // 1_000_000 - oldest) / HOUR_MS
+        if hours > self._bounds.age_hours:
+            raise ParkingFull(
+                f"a key has been parked for {hours:.0f} hours, which is beyond the bound",
+                why="All its later events wait.",
+                remedy="See `tailrace dlq parked`; redrive or discard its letter (discard --parked-key, if the letter "
+                "is gone), or raise dead_letters.park_hours.",
+            )
+        self._warn_nearly(hours / self._bounds.age_hours, f"a key has been parked for {hours:.0f} hours", "park_hours")
+
+    def _warn_nearly(self, share: float, what: str, bound: str) -> None:
+        if share >= NEARLY and bound not in self._warned:
+            self._warned.add(bound)
+            self._warn(f"{what}: at the bound, dead_letters.{bound}, the pipeline stops")
+
+    def _ensure(self, admin: AdminClient) -> None:
+        resolutions.ensure(self._options, admin)
+        there = partition_counts(admin)
+        copies, room = self._options.internal_replication, {"max.message.bytes": str(WAITING_BYTES)}
+        for spec in (
+            TopicSpec(state_topic(self._options), 1, copies, {"cleanup.policy": "compact", **room}),
+            TopicSpec(waiting_topic(self._options), 1, copies, {"retention.ms": "-1", "retention.bytes": "-1", **room}),
+        ):
+            if spec.topic not in there:
+                create_topic(admin, spec)
+                continue
+            found = topic_config(admin, spec.topic)
+            unfit = [f"{name}={found.get(name)}" for name, value in spec.config.items() if found.get(name) != value]
+            if unfit or there[spec.topic] != 1:
+                raise ParkingUnfit(
+                    f"the topic {spec.topic} is not fit: {', '.join([f'{there[spec.topic]} partitions', *unfit])}",
+                    why="Events that wait would be deleted, or lose their order.",
+                    remedy="It needs one partition and "
+                    + ", ".join(f"{name}={value}" for name, value in spec.config.items())
+                    + ". Delete it if nothing is parked: Tailrace creates it as it should be.",
+                )
+
+
+def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bounds) -> None:
+    """Refuses a dead-letter topic that deletes a letter while its key may still be parked behind it."""
+    kept_ms = int(config.get("retention.ms", "-1"))
+    needed_ms = round(bounds.age_hours * HOUR_MS)
+    if 0 <= kept_ms < needed_ms:
+        topic = options.dead_letter_topic
+        raise ParkingUnfit(
+            f"the dead-letter topic {topic} keeps letters for {kept_ms / HOUR_MS:g} hours, and keys may be parked "
+            f"behind one for {bounds.age_hours:g} (dead_letters.park_hours)",
+            why="Without its letter, the event in front of a parked key can no longer be redriven.",
+            remedy=f"kafka-configs --bootstrap-server {options.bootstrap} --alter --entity-type topics --entity-name "
+            f"{topic} --add-config retention.ms={needed_ms}; or lower dead_letters.park_hours.",
+        )
+
+
+def _neighbours(requests: dict[LetterId, Request]) -> dict[LetterId, Request]:
+    """Some whose letters lie near each other, the first ones."""
+    names = sorted(requests)
+    near = [name for name in names[:REQUESTS] if name[0] == names[0][0] and name[1] - names[0][1] < NEAR]
+    return {name: requests[name] for name in near}
+
+
+def _refusal(what: str) -> ConfigError:
+    return ConfigError(what, remedy="See `tailrace dlq list`.")
+
+
+def _edited(letter: Letter, request: Request) -> bool:
+    return request.payload is not None and not letter.is_original(request.payload)

@@ -1,0 +1,289 @@
+"""The dead-letter topic and its marks, read without taking part: committed records only, up to the end they have now.
+
+Memory stays flat however many letters there are: they are given out one by one, and of the marks only offsets are
+kept. Nothing here fences, commits, joins a group or creates a topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tailrace.dlq.letter import Letter, LetterId, Wanted
+from tailrace.dlq.resolutions import Mark, Marked, letter_of, marks_topic
+from tailrace.errors import DeadLetterMissing, KafkaUnavailable
+from tailrace.kafka.client import Config, KafkaOptions, consumer_config, error_of, translate, unusable
+from tailrace.kafka.tail import Seen
+
+ASK_TIMEOUT = 10.0
+SILENCE_SECONDS = 90.0
+"""Longer than a transaction's timeout: a redrive that was killed may hold the end of the marks back for so long."""
+AT_ONCE = 100
+"""Messages taken at a time; a letter may have 8 MB."""
+QUEUE_KBYTES = 16_384
+
+
+class Span(NamedTuple):
+    """Offsets from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+Spans = dict[int, Span]
+"""By partition."""
+
+
+@dataclass(slots=True)
+class OpenLetters:
+    """How many letters are open, by reason. `more`: there are further ones, which were not counted."""
+
+    by_reason: Counter[str] = field(default_factory=Counter)
+    more: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.by_reason.total()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"open": self.total, "more": self.more, "by_reason": dict((+self.by_reason).most_common())}
+
+
+class LetterBox:
+    """The letters of one pipeline, or those of the consumers that share a topic."""
+
+    def __init__(self, options: KafkaOptions, *, of_consumers: bool = False) -> None:
+        self._options = options
+        self._of_consumers = of_consumers
+
+    def spans(self, since_ms: int | None = None) -> Spans:
+        """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
+        return self._spans(self._options.dead_letter_topic, since_ms)
+
+    def letters(self, spans: Spans, *, copies: bool = False) -> Generator[Letter, None, None]:
+        """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
+
+        A letter may have been written more than once (`Letter.fingerprint`): only the first is given, unless `copies`.
+        """
+        seen: set[int] = set()
+        with closing(self._scan(self._options.dead_letter_topic, spans)) as messages:
+            for message in messages:
+                letter = letter_in(message)
+                if letter is None or not self._is_ours(letter):
+                    continue
+                if not copies and letter.fingerprint is not None:
+                    if hash(letter.fingerprint) in seen:
+                        continue
+                    seen.add(hash(letter.fingerprint))
+                yield letter
+
+    def open(self, wanted: Wanted, spans: Spans, marked: Marked) -> Generator[Letter, None, None]:
+        """Those that are wanted and have no mark."""
+        with closing(self.letters(spans)) as letters:
+            yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
+
+    def fetch(self, wanted: LetterId) -> Letter:
+        """One letter by its id; DeadLetterMissing if there is none."""
+        held = self.spans().get(wanted.partition, Span(0, 0))
+        if held.start <= wanted.offset < held.end:
+            with closing(self.letters({wanted.partition: Span(wanted.offset, wanted.offset + 1)})) as letters:
+                for letter in letters:
+                    return letter
+        first, last = LetterId(wanted.partition, held.start), LetterId(wanted.partition, held.end - 1)
+        whose = "a consumer" if self._of_consumers else self._options.pipeline
+        there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
+        raise DeadLetterMissing(
+            f"there is no dead letter {wanted} of {whose} on {self._options.dead_letter_topic}",
+            why=f"{there} Older letters are deleted when their time is over, and not every number is a letter.",
+            remedy="See `tailrace dlq list`.",
+        )
+
+    def near(self, wanted: Collection[LetterId]) -> Generator[Letter, None, None]:
+        """Those of some letters of one partition that are there, in order. Reads all from the first to the last."""
+        first, last = min(wanted), max(wanted)
+        held = self.spans().get(first.partition, Span(0, 0))
+        span = Span(max(first.offset, held.start), min(last.offset + 1, held.end))
+        if span.start < span.end:
+            with closing(self.letters({first.partition: span})) as letters:
+                yield from (letter for letter in letters if letter.id in wanted)
+
+    def marked(self, *, final: bool = False) -> Marked:
+        """Which letters have a mark. `final`: also those whose transaction is just being finished."""
+        found = Marked()
+        for letter, mark in self._marks(final=final):
+            found.note(letter, mark)
+        return found
+
+    def marks(self, letters: Iterable[Letter]) -> dict[LetterId, Mark]:
+        """The marks of some letters, or of copies of them."""
+        asked = {letter.id: letter for letter in letters}
+        fingerprints = {letter.fingerprint for letter in asked.values()} - {None}
+        latest: dict[LetterId, Mark] = {}
+        for name, mark in self._marks():
+            latest.pop(name, None)
+            if mark is not None and (name in asked or mark.fingerprint in fingerprints):
+                latest[name] = mark
+        of_copies: dict[str | None, Mark] = {each.fingerprint: each for each in latest.values() if each.fingerprint}
+        found: dict[LetterId, Mark] = {}
+        for letter in asked.values():
+            mark = latest.get(letter.id)
+            mark = mark if mark is not None and mark.is_of(letter) else of_copies.get(letter.fingerprint)
+            if mark is not None:
+                found[letter.id] = mark
+        return found
+
+    def count(self, limit: int, seconds: float) -> OpenLetters:
+        """Open letters by reason; gives up after so many, or after so long."""
+        deadline = time.monotonic() + seconds
+        counted, marked = OpenLetters(), Marked()
+        if not (spans := self.spans()):
+            return counted
+        with closing(self._marks()) as marks, closing(self.letters(spans)) as letters:
+            for each, mark in marks:
+                marked.note(each, mark)
+                if time.monotonic() > deadline:
+                    counted.more = True
+                    return counted
+            for letter in letters:
+                if counted.total >= limit or time.monotonic() > deadline:
+                    counted.more = True
+                    break
+                counted.by_reason[letter.reason] += letter not in marked
+        return counted
+
+    def spans_of(self, topic: str, *, final: bool = False, known: bool = False) -> Spans:
+        """What another topic of ours holds now. `known`: that it is not there is no answer."""
+        return self._spans(topic, uncommitted=final, known=known)
+
+    def scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
+        """Every committed record of a topic within `spans`."""
+        return self._scan(topic, spans)
+
+    def _is_ours(self, letter: Letter) -> bool:
+        """Letters of pipelines and of consumers are kept apart: whoever redrives one kind does not fence the other."""
+        if self._of_consumers or letter.consumer is not None:
+            return self._of_consumers and letter.consumer is not None
+        return letter.said.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
+
+    def _marks(self, *, final: bool = False) -> Generator[tuple[LetterId, Mark | None], None, None]:
+        topic = marks_topic(self._options)
+        with closing(self._scan(topic, self._spans(topic, uncommitted=final))) as messages:
+            for message in messages:
+                letter, value = letter_of(message.key()), message.value()
+                if letter is not None:
+                    yield letter, None if value is None else Mark.parse(value)
+
+    def _spans(
+        self, topic: str, since_ms: int | None = None, *, uncommitted: bool = False, known: bool = False
+    ) -> Spans:
+        """To a reader of committed records a topic ends where the first open transaction begins."""
+        consumer = self._consumer({"isolation.level": "read_uncommitted"} if uncommitted else {})
+        try:
+            found = consumer.list_topics(topic, timeout=ASK_TIMEOUT).topics.get(topic)
+            if found is None or found.error is not None:
+                if found is not None and found.error.code() not in MISSING:
+                    raise translate(found.error, f"asking for {topic}", topic)
+                if known:
+                    raise KafkaUnavailable(
+                        f"a broker does not know {topic}, which is there",
+                        why="It has just come up, or the topic has just been created.",
+                        remedy="Tailrace tries again by itself.",
+                    )
+                return {}
+            spans: Spans = {}
+            for number in found.partitions:
+                place = TopicPartition(topic, number)
+                low, high = consumer.get_watermark_offsets(place, timeout=ASK_TIMEOUT, cached=False)
+                if since_ms is not None:
+                    # The first record of that time or later: all before it are older, in whatever order they came.
+                    (first,) = consumer.offsets_for_times([TopicPartition(topic, number, since_ms)], ASK_TIMEOUT)
+                    low = max(low, first.offset) if first.offset >= 0 else high
+                if low < high:
+                    spans[number] = Span(low, high)
+        except KafkaException as error:
+            raise translate(error_of(error), f"asking for the end of {topic}", topic) from None
+        else:
+            return spans
+        finally:
+            consumer.close()
+
+    def _scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
+        """Every committed record within `spans`."""
+        waiting = {number: span.end for number, span in spans.items()}
+        if not waiting:
+            return
+        consumer = self._consumer({"queued.max.messages.kbytes": QUEUE_KBYTES})
+        try:
+            consumer.assign([TopicPartition(topic, number, span.start) for number, span in spans.items()])
+            deadline = time.monotonic() + SILENCE_SECONDS
+            while waiting:
+                for message in consumer.consume(num_messages=AT_ONCE, timeout=0.05):
+                    error: Any = message.error()
+                    number, offset = int(message.partition() or 0), int(message.offset() or 0)
+                    end = waiting.get(number, 0)
+                    if error is None:
+                        if offset < end:
+                            yield message
+                            # However long the caller took with it: that was not Kafka's silence. What comes from
+                            # partitions that have been read says nothing of the others.
+                            deadline = time.monotonic() + SILENCE_SECONDS
+                        if offset >= end - 1:
+                            waiting.pop(number, None)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        # Its offset counts control records too, which no message shows.
+                        if offset >= end:
+                            waiting.pop(number, None)
+                    elif error.code() not in PASSING:
+                        raise translate(error, f"reading {topic}", topic)
+                if waiting and time.monotonic() > deadline:
+                    raise KafkaUnavailable(
+                        f"the end of {topic} could not be read within {SILENCE_SECONDS:.0f} s",
+                        why="A hanging transaction holds it back, or Kafka is too slow.",
+                        remedy="Try again; `kafka-transactions find-hanging` names the culprit.",
+                    )
+        except KafkaException as error:
+            raise translate(error_of(error), f"reading {topic}", topic) from None
+        finally:
+            consumer.close()
+
+    def _consumer(self, more: Config) -> Consumer:
+        try:
+            return Consumer({**consumer_config(self._options, f"tailrace-dlq-{self._options.pipeline}"), **more})
+        except KafkaException as error:
+            raise unusable(error) from None
+
+
+MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+"""A broker that is away for a moment: how long is for the deadline to say."""
+
+
+def letter_in(message: Message) -> Letter | None:
+    """None for a record without a value: no letter of ours is one."""
+    found: Any = message  # its accessors are typed for what they take, not for what they give
+    if found.value() is None:
+        return None
+    return Letter(
+        LetterId(found.partition(), found.offset()),
+        found.timestamp()[1],
+        found.key(),
+        found.value(),
+        list(found.headers() or []),
+    )
+
+
+def letter_seen(seen: Seen) -> Letter:
+    """For people to look at: the headers of what a watch sees are texts already."""
+    return Letter(
+        LetterId(seen.partition, seen.offset),
+        seen.timestamp_ms,
+        seen.key,
+        seen.value or b"",
+        list(seen.headers.items()),
+    )

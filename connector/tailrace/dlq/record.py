@@ -1,0 +1,206 @@
+"""An event that cannot be published -> the record that keeps it: value, reason, and where it came from.
+
+Pure, though it lives beside the drivers. What a pipeline sets aside and what a consumer does (`projections/letters.py`)
+is enclosed in the same way. Whatever the event looks like, the record fits: the value is bounded
+by `limit_bytes`, and so is everything carried in headers, because a dead letter that Kafka refuses would stop
+the pipeline over the very event it was to get past. The value is never null, which on a compacted topic would
+mean "delete". `tailrace.payload` says what the value is: `original`, `omitted` (a summary stands in for it),
+`null` (the payload was NULL) or `row` (the row could not be read as an event: its columns, as JSON). With what the
+headers say, the event can be put through the line again. Beside our own names stand those of Kafka Connect and of
+Spring, so that tools made for their dead letters can read ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from typing import NamedTuple
+
+import orjson
+
+from tailrace.errors import Rejected
+from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.records.plain import plain_record
+
+HEADER_BYTES = 4096
+"""Of any one header, the explanation above all; Kafka's default limit for a whole record is 1 MB."""
+CARRIED_BYTES = 65_536
+"""Of the table's further columns together, or of the headers that a consumer's event had."""
+FRAME_BYTES = 10
+"""What Kafka adds to a header: two lengths."""
+PREFIX = "tailrace."
+FOREIGN = ("__connect.errors.", "kafka_dlt-")
+KEPT = f"{PREFIX}kept."
+"""Stands before the name of a header of the event's own that letters speak under themselves."""
+EXCEPTION = "tailrace.Rejected"
+"""What stands where others name a class of exceptions."""
+
+
+class Contents(NamedTuple):
+    """What a letter is to keep, each part whole or not at all. `kind` is `original`, `null` or `row`."""
+
+    kind: str
+    original: bytes
+    key: bytes | None
+    carried: Headers
+
+
+def dead_letter(
+    row: Row,
+    event: OutboxEvent | None,
+    topic: str | None,
+    rejected: Rejected,
+    *,
+    letter_topic: str,
+    pipeline: str,
+    limit_bytes: int,
+    keep_payload: bool = True,
+) -> Record:
+    """The dead letter of `row`, for `letter_topic`.
+
+    `event` is None if the row could not be read; `topic` is where it would have gone, if known. Without `keep_payload`
+    only the hash and the length of the original are kept.
+    """
+    said = explained(
+        rejected, row.place, topic, row.committed_ms, by=pipeline, stage="VALUE_CONVERTER", details=keep_payload
+    )
+    said.append(("tailrace.pipeline", pipeline))
+    if event is None:
+        contents = Contents("row", _row_as_json(row), None, [])
+        columns = orjson.dumps([[column.name, column.type_oid] for column in row.columns])
+        if len(columns) <= HEADER_BYTES:  # cut, it would be no JSON; without it, the letter cannot be put back
+            said.append(("tailrace.columns", columns))
+    else:
+        contents = payload_contents(event.payload, event.key, plain_record(event, Route(letter_topic)).headers)
+        said.append(("tailrace.aggregate", cut(event.aggregate)))
+        if event.version is not None:
+            said.append(("tailrace.version", cut(event.version)))
+    # Nobody but us speaks under our prefix: a column of that name could forge a reason.
+    return enclosed(
+        letter_topic, contents, said, row.committed_ms, limit_bytes=limit_bytes, keep_payload=keep_payload, rename=False
+    )
+
+
+def explained(
+    rejected: Rejected,
+    position: str,
+    topic: str | None,
+    time_ms: int,
+    *,
+    by: str,
+    stage: str,
+    details: bool,
+) -> Headers:
+    """Why it was set aside and where it came from, under our names and others'. `stage` is one of Kafka Connect's."""
+    explanation = cut(_explanation(rejected, details=details))
+    said: Headers = [
+        ("tailrace.reason", rejected.reason.value),
+        ("tailrace.explanation", explanation),
+        ("tailrace.position", cut(position)),
+        ("__connect.errors.connector.name", cut(by)),
+        ("__connect.errors.task.id", "0"),
+        ("__connect.errors.stage", stage),
+        ("__connect.errors.exception.class.name", EXCEPTION),
+        ("__connect.errors.exception.message", explanation),
+        ("kafka_dlt-exception-fqcn", EXCEPTION),
+        ("kafka_dlt-exception-message", explanation),
+        ("kafka_dlt-original-timestamp", struct.pack(">q", time_ms)),
+    ]
+    if topic is not None:
+        named = cut(topic)
+        said += [(name, named) for name in ("tailrace.topic", "__connect.errors.topic", "kafka_dlt-original-topic")]
+    return said
+
+
+def payload_contents(payload: bytes | None, key: bytes | None, carried: Headers) -> Contents:
+    return Contents("null", b"", key, carried) if payload is None else Contents("original", payload, key, carried)
+
+
+def enclosed(
+    letter_topic: str,
+    contents: Contents,
+    said: Headers,
+    time_ms: int,
+    *,
+    limit_bytes: int,
+    keep_payload: bool,
+    rename: bool,
+) -> Record:
+    """The letter: what fits of `contents`, and the names of what does not.
+
+    Headers of the event's own that letters speak under are renamed if `rename`, else left out.
+    """
+    kind, original, key, carried = contents
+    ours = list(said)
+    digest = hashlib.sha256(original).hexdigest()
+    if kind != "null":
+        ours += [("tailrace.payload.length", str(len(original))), ("tailrace.payload.sha256", digest)]
+    value = original
+    if kind == "null":
+        value = b'{"omitted":false,"payload":null}'
+    elif not keep_payload or len(original) > limit_bytes:
+        kind = "omitted"
+        value = orjson.dumps({"omitted": True, "length": len(original), "sha256": digest})
+    ours.append(("tailrace.payload", kind))
+    if key is not None and len(key) > HEADER_BYTES:
+        # Cutting it would make it another key, which is worse than none.
+        ours.append(("tailrace.key.omitted", str(len(key))))
+        key = None
+    kept, left_out = _bounded(carried, rename=rename)
+    if left_out:
+        ours.append(("tailrace.headers.omitted", cut(",".join(left_out))))
+    return Record(letter_topic, value, key, ours + kept, time_ms)
+
+
+def what_for(letter: Record) -> tuple[str, str]:
+    """Its reason and its event's type, as people are told; a row that could not be read has no type."""
+    said = {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+        for name, value in letter.headers
+    }
+    return said["tailrace.reason"], said.get("type", "unknown")
+
+
+def _explanation(rejected: Rejected, *, details: bool) -> str:
+    """Without `details` only what is wrong, not with which value: behind the first colon the payload may be quoted."""
+    told = rejected.explanation if details else rejected.explanation.partition(": ")[0]
+    return f"{told} Remedy: {rejected.remedy}" if rejected.remedy else told
+
+
+def cut(text: str) -> bytes:
+    """As UTF-8 within HEADER_BYTES, without half a character at the end."""
+    encoded = text.encode(errors="replace")
+    return encoded if len(encoded) <= HEADER_BYTES else encoded[:HEADER_BYTES].decode(errors="ignore").encode()
+
+
+def _bounded(carried: Headers, *, rename: bool) -> tuple[Headers, list[str]]:
+    """The event's own headers as far as they fit, and the names of those that do not."""
+    kept: Headers = []
+    left_out: list[str] = []
+    room = CARRIED_BYTES
+    for name, value in carried:
+        reserved = name.startswith((PREFIX, *FOREIGN))
+        stored = KEPT + name if reserved else name
+        size = FRAME_BYTES + len(stored.encode(errors="replace"))
+        size += len(value.encode(errors="replace") if isinstance(value, str) else value or b"")
+        if (reserved and not rename) or size > min(room, HEADER_BYTES):
+            left_out.append(name)
+            continue
+        room -= size
+        kept.append((stored, value))
+    return kept, left_out
+
+
+def _row_as_json(row: Row) -> bytes:
+    """Every column by name, as text where it is text: nothing of an unreadable row is lost."""
+    return orjson.dumps({column.name: _text(value) for column, value in zip(row.columns, row.values, strict=False)})
+
+
+def _text(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

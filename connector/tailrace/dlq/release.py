@@ -1,0 +1,190 @@
+"""Publishes what waited behind parked keys whose front is gone: all such keys in one pass over the waiting topic.
+
+A pass begins where the first of its keys has something waiting, and takes as many turns as it needs; between turns the
+pipeline reads on, and newer events of these keys go to the end of the waiting topic. A key is free again when a pass
+has come to that end, in a turn in which nothing was read. So each record of the topic is read once for all the keys
+that are released together, and no key waits for another one's release.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from confluent_kafka import Message
+
+from tailrace import failpoints
+from tailrace.dlq.parked_keys import FIRST, Entity, Parked, state_record, waiting_event, waiting_key
+from tailrace.dlq.reader import letter_in
+from tailrace.dlq.waiting_topic import WaitingEvents
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent, Record
+from tailrace.kafka.client import KafkaOptions
+
+TURN_SECONDS = 0.25
+"""How long other keys wait while what was parked is released; a turn may take longer to get ahead of new events."""
+
+
+class Steps(Protocol):
+    """What the pipeline does with an event."""
+
+    @property
+    def park_on(self) -> frozenset[Reason]:
+        """The reasons for which a key is parked."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """What a transaction holds at most, unless a single event is larger."""
+
+    def through(self, event: OutboxEvent) -> Record:
+        """Its record; Rejected if it cannot be published."""
+
+    def again(self, event: OutboxEvent) -> Record:
+        """The same for an event that is redriven, and may have been mended."""
+
+    def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
+        """Its dead letter; Halted if the policy is to stop."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One transaction: records, and the states of keys behind them. None: a key is free."""
+
+    records: list[Record] = field(default_factory=list)
+    states: dict[Entity, Parked | None] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, *records: Record) -> None:
+        for record in records:
+            self.records.append(record)
+            self.size += len(record.value or b"") + len(record.key or b"")
+
+    def is_full(self, steps: Steps, limit: int) -> bool:
+        return len(self.records) + len(self.states) >= limit or self.size >= steps.batch_bytes
+
+
+class Releasing:
+    """The keys that are being released. Belongs to the pipeline's thread."""
+
+    def __init__(self, options: KafkaOptions, waiting: WaitingEvents, keys: dict[Entity, Parked]) -> None:
+        self._options = options
+        self._waiting = waiting
+        self._keys = keys
+        self._busy: set[Entity] = set()
+        self._members: dict[bytes, Entity] = {}
+        """The keys of the pass under way, by the key of their records."""
+        self._left = 0
+        self.key_bytes = 0
+        """Of all parked keys together."""
+        self.bound = 0
+        """Of keys that are not parked, everything below it on the waiting topic was dealt with."""
+
+    def open(self) -> int:
+        """Begins with the states that were read; returns where the waiting topic ends."""
+        self.bound = self._waiting.end()
+        self._busy = {entity for entity, state in self._keys.items() if state.releasing}
+        self.key_bytes = sum(map(_size, self._keys))
+        return self.bound
+
+    def close(self) -> None:
+        self._waiting.close()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._busy)
+
+    def committed(self, part: Part) -> Iterator[list[Record]]:
+        """Gives the transaction out; its states count once the next one is asked for."""
+        if not part.records and not part.states:
+            return
+        now = time.time_ns() // 1_000_000
+        yield [*part.records, *(state_record(self._options, *state, now) for state in part.states.items())]
+        for entity, state in part.states.items():
+            self.note(entity, state)
+
+    def note(self, entity: Entity, state: Parked | None) -> None:
+        """Takes over a key's new state, which is committed or about to be. None: it is no longer parked."""
+        self.key_bytes += (state is not None) * _size(entity) - (entity in self._keys) * _size(entity)
+        if state is None:
+            self._keys.pop(entity, None)
+        else:
+            self._keys[entity] = state
+        (self._busy.add if state is not None and state.releasing else self._busy.discard)(entity)
+
+    def turn(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+        """A part of the pass, in transactions. Nothing may be read, and nothing else published, until it is over."""
+        if not self._busy:
+            return
+        self._join()
+        end, until = self._waiting.end(), time.monotonic() + TURN_SECONDS
+        # However fast events of these keys come, each turn leaves less than the one before: the pass ends.
+        goal = max(0, self._left - limit)
+        part = Part()
+        while self._waiting.position < end and (
+            time.monotonic() < until or (self._left and end - self._waiting.position > goal)
+        ):
+            for message in self._waiting.read():
+                if part.is_full(steps, limit):
+                    yield from self.committed(part)
+                    failpoints.reached(failpoints.RELEASING)
+                    part = Part()
+                self._pass_on(message, part, steps)
+        self._left = max(0, end - self._waiting.position)
+        if not self._left:
+            for entity in self._members.values():
+                if part.is_full(steps, limit):
+                    yield from self.committed(part)
+                    part = Part()
+                part.states[entity] = None
+        yield from self.committed(part)
+        if self._left:
+            failpoints.reached(failpoints.RELEASING)
+        else:
+            self.bound = max(self.bound, end)
+            self._members.clear()
+        if not self._members:
+            self._waiting.pause()
+
+    def _join(self) -> None:
+        """Begins a pass, or lets those take part in it whose events are still ahead."""
+        if not self._members:
+            self._waiting.seek(min(self._keys[entity].released for entity in self._busy))
+            self._left = 0
+        for entity in self._busy:
+            if self._keys[entity].released >= self._waiting.position:
+                self._members[waiting_key(entity)] = entity
+
+    def _pass_on(self, message: Message, part: Part, steps: Steps) -> None:
+        """Adds what becomes of an event that waited, if it is one of a key that is released."""
+        key = message.key()
+        entity = self._members.get(key) if isinstance(key, bytes) else None
+        found = letter_in(message) if entity is not None else None
+        if entity is None or found is None:
+            return
+        state = part.states.get(entity) or self._keys[entity]
+        offset = found.id.offset
+        if offset < state.released:
+            return
+        event = waiting_event(found.headers, found.value)
+        try:
+            part.add(steps.through(event))
+        except Rejected as rejected:
+            letter = steps.letter(event, rejected)
+            if rejected.reason in steps.park_on:
+                part.add(in_front(letter))
+                part.states[entity] = Parked(state.since_ms, event.place, offset + 1, event=event.id)
+                del self._members[waiting_key(entity)]
+                return
+            part.add(letter)
+        part.states[entity] = replace(state, released=offset + 1)
+
+
+def _size(entity: Entity) -> int:
+    return len(entity[0]) + len(entity[1])
+
+
+def in_front(letter: Record) -> Record:
+    """The letter, named as one that others wait behind."""
+    return letter._replace(headers=[*letter.headers, (FIRST, "first")])

@@ -1,0 +1,102 @@
+"""A person's side of parked keys: asking for the letter in front to be redriven or discarded, and hearing of it.
+
+The pipeline carries it out, for only it can keep the order; if it is not running, at its next start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from tailrace.dlq.letter import FIRST, Letter
+from tailrace.dlq.parked_keys import (
+    Board,
+    Entity,
+    GiveUp,
+    Request,
+    entity_of,
+    request_record,
+    state_topic,
+    waiting_event,
+    waiting_topic,
+)
+from tailrace.dlq.reader import LetterBox
+from tailrace.errors import KafkaUnavailable
+from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
+
+SEND_TIMEOUT = 20.0
+AT_ONCE = 10_000
+"""Requests that are sent before their delivery is awaited."""
+
+
+def ask(options: KafkaOptions, requests: Sequence[Request | GiveUp]) -> None:
+    """Writes the requests down; returns when Kafka has them."""
+    failed: list[object] = []
+    topic = state_topic(options)
+    try:
+        bounds = {"message.timeout.ms": int(SEND_TIMEOUT * 1000), "message.max.bytes": MAX_MESSAGE_BYTES}
+        producer = Producer({**admin_config(options), **bounds})
+        left = 0
+        for number, request in enumerate(requests, 1):
+            record = request_record(options, request, time.time_ns() // 1_000_000)
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+            )
+            if number % AT_ONCE == 0 or number == len(requests):
+                left = producer.flush(SEND_TIMEOUT)
+            if left or failed:
+                break
+    except KafkaException as error:
+        raise translate(error_of(error), "writing a request down", topic) from None
+    if left or failed:
+        raise KafkaUnavailable(
+            f"Kafka did not take all requests, such as that at {request.position}",
+            why=str(failed[0]) if failed else f"No answer within {SEND_TIMEOUT:.0f} s.",
+            remedy="Run it again: what was asked for already is not done twice.",
+        )
+
+
+def board(options: KafkaOptions, *, final: bool = False) -> Board:
+    """What is parked, asked for and answered now. `final`: also what an open transaction still hides."""
+    box = LetterBox(options)
+    topic = state_topic(options)
+    found = Board()
+    for message in box.scan(topic, box.spans_of(topic, final=final)):
+        found.read(message.key(), message.value())
+    return found
+
+
+def waiting_counts(options: KafkaOptions, found: Board) -> Counter[Entity]:
+    """How many events wait behind each parked key."""
+    box, topic, counts = LetterBox(options), waiting_topic(options), Counter[Entity]()
+    if not found.keys:
+        return counts
+    with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        for message in messages:
+            headers: Any = message.headers()
+            entity = entity_of(waiting_event(headers, message.value() or b""))
+            state = None if entity is None else found.keys.get(entity)
+            if entity is not None and state is not None and (message.offset() or 0) >= state.released:
+                counts[entity] += 1
+    return counts
+
+
+def fronts(options: KafkaOptions, found: Board) -> dict[Entity, Letter | None]:
+    """The letter in front of each parked key that is not being released; None where the letter is gone."""
+    places = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
+    letters: dict[Entity, Letter | None] = dict.fromkeys(places.values())
+    if places:
+        box = LetterBox(options)
+        with closing(box.letters(box.spans_of(options.dead_letter_topic, final=True))) as there:
+            for letter in there:
+                if FIRST in letter.said and letter.position in places:
+                    letters[places[letter.position]] = letter
+    return letters

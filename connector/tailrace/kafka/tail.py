@@ -1,0 +1,209 @@
+"""Looking at Kafka without taking part: what the cluster holds, and the events on it as consumers see them.
+
+Nothing here fences, commits, joins a group or creates a topic: it may run beside a pipeline at any time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tailrace.errors import CertificateInvalid, KafkaUnavailable, TailraceError, TopicMissing
+from tailrace.kafka.client import Config, KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
+
+LOOK_TIMEOUT = 5.0
+"""A broker that says nothing for so long is away to a person who waits for the answer."""
+PROBE_TIMEOUT = 2.0
+DISCOVER_SECONDS = 2.0
+"""How often new topics and partitions are looked for."""
+POLL_SECONDS = 0.2
+"""How soon a request to end is noticed."""
+
+
+class Cluster(NamedTuple):
+    """The brokers' number, and the partitions of each topic.
+
+    `copies` has the fewest that a partition of a topic has, `leaderless` how many of its partitions nobody leads.
+    """
+
+    brokers: int
+    topics: dict[str, int]
+    copies: Mapping[str, int] = MappingProxyType({})
+    leaderless: Mapping[str, int] = MappingProxyType({})
+
+
+class Seen(NamedTuple):
+    """A committed record. Headers as text; of several of one name, the last."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str]
+
+
+class Observer:
+    """An admin client that remembers why Kafka is away: a refused login looks like silence otherwise."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._trouble: KafkaError | None = None
+        try:
+            config: Config = {**admin_config(options), "error_cb": self._remember}
+            self.admin = AdminClient(config)
+        except KafkaException as error:
+            raise unusable(error) from None
+
+    def look(self) -> Cluster:
+        """What the cluster holds now."""
+        try:
+            found = self.admin.list_topics(timeout=LOOK_TIMEOUT)
+        except KafkaException as error:
+            self.admin.poll(0)  # lets the client tell what it ran into
+            raise translate(self._trouble or error_of(error), "asking Kafka for its topics") from None
+        there = {name: topic.partitions.values() for name, topic in found.topics.items() if topic.error is None}
+        return Cluster(
+            len(found.brokers),
+            {name: len(parts) for name, parts in there.items()},
+            {name: min((len(part.replicas) for part in parts), default=0) for name, parts in there.items()},
+            {name: sum(part.leader < 0 for part in parts) for name, parts in there.items()},
+        )
+
+    def _remember(self, error: KafkaError) -> None:
+        # That all brokers are down follows from the first error, which says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = error
+
+
+def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
+    """Asks Kafka once more, only to learn whether a certificate is what keeps us away; None without TLS."""
+    if not str(options.settings.get("security.protocol", "")).lower().endswith("ssl"):
+        return None
+    try:
+        Observer(options).look()
+    except CertificateInvalid as error:
+        return error
+    except TailraceError:
+        pass  # it is away for another reason
+    return None
+
+
+def answering(options: KafkaOptions) -> Callable[[], bool]:
+    """A cheap question that may be asked again and again: whether any broker answers now."""
+    config: Config = {**admin_config(options), "reconnect.backoff.max.ms": 1000, "error_cb": lambda _: None}
+    clients: list[AdminClient] = []
+
+    def answers() -> bool:
+        try:
+            if not clients:
+                clients.append(AdminClient(config))
+            clients[0].describe_cluster(request_timeout=PROBE_TIMEOUT).result(2 * PROBE_TIMEOUT)
+        except (KafkaException, TimeoutError):
+            return False
+        return True
+
+    return answers
+
+
+class Watch:
+    """Follows every topic that `wanted` names, old and new, until closed. Belongs to one thread."""
+
+    def __init__(self, options: KafkaOptions, wanted: Callable[[str], bool], *, beginning: bool) -> None:
+        """`beginning` also brings what the topics hold already; topics that appear later always come whole."""
+        self._wanted = wanted
+        self._assigned: set[tuple[str, int]] = set()
+        self._looked = 0.0
+        try:
+            self._consumer = Consumer({**consumer_config(options, f"tailrace-tail-{options.pipeline}")})
+        except KafkaException as error:
+            raise unusable(error) from None
+        try:
+            self._discover(beginning=beginning)
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    @property
+    def topics(self) -> list[str]:
+        """What is followed now."""
+        return sorted({topic for topic, _ in self._assigned})
+
+    def __iter__(self) -> Iterator[Seen]:
+        while True:
+            for message in self._consumer.consume(num_messages=500, timeout=POLL_SECONDS):
+                if (error := message.error()) is None:
+                    yield _seen(message)
+                else:
+                    self._judge(error, message.topic())
+            if time.monotonic() - self._looked > DISCOVER_SECONDS:
+                try:
+                    self._discover(beginning=True)
+                except KafkaUnavailable:
+                    pass  # it may come back, and the topics that are known go on by themselves then
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _discover(self, *, beginning: bool) -> None:
+        try:
+            found = self._consumer.list_topics(timeout=LOOK_TIMEOUT).topics
+            new = [
+                TopicPartition(name, partition)
+                for name, topic in found.items()
+                if topic.error is None and self._wanted(name)
+                for partition in topic.partitions
+                if (name, partition) not in self._assigned
+            ]
+            for place in new:
+                # Asked for now, not when the first fetch happens: what is written from here on is shown.
+                place.offset = OFFSET_BEGINNING if beginning else self._end(place)
+            if new:
+                self._consumer.incremental_assign(new)
+        except KafkaException as error:
+            raise translate(error_of(error), "looking for topics") from None
+        finally:
+            self._looked = time.monotonic()
+        self._assigned |= {(place.topic, place.partition) for place in new}
+
+    def _end(self, place: TopicPartition) -> int:
+        """The last stable offset: what an open transaction holds is still to be shown."""
+        return int(self._consumer.get_watermark_offsets(place, timeout=LOOK_TIMEOUT, cached=False)[1])
+
+    def _judge(self, error: Any, topic: str | None) -> None:  # noqa: ANN401 - typed loosely by the driver
+        if error.code() == KafkaError._PARTITION_EOF:
+            return
+        trouble = translate(error, "reading", topic)
+        # A broker that is away may come back, and so may a topic that was deleted.
+        if not isinstance(trouble, KafkaUnavailable | TopicMissing):
+            raise trouble
+
+
+def topic_matcher(topics: set[str], template: str | None, never: set[str]) -> Callable[[str], bool]:
+    """Whether a topic is one of `topics` or can have come from `template`; those in `never` only by name."""
+    pattern = None
+    if template is not None:
+        fixed = [re.escape(part) for part in re.split(r"\{(?:aggregate|type|stream)\}", template)]
+        pattern = re.compile("[a-zA-Z0-9._-]+".join(fixed))
+
+    def wanted(topic: str) -> bool:
+        if topic in topics:
+            return True
+        by_template = pattern is not None and pattern.fullmatch(topic) is not None
+        return by_template and topic not in never and not topic.startswith("__")
+
+    return wanted
+
+
+def _seen(message: Message) -> Seen:
+    found: Any = message  # its accessors are typed for what they take, not for what they give
+    headers = {name: (value or b"").decode(errors="backslashreplace") for name, value in found.headers() or []}
+    return Seen(
+        found.topic(), found.partition(), found.offset(), found.timestamp()[1], found.key(), found.value(), headers
+    )

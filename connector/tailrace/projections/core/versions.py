@@ -1,0 +1,32 @@
+"""Whether an event may take effect now, by the version of its entity. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tailrace.projections.core.settings import Versions
+from tailrace.projections.core.store import EntityState
+
+
+class Turn(Enum):
+    """What the versions say about an event."""
+
+    NOW = "now"
+    STALE = "stale"
+    LATER = "later"
+
+
+def turn(version: int | None, known: EntityState | None, rules: Versions) -> Turn:
+    """An event without a version is always taken: nothing can be said about it.
+
+    A deleted entity keeps its version, so that what happened before the deletion stays stale.
+    """
+    if version is None:
+        return Turn.NOW
+    if known is not None and version <= known.version:
+        return Turn.STALE
+    if rules.gaps == "ignore":
+        return Turn.NOW
+    if known is None:
+        return Turn.NOW if rules.first is None or version <= rules.first else Turn.LATER
+    return Turn.NOW if version == known.version + 1 else Turn.LATER

@@ -1,0 +1,1 @@
+"""How a projection app reads Kafka through Faust."""

@@ -1,0 +1,1 @@
+"""Projections that are stored in MongoDB."""

@@ -1,0 +1,86 @@
+"""A ready-made projection: every event of a topic as a document of a MongoDB collection.
+
+    archive = mirror(app, "shop.orders", store=MirrorStore("mongodb://localhost/?replicaSet=rs0", "archive", "orders"))
+
+Documents go in unordered, many at once; one that is there already is as good as written.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from bson.datetime_ms import DatetimeMS
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+
+from tailrace.errors import Rejected
+from tailrace.projections.core.decoding import parsed
+from tailrace.projections.core.event import Event
+from tailrace.projections.faust.app import ProjectionApp
+from tailrace.projections.mongo.client import Document
+from tailrace.projections.mongo.mirror_store import MirrorEffects, MirrorStore
+from tailrace.projections.projection import Projection
+
+BATCH = 100
+FLUSH_SECONDS = 1.0
+BEYOND = 2**63
+"""Integers of BSON are smaller than this."""
+
+
+def mirror(
+    app: ProjectionApp,
+    *topics: str,
+    store: MirrorStore,
+    name: str | None = None,
+    events: int = BATCH,
+    within: float = FLUSH_SECONDS,
+) -> Projection:
+    """A projection of the topics that keeps every event whole; so many go in at once, or what came `within` seconds."""
+    made = Projection(
+        app, *topics, store=store, name=name, decode=mirror_decode, events=events, within=within, keep_markers=None
+    )
+    made.on()(mirror_handler)
+    return made
+
+
+async def mirror_handler(event: Event, effects: MirrorEffects) -> None:
+    """One document for one event, whatever its type."""
+    effects.insert(mirror_document(event, datetime.now(UTC)))
+
+
+def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - JSON is what it is
+    """The payload as JSON, None if it is none: a mirror keeps such an event too, by its `raw`."""
+    try:
+        return parsed(event)
+    except Rejected:
+        return None
+
+
+def mirror_document(event: Event, arrived: datetime) -> Document:
+    """`raw` is the value byte for byte, so that the event can be told again; `payload` is for queries."""
+    return {
+        "_id": event.id,
+        "type": event.type,
+        "key": event.key,
+        "topic": event.partition.topic,
+        "partition": event.partition.number,
+        "offset": Int64(event.offset),
+        "position": event.position,
+        "event_time": DatetimeMS(event.time_ms),
+        "arrived": arrived,
+        "headers": [{"name": name, "value": value} for name, value in event.headers],
+        "payload": _storable(event.data),
+        "raw": event.value,
+    }
+
+
+def _storable(value: object) -> object:
+    """The same, with integers that are too large for BSON as decimals."""
+    if isinstance(value, dict):
+        return {name: _storable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    if isinstance(value, int) and not -BEYOND <= value < BEYOND:
+        return Decimal128(str(value))
+    return value

@@ -1,0 +1,220 @@
+"""The store of a mirror: documents that are named by their events, and the offset behind them.
+
+A document's `_id` is its event's id, so an event that comes again finds itself there, which is as good as writing it.
+This needs neither markers nor a transaction: documents go in unordered, many at once, and the next offset is stored
+after them. Whatever dies in between inserts the same documents again, and nothing happens.
+
+Only that: a document that breaks another unique index is an error, since it would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from pymongo import IndexModel
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from tailrace.errors import ConfigError, StoreUnavailable
+from tailrace.projections.core.store import EntityState, Marker, Outcome, Partition, Waiting
+from tailrace.projections.mongo import client as mongo_server
+from tailrace.projections.mongo.client import DUPLICATE_KEY, TIMEOUT, Client, Database, Document, own, refusal
+from tailrace.projections.mongo.offsets import OFFSETS, offset_id, read_offsets, reset_offsets
+
+MIRROR_POOL = 10
+
+
+class MirrorEffects:
+    """What the handler of a mirror writes with."""
+
+    def __init__(self, database: Database, collection: str) -> None:
+        self._collection = database[collection]
+        self._documents: list[Document] = []
+
+    def insert(self, document: Document) -> None:
+        """Put off until the end of the block. A document with the same `_id` that is there already stays."""
+        self._documents.append(document)
+
+    async def flush(self) -> None:
+        """Inserts them; returns when they are stored for good. Rejected for one that the server will never take."""
+        documents, self._documents = self._documents, []
+        if not documents:
+            return
+        try:
+            await self._collection.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            self._judge(error.details or {})
+
+    def _judge(self, details: Mapping[str, list[Document]]) -> None:
+        """Returns if all that was refused is there already, and stored for good."""
+        for refused in details["writeErrors"]:
+            if refused["code"] != DUPLICATE_KEY or list(refused.get("keyPattern", ())) != ["_id"]:
+                raise refusal(self._collection.name, refused) from None
+        if details["writeConcernErrors"]:
+            # What is there may be on one server alone, and be lost with it.
+            raise StoreUnavailable(
+                "the documents of a mirror are not stored by a majority yet",
+                why=f"MongoDB did not see it happen: code {details['writeConcernErrors'][0].get('code')}.",
+                remedy="Tailrace tries again by itself. See that the members of the replica set run.",
+            ) from None
+
+
+class MirrorTransaction:
+    """Documents, and the offset behind them. Of the rest, a mirror needs nothing."""
+
+    def __init__(self, database: Database, collection: str, group: str, partition: Partition) -> None:
+        self._offsets = own(database, OFFSETS)
+        self._name = offset_id(group, partition)
+        self._partition = partition
+        self._effects = MirrorEffects(database, collection)
+        self._stored: int | None = None
+        self._next: int | None = None
+
+    @property
+    def effects(self) -> MirrorEffects:
+        return self._effects
+
+    async def position(self) -> int | None:
+        """Locks nothing: who comes second inserts what is there, and then cannot store the offset."""
+        found = await self._offsets.find_one({"_id": self._name})
+        self._stored = None if found is None else found.get("next_offset")
+        return self._stored
+
+    async def advance(self, offset: int) -> None:
+        self._next = offset
+
+    async def mark(self, markers: Sequence[Marker]) -> set[str]:
+        """All are new: a document that is there already tells by itself."""
+        return {marker.event_id for marker in markers}
+
+    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Nothing is marked, so nothing is to be corrected."""
+
+    async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
+        raise _no_versions()
+
+    async def save_entities(self, states: Mapping[str, EntityState]) -> None:
+        raise _no_versions()
+
+    async def wait(self, events: Sequence[Waiting]) -> None:
+        raise _no_versions()
+
+    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+        raise _no_versions()
+
+    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+        raise _no_versions()
+
+    async def release(self, event_ids: Collection[str]) -> None:
+        raise _no_versions()
+
+    async def horizon(self) -> int:
+        """Nothing is ever forgotten."""
+        return 0
+
+    async def flush(self) -> None:
+        await self._effects.flush()
+
+    async def finish(self) -> None:
+        """The documents, and then the offset, if it still is what `position` said.
+
+        Another worker may have gone further meanwhile, or an operator may have set it back: neither must be undone.
+        """
+        await self.flush()
+        if self._next is None:
+            return
+        as_seen = {"_id": self._name, "next_offset": self._stored}
+        try:
+            stored = await self._offsets.update_one(
+                as_seen, {"$set": {"next_offset": self._next}}, upsert=self._stored is None
+            )
+        except DuplicateKeyError:
+            raise self._moved() from None
+        if not stored.matched_count and stored.upserted_id is None:
+            raise self._moved()
+
+    def _moved(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the offset of {self._partition} was stored by somebody else meanwhile",
+            why="Another worker owns the partition now, or an operator has set it.",
+            remedy="Tailrace looks where it stands, and goes on from there.",
+        )
+
+
+class MirrorStore:
+    """One collection, with the indexes that its readers need."""
+
+    def __init__(
+        self,
+        uri: str,
+        database: str,
+        collection: str,
+        *,
+        indexes: Sequence[IndexModel] = (),
+        pool_size: int = MIRROR_POOL,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._uri = uri
+        self._database_name = database
+        self._collection = collection
+        self._indexes = indexes
+        self._pool_size = pool_size
+        self._timeout = timeout
+        self._name = ""
+        self._client: Client | None = None
+
+    async def open(self, name: str) -> None:
+        self._name = name
+        wanted = {OFFSETS: (), self._collection: self._indexes}
+        self._client = await mongo_server.opened(
+            self._uri, name, self._database_name, wanted, timeout=self._timeout, pool_size=self._pool_size
+        )
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    @asynccontextmanager
+    async def transaction(self, partition: Partition) -> AsyncIterator[MirrorTransaction]:
+        transaction = MirrorTransaction(self._database, self._collection, self._name, partition)
+        yield transaction
+        await transaction.finish()
+
+    async def positions(self) -> dict[Partition, int]:
+        return await read_offsets(self._database, self._name)
+
+    async def furthest(self) -> dict[Partition, int]:
+        """None: what is told again is there already, whenever that was."""
+        return {}
+
+    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+        await reset_offsets(self._connected, self._database, self._name, offsets)
+
+    async def horizon(self) -> int:
+        return 0
+
+    async def prune(self, before_ms: int, limit: int) -> int:
+        """There are no markers."""
+        return 0
+
+    def is_away(self, error: BaseException) -> bool:
+        return mongo_server.is_away(error)
+
+    @property
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise RuntimeError("the store is not open")
+        return self._client
+
+    @property
+    def _database(self) -> Database:
+        return mongo_server.database_of(self._connected, self._database_name)
+
+
+def _no_versions() -> ConfigError:
+    return ConfigError(
+        "a mirror was asked for versions of entities",
+        why="It keeps every event, so none is stale and none has to wait.",
+        remedy="Leave out `versions` for a projection with a MirrorStore.",
+    )

@@ -1,0 +1,220 @@
+"""A projection that lives in Postgres: its tables, and beside them what the kit keeps, in one transaction.
+
+Tables of the kit, shared by all projections of a schema and told apart by `projection`: `tailrace_offsets`,
+`tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`.
+
+Each transaction has a session to itself: there are as many as partitions are at work at once. A session on which the
+server was away is not used again, nor are those that lie idle, since what ended one has probably ended all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from tailrace.errors import ConfigError
+from tailrace.projections.core.store import CatchUp, Partition
+from tailrace.projections.postgres import session as postgres_session
+from tailrace.projections.postgres.ddl import prepare
+from tailrace.projections.postgres.effects import PostgresEffects
+from tailrace.projections.postgres.session import Session, connect, hang_up, refusal, transaction_ended
+from tailrace.projections.postgres.swap import NEXT, swap_schemas
+from tailrace.projections.postgres.table import Table
+from tailrace.projections.postgres.transaction import PostgresTransaction, horizon_of
+from tailrace.projections.postgres.values import array, numbers
+
+_POSITIONS = """
+    SELECT topic, partition, next_offset FROM tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
+"""
+_FURTHEST = "SELECT topic, partition, furthest FROM tailrace_offsets WHERE projection = %s AND furthest IS NOT NULL"
+_RESET = """
+    INSERT INTO tailrace_offsets (projection, topic, partition, next_offset)
+    SELECT %s, u.* FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u
+    ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, updated_at = now()
+"""
+# A marker that a transaction holds at this moment is left for the next time.
+_PRUNE = """
+    WITH raised AS (
+        INSERT INTO tailrace_horizon AS known (projection, horizon_ms) VALUES (%(name)s, %(before)s)
+        ON CONFLICT (projection) DO UPDATE SET horizon_ms = greatest(known.horizon_ms, EXCLUDED.horizon_ms)
+    )
+    DELETE FROM tailrace_markers WHERE projection = %(name)s AND event_id = ANY(ARRAY(
+        SELECT event_id FROM tailrace_markers
+        WHERE projection = %(name)s AND time_ms < %(before)s AND outcome NOT IN ('dead', 'waiting')
+        ORDER BY time_ms LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ))
+"""
+
+
+class PostgresStore:
+    """`dsn` is a connection string of libpq. `schema` is made if it is missing, and comes first in the search path.
+
+    `tables` is the projection's own DDL, run at each start: CREATE TABLE IF NOT EXISTS.
+    """
+
+    def __init__(self, dsn: str, *, schema: str = "", tables: str = "") -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._ddl = tables
+        self._name: str | None = None
+        self._idle: list[Session] = []
+        self._busy: set[Session] = set()
+        self._tables: dict[str, Table] = {}
+
+    async def open(self, name: str) -> None:
+        session = await connect(self._dsn, name, self._schema)
+        try:
+            await prepare(session, self._schema, self._ddl)
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, psycopg.Error):
+                raise refusal(error) from None
+            raise
+        self._name = name
+        self._tables.clear()
+        self._idle.append(session)
+
+    async def close(self) -> None:
+        self._name = None
+        busy, self._busy = self._busy, set()
+        for session in busy:
+            hang_up(session)
+        await self._close_idle()
+
+    @asynccontextmanager
+    async def transaction(self, partition: Partition) -> AsyncIterator[PostgresTransaction]:
+        async with self._session() as session:
+            effects = PostgresEffects(session, self._tables)
+            whole = False
+            async with session.transaction():
+                session.require_transaction(True)
+                try:
+                    transaction = PostgresTransaction(session, self._opened, partition, effects, self._schema)
+                    yield transaction
+                    await effects.flush()
+                    effects.end()
+                    # Nobody else may come between the last statement, which is the proof, and the commit.
+                    session.hold()
+                    _require_sound(session)
+                    await transaction.finish()
+                    whole = True
+                except BaseException as error:
+                    session.hold()
+                    if session.is_idle:
+                        raise transaction_ended() from error
+                    raise
+                finally:
+                    effects.end()
+                    session.require_transaction(False)
+            if not whole:
+                # psycopg.Rollback ends its block silently, and nobody must believe in a commit.
+                raise RuntimeError("a handler rolled the whole transaction back")
+
+    async def positions(self) -> dict[Partition, int]:
+        async with self._session() as session:
+            rows = await (await session.execute(_POSITIONS, [self._opened])).fetchall()
+        return {Partition(topic, number): offset for topic, number, offset in rows}
+
+    async def furthest(self) -> dict[Partition, int]:
+        async with self._session() as session:
+            rows = await (await session.execute(_FURTHEST, [self._opened])).fetchall()
+        return {Partition(topic, number): offset for topic, number, offset in rows}
+
+    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+        places = sorted(offsets)
+        columns = [
+            array([place.topic for place in places]),
+            numbers([place.number for place in places]),
+            numbers([offsets[place] for place in places]),
+        ]
+        async with self._session() as session:
+            await session.execute(_RESET, [self._opened, *columns])
+
+    async def horizon(self) -> int:
+        async with self._session() as session:
+            return await horizon_of(session, self._opened)
+
+    async def prune(self, before_ms: int, limit: int) -> int:
+        async with self._session() as session:
+            given = {"name": self._opened, "before": before_ms, "limit": limit}
+            return (await session.execute(_PRUNE, given)).rowcount
+
+    def is_away(self, error: BaseException) -> bool:
+        return postgres_session.is_away(error)
+
+    def beside(self) -> PostgresStore:
+        """The store of the same projection made anew, in a schema of its own."""
+        if not self._schema:
+            raise ConfigError(
+                "a projection can be made anew beside itself only if it has a schema of its own",
+                remedy="Give its PostgresStore a `schema`, or move its tables into one.",
+            )
+        return PostgresStore(self._dsn, schema=self._schema + NEXT, tables=self._ddl)
+
+    async def swap(self, name: str, catch_up: CatchUp) -> bool:
+        """Puts what was made beside in its place, if it is as far; see `rebuilding.py`."""
+        session = await connect(self._dsn, name, "")
+        try:
+            return await swap_schemas(session, self._schema, name, catch_up)
+        finally:
+            await session.close()
+
+    @property
+    def _opened(self) -> str:
+        if self._name is None:
+            raise RuntimeError("the store is not open")
+        return self._name
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        session = await self._take()
+        session.hold()
+        try:
+            yield session
+        except BaseException as error:
+            # What was known of tables may be what went wrong: they are looked up anew.
+            self._tables = {}
+            if self.is_away(error):
+                await session.close()
+                await self._close_idle()
+            raise
+        finally:
+            session.let_go()
+            await self._put_back(session)
+
+    async def _take(self) -> Session:
+        while self._idle:
+            session = self._idle.pop()
+            if not session.closed:
+                break
+            await session.close()
+        else:
+            session = await connect(self._dsn, self._opened, self._schema)
+        self._busy.add(session)
+        return session
+
+    async def _put_back(self, session: Session) -> None:
+        # One that is not among the busy any more was hung up by `close`.
+        ours = session in self._busy and self._name is not None
+        self._busy.discard(session)
+        if ours and session.is_idle:
+            self._idle.append(session)
+        else:
+            await session.close()
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+
+def _require_sound(session: Session) -> None:
+    """After an error that a handler has kept to itself, Postgres answers COMMIT with a rollback, and no error."""
+    if session.is_idle:
+        raise transaction_ended()
+    if session.info.transaction_status == TransactionStatus.INERROR:
+        raise psycopg.errors.InFailedSqlTransaction(
+            "a handler went on after Postgres had refused a statement, which ends the transaction"
+        )

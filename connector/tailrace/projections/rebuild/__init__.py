@@ -1,0 +1,1 @@
+"""Rebuilding and resetting projections."""

@@ -1,0 +1,87 @@
+"""Setting a projection back, or forward, to another place in its topics; refused where it would apply events twice.
+
+Markers make reading again harmless, as far as there are markers: those older than the projection keeps are pruned, and
+an event of that time would be applied a second time. The horizon says where that begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from aiokafka.errors import KafkaError
+
+from tailrace.errors import BehindHorizon, ConfigError, KafkaUnavailable, ProjectionError
+from tailrace.projections.core.store import Partition
+from tailrace.projections.faust.app import ProjectionApp
+from tailrace.projections.faust.topics import Topics
+from tailrace.projections.projection import Projection
+
+FORMS = "earliest, latest, or a time such as 2026-11-01T14:05Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Of one partition: the next offset as it is stored, and as it will be."""
+
+    partition: Partition
+    stored: int | None
+    target: int
+
+
+def moment(text: str) -> int | None:
+    """The time that `text` names, in Unix milliseconds; None for `earliest` and `latest`."""
+    if text in ("earliest", "latest"):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} names no place in a topic", remedy=f"Give {FORMS}.") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+async def plan(app: ProjectionApp, projection: Projection, to: str) -> list[Move]:
+    """What a reset would do; refuses what must not be done. Changes nothing. The store is open."""
+    at_ms = moment(to)
+    horizon = await projection.store.horizon()
+    stored = await projection.store.positions()
+    try:
+        async with Topics(app, projection.topics) as topics:
+            if await topics.members():
+                raise ProjectionError(
+                    f"{projection.name} has running workers",
+                    why="They would go on from where they are, and then find their position moved.",
+                    remedy="Stop them all, then reset.",
+                )
+            targets = await topics.places(to if at_ms is None else at_ms)
+            safe = await topics.places(horizon) if horizon else {}
+    except KafkaError as error:
+        raise KafkaUnavailable(
+            f"Kafka does not answer: {type(error).__name__}", remedy="Nothing was changed. Try again."
+        ) from None
+    moves = [Move(partition, stored.get(partition), target) for partition, target in sorted(targets.items())]
+    _require_markers(projection.name, moves, safe, horizon)
+    return moves
+
+
+def _require_markers(name: str, moves: list[Move], safe: Mapping[Partition, int], horizon: int) -> None:
+    behind = [
+        move
+        for move in moves
+        if move.target < safe.get(move.partition, 0) and move.stored is not None and move.target < move.stored
+    ]
+    if behind:
+        told = ", ".join(
+            f"{move.partition} to {move.target} (not before {safe[move.partition]})" for move in behind[:5]
+        )
+        since = datetime.fromtimestamp(horizon / 1000, UTC).isoformat(timespec="seconds")
+        raise BehindHorizon(
+            f"{name} cannot be set back to where it has no markers: {told}",
+            why=f"Markers of events before {since} are pruned: those events would be applied a second time.",
+            remedy=f"Reset to {since} or later, or make the projection anew with --rebuild.",
+        )
+
+
+async def carry_out(projection: Projection, moves: list[Move]) -> None:
+    await projection.store.reset({move.partition: move.target for move in moves})

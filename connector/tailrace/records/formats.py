@@ -1,0 +1,181 @@
+"""The format of a pipeline's records: chosen once, at the start, as one function from event to Record.
+
+The default is `plain_record` itself. Every other format starts from it, so that key, topic, time and our own headers
+(id, type, position, timestamp, tailrace.pipeline) are the same in all of them. A further column that bears the name of
+a header which the format writes is left out, as it is among our own: readers act on those. An event without a payload
+has no value in any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.event import Headers, OutboxEvent, Record, Route
+from tailrace.records import cloudevents, framing
+from tailrace.records.framing import SchemaId
+from tailrace.records.keys import KeyContract, KeyFormat, key_writer
+from tailrace.records.plain import OUR_HEADERS, plain_maker, plain_record
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.messages import cut
+from tailrace.schemas.strict_json import NotJsonError, parse
+from tailrace.schemas.validation import Checked
+
+RecordMaker = Callable[[OutboxEvent, Route, Checked], Record]
+
+_new_record = tuple.__new__
+"""Without the argument handling of its own constructor: this runs once per event."""
+_FRAMES = frozenset({framing.KEY_HEADER, framing.VALUE_HEADER})
+_CONTENT_TYPES = {"json": "application/json", "avro": "application/avro"}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How records are written; `source` is the CloudEvents attribute. Refuses what readers could make no sense of."""
+
+    value: Literal["json", "avro"] = "json"
+    schema_id: SchemaId = "none"
+    cloudevents: Literal["none", "binary", "structured"] = "none"
+    key: KeyFormat = "bytes"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if "avro" in (self.value, self.key) and self.schema_id == "none":
+            raise ConfigError(
+                "format.schema_id is none, and Avro cannot be read without its schema",
+                remedy="Set format.schema_id: prefix or header.",
+            )
+        if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
+            raise ConfigError(
+                "a structured CloudEvent is one JSON text, without a schema's id",
+                remedy="Set format.cloudevents: binary, or leave format.value and format.schema_id out.",
+            )
+        if self.cloudevents == "binary" and (self.value, self.schema_id) == ("json", "prefix"):
+            raise ConfigError(
+                "a CloudEvent whose content-type is application/json cannot begin with a schema's id",
+                remedy="Set format.schema_id: header, which leaves the value alone.",
+            )
+        if self.cloudevents != "none" and not self.source:
+            raise ConfigError("a CloudEvent needs a source", remedy="Set format.source, such as /shop/orders.")
+
+
+def record_maker(format: Format, *, key_contract: KeyContract | None, pipeline: str = "") -> RecordMaker:
+    """The function that makes a pipeline's records. `key_contract` gives the contract of a topic's keys."""
+    write_key = key_writer(format.key, format.schema_id, key_contract)
+    plain = plain_maker(pipeline) if pipeline else plain_record
+    if format == Format():
+        return plain
+    ours = len(OUR_HEADERS) + bool(pipeline)
+    reserved = _reserved(format)
+    write_value = _value_writer(format)
+    envelope = _envelope(format)
+
+    def make(event: OutboxEvent, route: Route, checked: Checked) -> Record:
+        topic, payload, key, headers, timestamp = plain(event, route)
+        contract = checked[1]
+        if len(headers) > ours:
+            headers = [header for header in headers if not reserved(header[0])]
+        value, value_frame = (None, None) if payload is None else write_value(payload, checked)
+        written, key_frame = write_key(key, topic)
+        if envelope is not None:
+            value = envelope(event, key, contract, value, headers)
+        if key_frame is not None:
+            headers.append((framing.KEY_HEADER, key_frame))
+        if value_frame is not None:
+            headers.append((framing.VALUE_HEADER, value_frame))
+        return _new_record(Record, (topic, value, written, headers, timestamp))
+
+    return make
+
+
+def _reserved(format: Format) -> Callable[[str], bool]:
+    """Whether a further column may not be a header. Readers of CloudEvents do not look at the case of names."""
+    names = _FRAMES if format.schema_id != "none" else frozenset()
+    if format.cloudevents == "none":
+        return names.__contains__
+    if format.cloudevents == "binary":
+        taken = names | cloudevents.HEADERS
+        return lambda name: name.lower() in taken
+    # With any header of binary mode, some readers take a structured event for a binary one.
+    return lambda name: name.lower().startswith(cloudevents.PREFIX) or name.lower() == cloudevents.CONTENT_TYPE
+
+
+def _value_writer(format: Format) -> Callable[[bytes, Checked], tuple[bytes, bytes | None]]:
+    """A function from (payload, checked) to the value and what goes into its schema's header."""
+    kind, schema_id = format.value, format.schema_id
+    frames: dict[Contract, tuple[bytes, bytes | None]] = {}
+
+    def frame(contract: Contract) -> tuple[bytes, bytes | None]:
+        if schema_id == "prefix":
+            return framing.before(contract), None
+        return b"", framing.in_header(contract)
+
+    def framed(payload: bytes, checked: Checked) -> tuple[bytes, bytes | None]:
+        content, contract = checked
+        if contract is None:
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                "the event was let through without a schema, so there is no schema's id to write",
+                remedy="Register a schema for its type, or set format.schema_id: none.",
+            )
+        if contract.kind != kind:
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"version {contract.version} of {cut(contract.subject)} is of the kind {contract.kind}, "
+                f"and values are written as {kind}",
+                remedy=f"Register a schema of the kind {kind}, or set format.value: {contract.kind}.",
+            )
+        found = frames.get(contract)
+        if found is None:
+            found = frames[contract] = frame(contract)
+        before, header = found
+        if kind == "json":
+            return before + payload, header
+        # Bytes are what `encode_text` has written already.
+        return before + (content if type(content) is bytes else contract.encode(content)), header
+
+    def plain(payload: bytes, checked: Checked) -> tuple[bytes, None]:
+        if checked[1] is None and format.cloudevents == "structured":
+            _require_json(payload)
+        return payload, None
+
+    return plain if schema_id == "none" else framed
+
+
+def _envelope(
+    format: Format,
+) -> Callable[[OutboxEvent, bytes | None, Contract | None, bytes | None, Headers], bytes | None] | None:
+    """A function that makes a CloudEvent of a value: adds to the headers, and returns the value to send."""
+    if format.cloudevents == "none":
+        return None
+    as_it_is = format.key == "bytes"
+    in_headers = cloudevents.attribute_writer(format.source, prefix=cloudevents.PREFIX, key_as_it_is=as_it_is)
+    in_value = cloudevents.attribute_writer(format.source, prefix="", key_as_it_is=as_it_is)
+    content_type = (cloudevents.CONTENT_TYPE, _CONTENT_TYPES[format.value])
+    is_binary = format.cloudevents == "binary"
+
+    def envelope(
+        event: OutboxEvent, key: bytes | None, contract: Contract | None, value: bytes | None, headers: Headers
+    ) -> bytes | None:
+        if is_binary or value is None:
+            headers += in_headers(event, key, contract)
+            if value is not None:
+                headers.append(content_type)
+            return value
+        headers.append((cloudevents.CONTENT_TYPE, cloudevents.STRUCTURED))
+        return cloudevents.structured(in_value(event, key, contract), value)
+
+    return envelope
+
+
+def _require_json(payload: bytes) -> None:
+    try:
+        parse(payload)
+    except NotJsonError as error:
+        raise Rejected(
+            Reason.POISON_MESSAGE,
+            f"the payload is not usable JSON, which a structured CloudEvent consists of: {error}",
+            remedy="Have the service write JSON, or set format.cloudevents: binary.",
+        ) from None

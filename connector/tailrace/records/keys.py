@@ -1,0 +1,90 @@
+"""A record's key in the form that readers of the topic expect: its bytes, a JSON string, or an Avro string.
+
+Where schemas' ids are written, a topic's key has a contract of its own, looked up once for each topic. Its id then goes
+before the key, and Kafka chooses partitions by all of it: a new version of a key's schema moves every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import orjson
+
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.records import framing
+from tailrace.records.framing import SchemaId
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.messages import cut
+
+KeyFormat = Literal["bytes", "json", "avro"]
+KeyContract = Callable[[str], Contract]
+WrittenKey = tuple[bytes | None, bytes | None]
+"""The key, and what goes into its schema's header."""
+
+
+class _Known(NamedTuple):
+    contract: Contract
+    before: bytes
+    header: bytes | None
+
+
+def key_writer(form: KeyFormat, schema_id: SchemaId, contract_of: KeyContract | None) -> Callable[..., WrittenKey]:
+    """A function of (key, topic). An event without a key has none in any form."""
+    if form == "bytes":
+        return lambda key, topic: (key, None)
+    if schema_id == "none":
+        return lambda key, topic: (key if key is None else orjson.dumps(_text(key)), None)
+    if contract_of is None:
+        raise ConfigError(
+            f"format.key: {form} needs schemas of keys, and there are none",
+            remedy="Name a registry under schemas.registry, or set format.key: bytes.",
+        )
+    known: dict[str, _Known] = {}
+
+    def write(key: bytes | None, topic: str) -> WrittenKey:
+        if key is None:
+            return None, None
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = _look_up(contract_of(topic), form, schema_id)
+        contract, before, header = found
+        return before + _encoded(_text(key), contract), header
+
+    return write
+
+
+def _look_up(contract: Contract, form: KeyFormat, schema_id: SchemaId) -> _Known:
+    if contract.kind != form:
+        raise Rejected(
+            Reason.SCHEMA_VALIDATION_FAILED,
+            f"format.key is {form}, but {contract.subject} ({contract.file}) is registered as {contract.kind}",
+            remedy=f"Set format.key: {contract.kind}, or register the other kind of schema.",
+        )
+    if schema_id == "prefix":
+        return _Known(contract, framing.before(contract), None)
+    return _Known(contract, b"", framing.in_header(contract))
+
+
+def _encoded(text: str, contract: Contract) -> bytes:
+    if contract.kind == "avro":
+        return contract.encode(text)
+    if not contract.is_valid(text):
+        raise Rejected(
+            Reason.SCHEMA_VALIDATION_FAILED,
+            f"the key breaks version {contract.version} of {cut(contract.subject)}: "
+            + contract.explain(text, len(text)),
+            remedy=f"Correct the service, or the schema {contract.file}.",
+        )
+    return orjson.dumps(text)
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise Rejected(
+            Reason.PERMANENT_FAILURE,
+            f"the key, {len(key)} bytes, is not UTF-8 and cannot be written as a string",
+            remedy="Have the service write text as the key, or set format.key: bytes.",
+        ) from None

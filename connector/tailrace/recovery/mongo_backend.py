@@ -1,0 +1,249 @@
+"""A MongoDB whose log was lost: what is wrong with it, and its collections read once more.
+
+A moment of the server's clock is taken. What was committed up to it is read from the collections, in a snapshot of that
+very moment, and what is on Kafka is left out; what comes later is the stream's. Killed half-way it begins anew: what it
+had published is on Kafka by then.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bson import Timestamp
+from pymongo.errors import PyMongoError
+
+from tailrace import failpoints
+from tailrace.errors import CollectionGone, SourceError, TailraceError
+from tailrace.event import Chunk
+from tailrace.positions.base import Position, other_kind
+from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
+from tailrace.positions.recovery_mark import Recovery, require_complete
+from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
+from tailrace.recovery.evidence import Evidence, begun_before, by_time
+from tailrace.recovery.oplog_gap import require_read
+from tailrace.sources.mongo.change_stream import DOING, Cursor
+from tailrace.sources.mongo.changes import plain_token, server_token
+from tailrace.sources.mongo.client import Client, collection_ids, connect, identify, translate
+from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.resume_check import is_ahead, require_continuable
+from tailrace.sources.mongo.snapshot import CollectionReader, require_order
+from tailrace.sources.mongo.stream_spec import Stage, can_split
+from tailrace.state.position_history import Entry
+from tailrace.wakeup import Wake
+
+REST_SECONDS = 0.2
+LOOK_MS = 1
+
+
+class MongoSite:
+    """Implements `Site`."""
+
+    def __init__(self, options: MongoOptions) -> None:
+        self._options = options
+        # Under a name of its own: it must not be taken for the connector.
+        self._client = connect(options.uri, app_name=f"{options.app_name} (recover)", timeout=options.link_timeout)
+        self._facts = identify(self._client)
+        self._unread = ""
+
+    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+        if stored is None:
+            return None
+        if not isinstance(stored, TokenPosition):
+            raise other_kind(stored, "MongoDB")
+        options, facts = self._options, self._facts
+        try:
+            require_complete(stored.recovery)
+            ids = collection_ids(self._client, options.database, options.collections, create=False)
+            found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+            require_continuable(stored, found, facts.now)
+            self._look_behind(stored)
+        except RECOVERABLE as error:
+            return error
+        return None
+
+    def is_elsewhere(self, stored: Position) -> bool:
+        if not isinstance(stored, TokenPosition):
+            return True
+        here = self._facts.replica_set, self._options.database
+        return (stored.log.replica_set, stored.log.database) != here
+
+    def went_back(self, lost: Position | None) -> bool:
+        """Also if a collection was made anew: its ids may be given out once more."""
+        if not isinstance(lost, TokenPosition):
+            return False
+        return is_ahead(lost, self._facts.now) or self._made_anew(lost)
+
+    def forgotten(self, lost: Position | None) -> list[str]:
+        told = [self._unread] if self._unread else []
+        if isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now):
+            return [*told, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
+        return [*told, f"a collection is not the one that was read: {STAYS}"] if self.went_back(lost) else told
+
+    def is_zoned(self) -> bool:
+        return True
+
+    def steps(self, lost: Position | None) -> list[str]:
+        options = self._options
+        if isinstance(lost, TokenPosition) and lost.collection_read is None and not self.is_elsewhere(lost):
+            self._unread = require_read(self._client, lost, self._facts.now)
+        try:
+            collection_ids(self._client, options.database, options.collections, create=False)
+        except CollectionGone:
+            if not options.create:
+                raise
+            created = ["create the collections that are missing"]
+        else:
+            created = []
+        for name in options.collections:
+            require_order(self._client, options.database, name, options.order_by)
+        return [*created, "take a new place in the log"]
+
+    def readable(self) -> MongoOptions | None:
+        there = tuple(name for name in self._options.collections if self._is_there(name))
+        return replace(self._options, collections=there) if there else None
+
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
+        """Documents do not tell in which transaction they were written: time is all there is."""
+        return by_time(entries, until_ms)
+
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> MongoRecovery:
+        return MongoRecovery(self._options, mark, keeps, wake, begin, resume=resume)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _made_anew(self, lost: TokenPosition) -> bool:
+        return any(was and self._id_of(name) not in ("", was) for name, was in lost.log.collections.items())
+
+    def _id_of(self, name: str) -> str:
+        """Empty for one that is not there, or that we may not see."""
+        try:
+            return collection_ids(self._client, self._options.database, (name,), create=False)[name]
+        except CollectionGone:
+            return ""
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            collection_ids(self._client, self._options.database, (name,), create=False)
+        except CollectionGone:
+            return False
+        return True
+
+    def _look_behind(self, stored: TokenPosition) -> None:
+        """Raises what the server has against resuming: it says so in its first answer."""
+        start = {"startAfter": server_token(stored.token)}
+        cursor = stream_at(self._client, self._options, start, splits=can_split(self._facts.version))
+        try:
+            cursor.more(wait_ms=LOOK_MS)
+        except PyMongoError as error:
+            raise translate(error, DOING) from None
+        finally:
+            cursor.close()
+
+
+class MongoRecovery:
+    """Implements `pipeline.Source`: the collections, and then the place behind which the stream goes on."""
+
+    def __init__(
+        self, options: MongoOptions, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool
+    ) -> None:
+        self._options = options
+        self._mark = mark
+        self._keeps = keeps
+        self._begin = begin
+        self._resume = resume
+        self._client: Client | None = None
+        self._collection: CollectionReader | None = None
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        self._begin(stored)
+        options = self._options
+        self._client = client = connect(options.uri, app_name=options.app_name, timeout=options.link_timeout)
+        again = self._resume and isinstance(stored, TokenPosition) and stored.collection_read is not None
+        start = stored if again and isinstance(stored, TokenPosition) else self._first(client)
+        if not again:
+            store(start)
+            failpoints.reached(failpoints.SLOT_CREATED)
+        self._start = start
+        self._collection = CollectionReader(
+            client,
+            options.watched,
+            Documents(options.required, options.optional, options.payload, options.ignored),
+            order_by=options.order_by,
+            timestamp=options.timestamp,
+            start=start,
+            fresh=not again,
+            keeps=self._keeps,
+        )
+        return start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        if self._collection is not None:
+            rows, position = self._collection.read(limit, limit_bytes)
+            if rows:
+                failpoints.reached(failpoints.TABLE_ROWS_READ)
+            if position is not None:
+                size = sum(len(value) for row in rows for value in row.values if value)
+                return Chunk(rows, position, more=True, size=size)
+            self._collection.close()
+            self._collection = None
+        elif wait:
+            self._poll.poll(min(wait, REST_SECONDS) * 1000)
+        return Chunk([], replace(self._start, collection_read=None, recovery=None), more=False, urgent=True)
+
+    def settle(self) -> None:
+        """The stream itself vouches for what lies behind its token."""
+
+    def confirm(self, position: Position) -> None:
+        """There is nobody to tell: the server keeps no place for us."""
+
+    def keep_alive(self) -> None:
+        """Nothing streams yet."""
+
+    def passed(self, position: Position) -> str:
+        return ""
+
+    def close(self) -> None:
+        if self._collection is not None:
+            self._collection.close()
+            self._collection = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _first(self, client: Client) -> TokenPosition:
+        """Behind this moment comes the stream; up to it, what is in the collections."""
+        options, facts = self._options, identify(client)
+        ids = collection_ids(client, options.database, options.collections, create=options.create)
+        found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        # Creating a collection is a step of the clock, too.
+        facts = identify(client)
+        first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
+        start = {"startAtOperationTime": Timestamp(*first.pair)}
+        cursor = stream_at(client, options, start, splits=can_split(facts.version))
+        cursor.close()
+        if cursor.token is None:
+            raise SourceError(
+                "MongoDB opened a change stream without saying where it begins",
+                remedy="Upgrade to MongoDB 6.0 or newer.",
+            )
+        return TokenPosition(
+            found,
+            plain_token(cursor.token),
+            first,
+            facts.now_ms,
+            collection_read=CollectionRead(),
+            recovery=self._mark,
+            begun=begun_before(self._mark),
+        )
+
+
+def stream_at(client: Client, options: MongoOptions, start: Stage, *, splits: bool) -> Cursor:
+    return Cursor(client, options.watched, options.watched.stages(start, splits=splits), limit=1)

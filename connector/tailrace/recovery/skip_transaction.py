@@ -1,0 +1,292 @@
+"""One transaction that the server cannot decode is skipped, and what the table has of it is published.
+
+The log goes on right behind its commit, on the same slot: nothing else is skipped. Which rows of the table are its own
+is decided by what they are not: written by an older transaction, brought by the log before or behind it, or on Kafka.
+The number of the transaction alone does not tell, since rows written under a savepoint or changed later have another.
+
+The log is read through copies of the slot. Killed at any moment, it begins again: what it had published is on Kafka by
+then. The last batch has the dead letter that names the transaction, and the position behind it.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import orjson
+
+from tailrace import failpoints
+from tailrace.errors import ConfigError, PublicationBroken, UndecodableTransaction
+from tailrace.event import UNREADABLE, Chunk, Row
+from tailrace.pipeline.loop import Source
+from tailrace.pipeline.processor import Line
+from tailrace.positions.base import Position
+from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
+from tailrace.positions.recovery_mark import Recovery
+from tailrace.recovery.backend import Begin, Keeps
+from tailrace.recovery.evidence import Evidence
+from tailrace.recovery.postgres_backend import REST_SECONDS, PostgresSite, identity
+from tailrace.recovery.published_index import Ids
+from tailrace.recovery.row_filter import name_of
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.publication import read_published
+from tailrace.sources.postgres.resume_check import admit
+from tailrace.sources.postgres.snapshot import TableReader, reading_order, require_order
+from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
+from tailrace.sources.postgres.table_rescan import LogAgain
+from tailrace.sources.postgres.timelines import follow
+from tailrace.state.position_history import Entry
+from tailrace.verify.compare import WAITING
+from tailrace.wakeup import Wake
+
+EVERY_ROW = f"3:{2**63 - 1}:"
+"""A snapshot that shows all rows: which of them are wanted is decided by other means."""
+PAGE_ROWS, PAGE_BYTES = 2000, 8 << 20
+_WRAP = 1 << 32
+
+
+def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition:
+    """The last transaction that was read is not asked for again: this one would come behind it."""
+    lsn = found.commit_lsn + 1
+    return replace(position, lsn=lsn, cut=None, last=LastTransaction(lsn))
+
+
+class LogAround:
+    """What the log brings around the transaction: the rows of it before the one that cannot be sent, and all behind."""
+
+    def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
+        self._options = options
+        self._line = line
+        self._names = Ids()
+        self.others: set[int] = set()
+        """Later transactions that cannot be decoded either (32 bits): each is to be skipped by itself."""
+        self._at = lost
+        self.transaction = found = self._find(lost)
+        self.behind = self._at = replace(_behind(lost, found), at_ms=found.commit_ms)
+        """Where the log goes on. The server skips what was committed before a place: one byte behind the beginning of
+        this commit is before every later one.
+        """
+
+    @property
+    def xid(self) -> int:
+        return self.transaction.xid
+
+    def brings(self, name: str, transaction: int) -> bool:
+        """Whether the log brings the row by itself, or a later skip does."""
+        return transaction in self.others or bool(self._names.find(name))
+
+    def read_ahead(self, end: int) -> None:
+        """Reads on to the place `end` of the log."""
+        while self._at.lsn < end:
+            try:
+                self._at = self._read(self._at, end)
+            except UndecodableTransaction as other:
+                self.others.add(other.xid % _WRAP)
+                self._at = _behind(self._at, other)
+
+    def close(self) -> None:
+        self._names.close()
+
+    def _find(self, lost: LsnPosition) -> UndecodableTransaction:
+        end = self.end()
+        try:
+            # From the beginning of the transaction: what is published of it must be known by name.
+            self._read(replace(lost, cut=None), end, published=lost.cut.rows if lost.cut else 0)
+        except UndecodableTransaction as found:
+            return found
+        raise ConfigError(
+            f"the log can be decoded from {lost} on",
+            why="What the pipeline failed with is no longer so.",
+            remedy="tailrace run FILE.",
+        )
+
+    def _read(self, start: LsnPosition, end: int, published: int | None = None) -> LsnPosition:
+        """Reads from `start` to `end`; the position there. `published` says how many rows may come at all."""
+        source = LogAgain(self._options, name="skip", wake=Wake())
+        rows = 0
+        try:
+            source.open(start, lambda _: None)
+            while True:
+                chunk = source.read(PAGE_ROWS, PAGE_BYTES, 1.0)
+                rows += len(chunk.rows)
+                if published is not None and rows > published:
+                    raise ConfigError(
+                        "rows before the transaction that cannot be decoded are not published yet",
+                        why="The pipeline was stopped before it came to it.",
+                        remedy="tailrace run FILE: it publishes them and ends with the error again. Then recover.",
+                    )
+                for row in chunk.rows:
+                    self._names.add(WAITING, name_of(self._line, row), ())
+                assert isinstance(chunk.position, LsnPosition)  # noqa: S101 - of this source
+                if chunk.position.cut is None:
+                    self._at = chunk.position
+                if chunk.position.cut is None and chunk.position.lsn >= end:
+                    return chunk.position
+        finally:
+            source.close()
+
+    def end(self) -> int:
+        """How far the log is written now."""
+        with Link(self._options.conninfo, replication=False, timeout=self._options.link_timeout) as control:
+            return parse_lsn(str(control.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
+
+
+class SkipSite(PostgresSite):
+    """Implements `Site` for a pipeline that stands before a transaction that cannot be decoded."""
+
+    def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
+        super().__init__(options)
+        self._lost = follow(self._stream, lost, self._server)
+        self.around = LogAround(options, self._lost, line)
+
+    def steps(self, lost: Position | None) -> list[str]:
+        options, around = self._options, self.around
+        _, types = require_order(self._control, options.table, list(options.order_by), options.timestamp)
+        self.order_by = tuple(reading_order(options.order_by, types))
+        around.read_ahead(around.end())
+        found = around.transaction
+        also = [f"{len(around.others)} later transactions cannot be decoded either: one more skip each"]
+        return [
+            f"skip the transaction {found.xid}, committed at {format_lsn(found.commit_lsn)}, and no other",
+            "write a dead letter that names it",
+            *(also if around.others else []),
+        ]
+
+    def weigh(
+        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+    ) -> Evidence:
+        found = super().weigh(entries, lost, until_ms, went_back=went_back)
+        return replace(found, passed=self.around.xid % _WRAP)
+
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
+        return PostgresSkip(self._options, self._lost, self.around, mark, keeps, wake, begin, resume=resume)
+
+    def close(self) -> None:
+        super().close()
+        self.around.close()
+
+
+class PostgresSkip:
+    """Implements `pipeline.Source`: what the table has of the transaction, its dead letter, the place behind it."""
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        lost: LsnPosition,
+        around: LogAround,
+        mark: Recovery,
+        keeps: Keeps,
+        wake: Wake,
+        begin: Begin,
+        *,
+        resume: bool,
+    ) -> None:
+        self._options = options
+        self._lost = lost
+        self._around = around
+        self._mark = mark
+        self._keeps = keeps
+        self._begin = begin
+        self._resume = resume
+        self._links: list[Link] = []
+        self._table: TableReader | None = None
+        self._poll = select.poll()
+        self._poll.register(wake, select.POLLIN)
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
+        self._begin(stored)
+        options = self._options
+        self._control, stream = self._connect(), self._connect(replication=True)
+        server = catalogue.identify(stream)
+        self._found = identity(options, server, self._fingerprint())
+        slot = catalogue.read_slot(self._control, options.slot)
+        admit(self._lost, self._found, slot, server_lsn=server.lsn, adopt=False)
+        read = stored.table_read if isinstance(stored, LsnPosition) and stored.recovery else None
+        if self._resume and isinstance(stored, LsnPosition) and read is not None:
+            start = stored
+        else:
+            # Rows get places behind those that the log brought of the transaction, and behind those of an attempt that
+            # was killed.
+            begun = TableRead(EVERY_ROW, rows=read.rows if read is not None else 0)
+            start = replace(self._around.behind, table_read=begun, recovery=self._mark)
+        self._table = TableReader(
+            self._connect(),
+            options.table,
+            order_by=list(options.order_by),
+            timestamp=options.timestamp,
+            start=start,
+            exported=None,
+            keeps=self._keeps,
+        )
+        # Whatever the table's snapshot shows was committed before this place, and what lies behind the transaction
+        # comes by the log. A commit of our own behind it makes the server write its log as far as that.
+        end = parse_lsn(str(self._control.query("SELECT pg_current_wal_insert_lsn()")[0][0]))
+        self._control.query("SELECT pg_logical_emit_message(true, 'tailrace', 'skip')")
+        self._around.read_ahead(end)
+        store(start)
+        failpoints.reached(failpoints.SKIP_BEGUN)
+        return start
+
+    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
+        end = self._around.behind
+        if self._table is not None:
+            rows, position = self._table.read(min(limit, TABLE_PAGE), limit_bytes)
+            if rows:
+                failpoints.reached(failpoints.TABLE_ROWS_READ)
+            if position is not None:
+                size = sum(len(value) for row in rows for value in row.values if value)
+                return Chunk(rows, position, more=True, size=size)
+            self._table = None
+            self._links.pop().close()
+            return Chunk([self._letter()], end, more=False, urgent=True)
+        if wait:
+            self._poll.poll(min(wait, REST_SECONDS) * 1000)
+        return Chunk([], end, more=False, urgent=True)
+
+    def settle(self) -> None:
+        if self._table is None and self._fingerprint() != self._found.publication:
+            raise PublicationBroken(
+                "the publication was changed while the table was read",
+                why="Rows committed meanwhile may not be in the stream.",
+                remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
+            )
+
+    def confirm(self, position: Position) -> None:
+        """The pipeline itself confirms what is stored, with its next start."""
+
+    def keep_alive(self) -> None:
+        """A session that reads a table may be silent."""
+
+    def passed(self, position: Position) -> str:
+        return ""
+
+    def close(self) -> None:
+        while self._links:
+            self._links.pop().close()
+
+    def _letter(self) -> Row:
+        found = self._around.transaction
+        described = {
+            "transaction": found.xid,
+            "committed_at": format_lsn(found.commit_lsn),
+            "rows_before": found.rows,
+            "skipped_by": self._mark.id,
+        }
+        place = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
+        return Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())
+
+    def _connect(self, *, replication: bool = False) -> Link:
+        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+        self._links.append(link)
+        return link
+
+    def _fingerprint(self) -> str:
+        return read_published(self._control, self._options).fingerprint
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,255 @@
+"""Carrying a plan out, beside the pipeline: its own line, loop and publisher, from the plan's start to its end.
+
+The plan's name is the transactional id and the key of its own position on the offsets topic. So each batch and the
+place behind it are one Kafka transaction: killed at any moment, it goes on there when it is run again; two at once
+fence each other; and when the stored place is the plan's end, it is done for good. The pipeline is never fenced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tailrace import backoff
+from tailrace.dlq import resolutions
+from tailrace.errors import (
+    ConfigError,
+    Fenced,
+    KafkaUnavailable,
+    RecordsRefused,
+    TopicLimitsChanged,
+    TopicRefused,
+    Unavailable,
+)
+from tailrace.event import Row
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.publisher import Publisher
+from tailrace.kafka.topics import TopicKeeper, topic_states
+from tailrace.pipeline.loop import Pipeline
+from tailrace.pipeline.processor import Line
+from tailrace.positions.base import Position
+from tailrace.replay.original_records import MOST, Originals
+from tailrace.replay.plan import Plan
+from tailrace.replay.plan_source import open_selected, share_done
+from tailrace.replay.replay_headers import replayed
+from tailrace.replay.resolve import topics_of
+from tailrace.replay.targets import UncompactedTopics, require_order, require_own, require_uncompacted
+from tailrace.routing.specs import TopicSpec
+from tailrace.state import offsets, position_history
+from tailrace.wakeup import Wake
+from tailrace.worker.earlier_letters import KnownLetters
+from tailrace.worker.wiring import Assembly
+
+ATTEMPTS = 5
+"""How often in a row a server that is away is waited for."""
+LOOK_SECONDS = 0.2
+GLANCE_SECONDS = 5.0
+LEAVE_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of this run: what it has published so far; `share` is of the whole way, earlier runs included."""
+
+    published: int
+    dead_letters: int
+    """Events that could not be published, with those whose letter was there before."""
+    referred: int
+    """Of these, how many have a letter from before, which was left as it is."""
+    share: float
+    waiting: str = ""
+
+
+class Applying:
+    """One run of a plan. `run` returns when it is done; what it did is in `published` and `dead_letters`."""
+
+    def __init__(self, assembly: Assembly, plan: Plan) -> None:
+        require_same(assembly, plan)
+        self._assembly = assembly
+        self._plan = plan
+        self.options = replay_options(assembly.kafka, plan)
+        self._wake = Wake()
+        self._stopped = threading.Event()
+        self._left = threading.Event()
+        self._originals: Originals | None = None
+        self._publisher: Publisher | None = None
+        self._before = (0, 0)
+        self._known = self._no_letters()
+        self._referred = 0
+        self._position: Position = plan.start
+        self.continued: bool | None = None
+        """Whether an earlier run has done a part of it; None until that is known."""
+        self._waiting = ""
+        self._is_over = False
+
+    def stored(self) -> Position | None:
+        """How far it is by now; None if it was never begun, or if that cannot be told yet. Fences nobody."""
+        offsets.ensure(self.options, self._assembly.admin())
+        key = self.options.pipeline.encode()
+        try:
+            value = offsets.read_keys(self.options, {key}, timeout=GLANCE_SECONDS).get(key)
+        except KafkaUnavailable:
+            return None  # perhaps one that was killed has left a transaction open: a run ends it, and then looks itself
+        return None if value is None else offsets.parse(self.options, value)
+
+    def run(self, tell: Callable[[Progress], None]) -> Progress:
+        """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
+        plan, assembly = self._plan, self._assembly
+        if plan.target == "same":
+            require_order(assembly)
+            require_uncompacted(assembly.admin(), plan.figures.by_topic)
+        elif plan.suffix and self.stored() is None:
+            require_own(assembly, [topic + plan.suffix for topic in plan.figures.by_topic], plan.id)
+        failures: list[BaseException] = []
+        threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
+        try:
+            # Not by `join`: if an exception breaks that off, Python up to 3.12 takes the thread for ended from then on.
+            while not self._left.wait(LOOK_SECONDS):
+                tell(self.progress())
+        finally:
+            self._stopped.set()
+            self._wake.set()
+            self._left.wait(LEAVE_SECONDS)
+        if failures:
+            raise failures[0]
+        return self.progress()
+
+    def progress(self) -> Progress:
+        published, letters = self._counts()
+        share = share_done(self._position, self._plan.start, self._plan.end, self._plan.figures.rows)
+        return Progress(published, letters, self._referred + self._known.referred, share, self._waiting)
+
+    def _counts(self) -> tuple[int, int]:
+        now = self._publisher
+        published, letters = self._before
+        return (published, letters) if now is None else (published + now.published, letters + now.dead_letters)
+
+    def _attempts(self, failures: list[BaseException]) -> None:
+        try:
+            attempt = 0
+            while not self._is_over:
+                before = self._position
+                try:
+                    self._attempt()
+                except RecordsRefused as refused:
+                    if refused.places.keys() <= self._assembly.refused.keys():
+                        raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
+                    self._assembly.refused.update(refused.places)
+                except TopicLimitsChanged:
+                    pass  # at once: there is nothing to wait for
+                except Unavailable as error:
+                    attempt = 1 if self._position.progress > before.progress else attempt + 1
+                    if attempt >= ATTEMPTS:
+                        raise
+                    self._waiting = f"{error.code}: {error.what}"
+                    self._is_over = self._stopped.wait(backoff.delay(attempt))
+        except Fenced as error:
+            failures.append(
+                Fenced(
+                    error.what,
+                    why="Another `apply` of this plan began meanwhile, and goes on with it.",
+                    remedy="Let it end. Nothing is published twice.",
+                )
+            )
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            failures.append(error)
+        finally:
+            if self._originals is not None:
+                self._originals.close()
+            self._left.set()
+
+    def _attempt(self) -> None:
+        plan, assembly = self._plan, self._assembly
+        admin = assembly.admin()
+        line = assembly.line()
+        offsets.ensure(self.options, admin)
+        self._before = self._counts()
+        self._publisher = publisher = Publisher(self.options, self._keeper(admin), wake=self._wake)
+        source = open_selected(
+            assembly,
+            line,
+            id_=plan.id,
+            origin=plan.origin,
+            start=plan.start,
+            end=plan.end,
+            selection=plan.selection,
+            wake=self._wake,
+            named=self._namer(line),
+        )
+
+        def done() -> bool:
+            stored = publisher.stored
+            if self.continued is None:
+                self.continued = stored is not None
+            self._position = stored or plan.start
+            self._waiting = ""
+            self._is_over = self._stopped.is_set() or is_done(plan, stored)
+            return self._is_over
+
+        marked = replayed(line, plan.id, suffix=plan.suffix)
+        Pipeline(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
+        self._known.finish()
+        done()
+
+    def _no_letters(self) -> KnownLetters:
+        return KnownLetters(self._assembly.kafka, self._plan.id, by_position=self._plan.origin == "log")
+
+    def _ready(self, line: Line) -> Line:
+        """Looks up the letters there are, after another `apply` of this plan is fenced. Shadows have their own."""
+        self._referred += self._known.referred
+        self._known = known = self._no_letters()
+        if self._plan.suffix or self._publisher is None or not known.read():
+            return line
+        resolutions.ensure(self._assembly.kafka, self._assembly.admin())
+        self._publisher.amend = known.settle
+        return known.line(line)
+
+    def _namer(self, line: Line) -> Callable[[Row], Row]:
+        """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may
+        remember.
+        """
+        plan, assembly = self._plan, self._assembly
+        if plan.origin != "table":
+            return lambda row: row
+        if self._originals is None:
+            self._originals = Originals()
+            if 0 < plan.figures.events <= MOST:
+                topics = topics_of(assembly, position_history.read(assembly.kafka))
+                self._originals.fill(assembly.kafka, topics, plan.figures.first_ms)
+        return self._originals.namer(line.layout)
+
+    def _keeper(self, admin: offsets.Admin) -> TopicKeeper:
+        """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
+        plan, assembly = self._plan, self._assembly
+        if not plan.suffix:
+            return assembly.keeper(admin, UncompactedTopics)
+        topics = [*plan.figures.by_topic, assembly.kafka.dead_letter_topic]
+        specs: dict[str, TopicSpec] = {}
+        for topic, state in topic_states(admin, topics).items():
+            declared = assembly.specs.get(topic)
+            config = dict(declared.config) if declared else {}
+            name = topic + plan.suffix
+            specs[name] = TopicSpec(name, state.partitions, state.replication, config)
+        given = assembly.settings.topics
+        default = TopicSpec("", given.partitions, given.replication)
+        return TopicKeeper(admin, specs, default, assembly.partitions, assembly.limits, create=given.create)
+
+
+def replay_options(options: KafkaOptions, plan: Plan) -> KafkaOptions:
+    """In transactions always: without, a replay that is killed would publish twice."""
+    letters = options.dead_letter_topic + plan.suffix
+    return replace(options, pipeline=plan.name, exactly_once=True, dead_letter_topic=letters)
+
+
+def require_same(assembly: Assembly, plan: Plan) -> None:
+    """Refuses settings that are not those of the plan; what the plan's log is, its source looks at."""
+    if assembly.settings.pipeline != plan.pipeline:
+        raise ConfigError(
+            f"the plan is of the pipeline {plan.pipeline}, and the settings are of {assembly.settings.pipeline}",
+            remedy="Name the settings of that pipeline with --settings. Nothing was changed.",
+        )
+
+
+def is_done(plan: Plan, stored: Position | None) -> bool:
+    return stored is not None and stored.progress >= plan.end.progress

@@ -1,0 +1,116 @@
+"""What archiving needs to know of a pipeline's history: which rows it has passed, and where they were published.
+
+What is passed is asked for first, then what is held: an event that was set aside and passed is among the letters by
+then. Where a row was published stands on the topics alone, as long as they keep it; the archive remembers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tailrace.archive.backend import Outbox
+from tailrace.archive.pinned_rows import Held
+from tailrace.archive.postgres_outbox import PostgresOutbox
+from tailrace.archive.repository import open_shelf
+from tailrace.archive.writer import Archiving, Original, Report
+from tailrace.errors import TailraceError
+from tailrace.event import Row
+from tailrace.pipeline.processor import Layout
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import LsnPosition
+from tailrace.replay.original_records import FORGOTTEN, Originals
+from tailrace.replay.other_pipelines import passed_by_all
+from tailrace.replay.resolve import topics_of
+from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.resume_check import same_server
+from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.state import position_history
+from tailrace.worker.wiring import Assembly
+
+
+def open_outbox(assembly: Assembly) -> Outbox:
+    name = assembly.settings.pipeline
+    if isinstance(assembly.database, MongoOptions):
+        from tailrace.archive.mongo_outbox import MongoOutbox  # its driver is only there for those who need it
+
+        return MongoOutbox(assembly.database, name)
+    return PostgresOutbox(assembly.database, name)
+
+
+def archive(
+    assembly: Assembly,
+    before_ms: int,
+    *,
+    keep: bool,
+    dry_run: bool,
+    tell: Callable[[Report], None],
+    ignored: Collection[str] = (),
+) -> tuple[Report, tuple[str, ...]]:
+    """Archives what is older than `before_ms`, or says what it would; notes for people beside it.
+
+    `ignored` are other pipelines that read the same outbox no longer.
+    """
+    shelf = open_shelf(assembly.settings)
+    stored = stored_position(assembly)
+    _require_same_server(assembly.database, stored)
+    entries = position_history.read(assembly.kafka)
+    line = assembly.line()
+    notes = before_first_start(assembly, stored, "go, too, never published", "stay: they were never published")
+    with ExitStack() as opened:
+        outbox = open_outbox(assembly)
+        opened.callback(outbox.close)
+        if not keep:
+            try:
+                outbox.require_deletable()
+            except TailraceError as error:
+                if not dry_run:
+                    raise
+                notes.append(f"without --dry-run this is refused: {error.what}. {error.remedy}")
+        start: Position
+        if isinstance(stored, LsnPosition):
+            start, is_all = from_table(assembly, replace(stored, cut=None), entries)
+            if not is_all:
+                notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
+        else:
+            start = from_collections(stored)
+        start, others = passed_by_all(assembly, start, before_ms, ignored)
+        notes += others
+        held = Held(assembly.kafka, line)
+        opened.callback(held.close)
+        originals = Originals()
+        opened.callback(originals.close)
+        topics = topics_of(assembly, entries)
+        original = _original(originals, line.layout, lambda: originals.fill(assembly.kafka, topics, None))
+        archiving = Archiving(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
+        return (archiving.look() if dry_run else archiving.run()), tuple(notes)
+
+
+def _require_same_server(database: PostgresOptions | MongoOptions, stored: Position) -> None:
+    """What was passed elsewhere says nothing of this outbox. Of MongoDB that is compared at the first document."""
+    if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
+        with Link(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
+            same_server(stored, catalogue.identify(stream))
+
+
+def _original(originals: Originals, layout: Layout, fill: Callable[[], None]) -> Original:
+    """Topics are read when the first row is asked for: most runs of a day find none that is old enough.
+
+    All of each: an old row may have been published late.
+    """
+    named = originals.namer(layout)
+    filled = False
+
+    def original(row: Row) -> tuple[str, int]:
+        nonlocal filled
+        if not filled:
+            fill()
+            filled = True
+        found = named(row)
+        return ("", 0) if found.place.startswith(f"{FORGOTTEN}:") else (found.place, found.committed_ms)
+
+    return original

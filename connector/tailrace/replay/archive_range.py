@@ -1,0 +1,83 @@
+"""The archive as the way of a replay: whether it has what the table has no longer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.archive.extras import require_installed
+from tailrace.errors import ConfigError, LayoutMismatch
+from tailrace.positions.archive import ArchivePosition
+from tailrace.replay.range import Way
+from tailrace.replay.selection import Selection
+from tailrace.replay.source_log import shown
+from tailrace.worker.wiring import Assembly
+
+if TYPE_CHECKING:
+    from tailrace.archive.backend import Outbox
+    from tailrace.archive.manifest import Entry
+    from tailrace.archive.repository import Shelf
+
+
+def has_archive(assembly: Assembly) -> bool:
+    return assembly.settings.archive is not None
+
+
+def archive_way(assembly: Assembly, selection: Selection, *, notes: tuple[str, ...] = ()) -> Way:
+    """All that the archive has by now of the time that is asked for."""
+    return _way(_shelf(assembly), selection, notes)
+
+
+def archived_way(assembly: Assembly, selection: Selection) -> Way | None:
+    """The same, if rows of that time have left the table for the archive; None if the table still has them all."""
+    if not has_archive(assembly) or assembly.database.timestamp is None:
+        return None
+    shelf = _shelf(assembly)
+    entries = shelf.meeting(selection.since_ms, selection.until_ms)
+    if not entries:
+        return None
+    from tailrace.replay.archive_context import open_outbox  # what it needs is known to be there by now
+
+    outbox = open_outbox(assembly)
+    try:
+        there = outbox.counts(entries)
+        if not any(_has_left(shelf, entry, outbox, there.get(entry.number, 0)) for entry in entries):
+            return None
+    finally:
+        outbox.close()
+    until = max(entry.committed.last_ms for entry in entries)
+    note = (
+        f"the table no longer has all of that time, and the archive has rows up to {shown(until)}; what is still in "
+        "the table is not in this plan: make another one of the same points with --from-table"
+    )
+    return _way(shelf, selection, (note,))
+
+
+def _has_left(shelf: Shelf, entry: Entry, outbox: Outbox, of_its_time: int) -> bool:
+    """Whether the outbox lacks rows of this file. As many may be others of the same time: then each is looked for."""
+    if of_its_time < entry.rows:
+        return True
+    with shelf.reader(entry) as reader:
+        try:
+            return sum(outbox.present(reader.columns, rows) for rows in reader.groups()) < entry.rows
+        except LayoutMismatch:
+            return True  # of another key: what it has, the table has not, by that name
+
+
+def _shelf(assembly: Assembly) -> Shelf:
+    require_installed()
+    from tailrace.archive.repository import open_shelf
+
+    return open_shelf(assembly.settings)
+
+
+def _way(shelf: Shelf, selection: Selection, notes: tuple[str, ...]) -> Way:
+    if not shelf.entries:
+        raise ConfigError(
+            f"the archive at {shelf.store.url} is empty",
+            remedy="Leave --from-archive out; see `tailrace archive list`.",
+        )
+    first, last = shelf.entries[0], shelf.entries[-1]
+    end = ArchivePosition(shelf.name, last.number, last.rows, 0, last.committed.last_ms)
+    more = "rows come in the order in which they were archived: that of source.order_by, not of commits"
+    # By number, not "the first": should the oldest be deleted before the plan is carried out, that must show.
+    return Way("archive", ArchivePosition(shelf.name, first.number), end, selection, (*notes, more))

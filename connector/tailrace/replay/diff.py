@@ -1,0 +1,170 @@
+"""Shadow topics against the real ones, event by event: what would a replay have changed?
+
+Both are read once, committed records only, and put by in little: memory stays flat. Of the real topics those records
+count that the plan is about, by what their headers say; of the shadows those of this very plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from tailrace.dlq.reader import LetterBox
+from tailrace.errors import ConfigError
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.tail import Observer
+from tailrace.replay.original_records import MARGIN_MS
+from tailrace.replay.plan import Plan
+from tailrace.replay.resolve import topics_of
+from tailrace.state import position_history
+from tailrace.state.rewind_marker import HEADER
+from tailrace.verify.spill import Spool
+from tailrace.worker.wiring import Assembly
+
+SHADOW, REAL, LETTERS = range(3)
+EXAMPLES = 20
+SAME = "same"
+SET_ASIDE = "set_aside"
+ONLY_SHADOW, ONLY_REAL = "only_in_shadow", "only_in_original"
+VALUE, KEY, PARTITION, TOPIC = "value_changed", "key_changed", "partition_changed", "topic_changed"
+NOT_PUBLISHED = "not_published_either_time"
+"""In the shadow's dead letters, and never on the original topics: no difference."""
+KINDS = (ONLY_REAL, ONLY_SHADOW, SET_ASIDE, VALUE, KEY, PARTITION, TOPIC)
+"""What makes a difference."""
+
+
+class Sighting(NamedTuple):
+    """A record in little. `topic` is the number of the real topic, also for a shadow; key and value are hashes."""
+
+    id: str
+    topic: int
+    partition: int
+    offset: int
+    key: int
+    value: int
+
+
+@dataclass(slots=True)
+class Differences:
+    events: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: defaultdict[str, list[Sighting]] = field(default_factory=lambda: defaultdict(list))
+    topics: list[str] = field(default_factory=list)
+    """By the numbers they have in examples."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts[kind] for kind in KINDS)
+
+    def note(self, kind: str, sighting: Sighting) -> None:
+        self.counts[kind] += 1
+        if kind != SAME and len(self.examples[kind]) < EXAMPLES:
+            self.examples[kind].append(sighting)
+
+
+def judge(
+    shadow: Iterable[Any], real: Iterable[Any], letters: Iterable[Any], found: Differences, *, is_whole: bool = True
+) -> None:
+    """Adds one bucket. Pure. Unless `is_whole`, real records without a copy may be none of the plan's: left out."""
+    copies = {each[0]: Sighting(*each) for each in shadow}
+    aside = {each[0] for each in letters}
+    firsts: dict[str, Sighting] = {}
+    for each in real:
+        sighting = Sighting(*each)
+        copy = copies.get(sighting.id)
+        # Of several records of an event, the one on the topic of its copy, and the last.
+        if sighting.id not in firsts or copy is None or sighting.topic == copy.topic:
+            firsts[sighting.id] = sighting
+    if not is_whole:
+        firsts = {event: first for event, first in firsts.items() if event in copies or event in aside}
+    found.events += len(firsts.keys() | copies.keys() | aside)
+    for event, copy in copies.items():
+        first = firsts.get(event)
+        if first is None:
+            found.note(ONLY_SHADOW, copy)
+            continue
+        kinds = [
+            kind
+            for kind, differs in (
+                (VALUE, first.value != copy.value),
+                (KEY, first.key != copy.key),
+                (TOPIC, first.topic != copy.topic),
+                (PARTITION, first.topic == copy.topic and first.partition != copy.partition),
+            )
+            if differs
+        ]
+        for kind in kinds or [SAME]:
+            found.note(kind, first)
+    for event, first in firsts.items():
+        if event not in copies:
+            found.note(SET_ASIDE if event in aside else ONLY_REAL, first)
+    found.counts[NOT_PUBLISHED] += len(aside - firsts.keys() - copies.keys())
+
+
+def compare(assembly: Assembly, plan: Plan) -> Differences:
+    if plan.target != "shadow":
+        raise ConfigError(
+            f"the plan {plan.id} has no shadow: it publishes to the topics themselves",
+            remedy="Make one that does: tailrace replay plan … --shadow .shadow",
+        )
+    kafka = assembly.kafka
+    real = topics_of(assembly, position_history.read(kafka))
+    real = [topic for topic in real if not topic.endswith(plan.suffix)]
+    there = Observer(kafka).look().topics
+    if not any(topic + plan.suffix in there for topic in (*real, kafka.dead_letter_topic)):
+        raise ConfigError(
+            f"there are no topics that end in {plan.suffix}",
+            why="The plan was not carried out, or they were deleted.",
+            remedy="tailrace replay apply, then compare.",
+        )
+    found = Differences(topics=real)
+    with Spool(3) as spool:
+        for number, topic in enumerate(real):
+            _put_by(spool, REAL, kafka, topic, number, plan)
+            if topic + plan.suffix in there:
+                _put_by(spool, SHADOW, kafka, topic + plan.suffix, number, plan)
+        if kafka.dead_letter_topic + plan.suffix in there:
+            _put_by(spool, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
+        for shadow, firsts, letters in spool.buckets(SHADOW, REAL, LETTERS):
+            # What a table has lost, or has under another time, cannot be told from what was not to be published.
+            judge(shadow, firsts, letters, found, is_whole=plan.origin == "log")
+    return found
+
+
+def _put_by(spool: Spool, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: Plan) -> None:
+    box = LetterBox(replace(kafka, dead_letter_topic=topic))  # a box reads any topic
+    first = plan.figures.first_ms
+    spans = box.spans(None if first is None or stream != REAL else first - MARGIN_MS)
+    with closing(box.scan(topic, spans)) as messages:
+        for message in messages:
+            given: Any = message
+            headers = given.headers() or []
+            said = {name: (value or b"").decode(errors="replace") for name, value in headers}
+            event = said.get("id")
+            is_meant = is_original(said, given.key(), topic, plan) if stream == REAL else said.get(HEADER) == plan.id
+            if event is not None and is_meant:
+                places = (number, given.partition(), given.offset())
+                spool.add(stream, event, (event, *places, hash(given.key()), hash(given.value())))
+
+
+def is_original(said: dict[str, str], key: bytes | None, topic: str, plan: Plan) -> bool:
+    """Whether the plan is about this record of a real topic. Pure.
+
+    Not those of other replays. What lies behind the plan's end was not to be published again, nor what is before its
+    beginning; of what was read from a table, places and times say nothing.
+    """
+    selection = plan.selection
+    stamp = said.get("timestamp", "")
+    if HEADER in said or "id" not in said or "position" not in said or not stamp.isdigit():
+        return False
+    if plan.origin == "table":
+        return True
+    if not selection.is_within(int(stamp)) or not selection.takes(said["id"], said.get("type", ""), key, topic):
+        return False
+    try:
+        return plan.end.covers(said["position"]) and not plan.start.covers(said["position"])
+    except ValueError:
+        return False

@@ -1,0 +1,128 @@
+"""What a replay would publish, in numbers: counted by a dry reading of the very source that it will have."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace.errors import Rejected
+from tailrace.event import OutboxEvent, Row
+from tailrace.pipeline.processor import Line
+from tailrace.replay.selected_source import Selected
+
+CHUNK_ROWS = 1000
+WAIT_SECONDS = 1.0
+EXAMPLES = 5
+"""Of events that would fail, for each reason."""
+SLOWER = 2.0
+"""To publish takes longer than to read dry: a guess, on the safe side."""
+UNREADABLE = "(unreadable)"
+NOWHERE = "(nowhere)"
+
+
+@dataclass(slots=True)
+class Figures:
+    """`fails` counts by reason what today's rules and schemas would not let pass."""
+
+    events: int = 0
+    by_type: Counter[str] = field(default_factory=Counter)
+    by_topic: Counter[str] = field(default_factory=Counter)
+    fails: Counter[str] = field(default_factory=Counter)
+    examples: list[dict[str, str]] = field(default_factory=list)
+    first_ms: int | None = None
+    last_ms: int | None = None
+    rows: int = 0
+    """Looked at, wanted or not."""
+    seconds: float = 0.0
+
+    @property
+    def passes(self) -> int:
+        return self.events - self.fails.total()
+
+    @property
+    def estimate(self) -> float:
+        """Seconds that it will take, about."""
+        return round(max(1.0, self.seconds * SLOWER), 1)
+
+    def note(self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected | None) -> None:
+        self.events += 1
+        self.by_type[event.type if event else UNREADABLE] += 1
+        self.by_topic[topic or NOWHERE] += 1
+        self.first_ms = row.committed_ms if self.first_ms is None else min(self.first_ms, row.committed_ms)
+        self.last_ms = row.committed_ms if self.last_ms is None else max(self.last_ms, row.committed_ms)
+        if rejected is not None:
+            self.fails[rejected.reason.value] += 1
+            if self.fails[rejected.reason.value] <= EXAMPLES:
+                # Behind the first colon the payload may be quoted, which belongs into no file of ours.
+                why = rejected.explanation.partition(": ")[0]
+                place = event.id if event else row.place
+                self.examples.append({"event": place, "reason": rejected.reason.value, "why": why})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "events": self.events,
+            "by_type": dict(self.by_type.most_common()),
+            "by_topic": dict(self.by_topic.most_common()),
+            "passes": self.passes,
+            "fails": dict(self.fails.most_common()),
+            "examples": self.examples,
+            "first_ms": self.first_ms,
+            "last_ms": self.last_ms,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "estimated_seconds": self.estimate,
+        }
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Figures:
+        """KeyError, TypeError or ValueError if it is not one."""
+        return cls(
+            int(told["events"]),
+            Counter(told["by_type"]),
+            Counter(told["by_topic"]),
+            Counter(told["fails"]),
+            list(told["examples"]),
+            told["first_ms"],
+            told["last_ms"],
+            int(told["rows"]),
+            float(told["seconds"]),
+        )
+
+
+def survey(
+    source: Selected, line: Line, met: Callable[[OutboxEvent], None], tell: Callable[[Selected, int], None]
+) -> Figures:
+    """Reads all of it and publishes nothing. `met` hears of each event, `tell` of the progress."""
+    figures = Figures()
+    begun = time.monotonic()
+    try:
+        source.open(None, lambda _: None)
+        while not source.over:
+            chunk = source.read(CHUNK_ROWS, line.batch_bytes, WAIT_SECONDS)
+            for row in chunk.rows:
+                event, topic, rejected = _tried(line, row)
+                figures.note(row, event, topic, rejected)
+                if event is not None:
+                    met(event)
+            source.confirm(chunk.position)
+            tell(source, figures.events)
+    finally:
+        source.close()
+    figures.rows = source.looked_at
+    figures.seconds = time.monotonic() - begun
+    return figures
+
+
+def _tried(line: Line, row: Row) -> tuple[OutboxEvent | None, str | None, Rejected | None]:
+    event = topic = None
+    try:
+        event = line.layout.read(row)
+        to = line.route(event)
+        topic = to.topic
+        line.record(event, to, line.check(event, topic))
+    except Rejected as rejected:
+        return event, topic, rejected
+    return event, topic, None

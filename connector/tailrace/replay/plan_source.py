@@ -1,0 +1,98 @@
+"""The source that a plan is read from: the log beside the pipeline, the table or collections, or the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tailrace.archive.extras import require_installed
+from tailrace.event import Columns, Row
+from tailrace.pipeline.loop import Source
+from tailrace.pipeline.processor import Line
+from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.base import Position
+from tailrace.positions.mongo import TokenPosition
+from tailrace.positions.postgres import LsnPosition
+from tailrace.replay.plan import Origin
+from tailrace.replay.selected_source import Selected
+from tailrace.replay.selection import Selection, chooser
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.table_rescan import LogAgain, TableAgain
+from tailrace.wakeup import Wake
+from tailrace.worker.wiring import Assembly
+
+if TYPE_CHECKING:
+    from tailrace.archive.format import Kept
+
+
+def open_selected(
+    assembly: Assembly,
+    line: Line,
+    *,
+    id_: str,
+    origin: Origin,
+    start: Position,
+    end: Position,
+    selection: Selection,
+    wake: Wake,
+    named: Callable[[Row], Row] = lambda row: row,
+) -> Selected:
+    """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
+    if isinstance(end, ArchivePosition):
+        # A file has the place that a row was published with: whoever looks elsewhere knows no better.
+        return Selected(_archive(assembly, end, selection), start, end, chooser(selection, line.layout, line.route))
+    source = _source(assembly, id_, origin, selection, wake)
+    return Selected(source, start, end, chooser(selection, line.layout, line.route), named)
+
+
+def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, wake: Wake) -> Source:
+    database = assembly.database
+    if isinstance(database, MongoOptions):
+        from tailrace.sources.mongo.source import MongoSource  # its driver is only there for those who need it
+
+        # Under a name of its own: it must not be taken for the connector. A position that says how far the collections
+        # are read makes it read those first; here, it ends there.
+        named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
+        return MongoSource(named, wake=wake)
+    if origin == "table":
+        return TableAgain(database, within=(selection.since_ms, selection.until_ms))
+    return LogAgain(database, name=id_, wake=wake)
+
+
+def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> Source:
+    require_installed()
+    from tailrace.archive.repository import open_shelf
+    from tailrace.archive.source import ArchiveSource
+
+    database = assembly.database
+    within = (selection.since_ms, selection.until_ms)
+    if not isinstance(database, MongoOptions):
+        from tailrace.archive.postgres_outbox import outbox_row
+
+        return ArchiveSource(lambda: open_shelf(assembly.settings), outbox_row, end=end, within=within)
+    from tailrace.archive.mongo_outbox import document_row, rows_from  # its driver is only there for those who need it
+
+    documents = rows_from(database)
+
+    def made(columns: Columns, kept: Kept, place: str) -> Row:
+        return document_row(documents, columns, kept, place)
+
+    return ArchiveSource(lambda: open_shelf(assembly.settings), made, end=end, within=within)
+
+
+def share_done(position: Position, start: Position, end: Position, rows: int) -> float:
+    """How much of the way is done, from 0 to 1; by the place, so that it is right also when a replay goes on."""
+    if position.progress >= end.progress:
+        return 1.0
+    if isinstance(position, ArchivePosition) and isinstance(end, ArchivePosition):
+        return min(1.0, position.rows / rows) if rows else position.file / (end.file + 1)
+    if isinstance(position, LsnPosition) and isinstance(start, LsnPosition) and isinstance(end, LsnPosition):
+        if position.table_read is not None:
+            return min(1.0, position.table_read.rows / max(1, rows))
+        return (position.lsn - start.lsn) / max(1, end.lsn - start.lsn)
+    if isinstance(position, TokenPosition) and isinstance(start, TokenPosition) and isinstance(end, TokenPosition):
+        if position.collection_read is not None:
+            return min(1.0, position.collection_read.documents / max(1, rows))
+        return (position.time.seconds - start.time.seconds) / max(1, end.time.seconds - start.time.seconds)
+    return 0.0

@@ -1,0 +1,249 @@
+"""Making a plan: where the events come from, from where to where, and what would become of them. Changes nothing.
+
+The log is taken if it reaches: it has every event, in the order of commits. What it no longer has is read from the
+table or the collections, as far as that is still there, and else from the archive. Either way a replay ends where the
+pipeline is now: it publishes nothing that the pipeline is still going to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tailrace.errors import ConfigError, OutOfReach
+from tailrace.pipeline.processor import Line
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import LsnPosition
+from tailrace.replay.archive_range import archive_way, archived_way, has_archive
+from tailrace.replay.estimate import Figures, survey
+from tailrace.replay.plan import Origin, Plan, Target, new_id
+from tailrace.replay.plan_source import open_selected
+from tailrace.replay.points import EventId, Moment, Oldest, Point, parse
+from tailrace.replay.range import Way
+from tailrace.replay.resolve import resolve
+from tailrace.replay.selected_source import Selected
+from tailrace.replay.selection import Selection
+from tailrace.replay.source_log import open_log, told
+from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position, time_of
+from tailrace.replay.targets import require_new, require_order, require_uncompacted
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry
+from tailrace.wakeup import Wake
+from tailrace.worker.wiring import Assembly
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for. `since` may be empty where ids are named."""
+
+    since: str
+    until: str
+    selection: Selection
+    from_table: bool = False
+    from_archive: bool = False
+    target: Target = "same"
+    suffix: str = ""
+
+
+def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Callable[[Selected, int], None]) -> Plan:
+    """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
+    stored = stored_position(assembly)
+    since, until = _points(request)
+    if request.target != "shadow":
+        require_order(assembly)
+    entries = position_history.read(assembly.kafka)
+    way = _way(assembly, request, stored, entries, since, until)
+    id_ = new_id()
+    line = assembly.line()
+    figures, missing = _surveyed(assembly, line, id_, way, tell)
+    anywhere = not (request.since or request.from_table or request.from_archive)
+    if anywhere and missing and missing == set(way.selection.ids) and has_archive(assembly):
+        # What is in the table no longer may be in the archive.
+        way = archive_way(assembly, way.selection)
+        figures, missing = _surveyed(assembly, line, id_, way, tell)
+    if missing:
+        raise _unknown(missing, way.origin, request, elsewhere=has_archive(assembly))
+    if request.suffix:
+        require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
+    if request.target == "same":
+        require_uncompacted(assembly.admin(), figures.by_topic)
+    return Plan(
+        id=id_,
+        pipeline=assembly.settings.pipeline,
+        settings=settings,
+        made_ms=time.time_ns() // 1_000_000,
+        origin=way.origin,
+        target=request.target,
+        suffix=request.suffix,
+        given=(request.since, request.until),
+        start=way.start,
+        end=way.end,
+        selection=way.selection,
+        figures=figures,
+        notes=(*way.notes, *_policies(line, figures)),
+    )
+
+
+def _surveyed(
+    assembly: Assembly, line: Line, id_: str, way: Way, tell: Callable[[Selected, int], None]
+) -> tuple[Figures, set[str]]:
+    """What is there, and which of the ids that are asked for are not."""
+    missing = set(way.selection.ids)
+    source = open_selected(
+        assembly,
+        line,
+        id_=id_,
+        origin=way.origin,
+        start=way.start,
+        end=way.end,
+        selection=way.selection,
+        wake=Wake(),
+    )
+    figures = survey(source, line, lambda event: missing.discard(event.id), tell)
+    return figures, missing
+
+
+def _points(request: Request) -> tuple[Point, Point | None]:
+    now = datetime.now().astimezone()
+    if not request.since and not request.selection.ids:
+        raise ConfigError("--from is missing", remedy="Say from where: --from 2h, or name events with --id.")
+    since = parse(request.since, now) if request.since else Oldest()
+    until = parse(request.until, now) if request.until else None
+    if isinstance(since, Moment) and isinstance(until, Moment) and since.at_ms >= until.at_ms:
+        raise _turned(request.since, request.until)
+    return since, until
+
+
+def _way(
+    assembly: Assembly,
+    request: Request,
+    stored: Position,
+    entries: Sequence[Entry],
+    since: Point,
+    until: Point | None,
+) -> Way:
+    selection = replace(
+        request.selection,
+        since_ms=since.at_ms if isinstance(since, Moment) else None,
+        until_ms=until.at_ms if isinstance(until, Moment) else None,
+    )
+    if request.from_archive:
+        return archive_way(assembly, _timed(selection, since, until, entries))
+    # Without a place to begin at, an event that is named by its id may be anywhere in the table.
+    if request.from_table or not request.since:
+        return _table(assembly, stored, entries, selection, since, until)
+    try:
+        return _log(assembly, request, stored, entries, selection, since, until)
+    except OutOfReach as error:
+        if request.target == "in_place" or (until is not None and not isinstance(until, Moment)):
+            raise
+        found = archived_way(assembly, _timed(selection, since, until, entries))
+        way = found or _table(assembly, stored, entries, selection, since, until)
+        return replace(way, notes=(f"the log does not reach: {error.what}. {error.why}", *way.notes))
+
+
+def _log(
+    assembly: Assembly,
+    request: Request,
+    stored: Position,
+    entries: Sequence[Entry],
+    selection: Selection,
+    since: Point,
+    until: Point | None,
+) -> Way:
+    log = open_log(assembly, stored, entries)
+    try:
+        start = resolve(assembly, log, entries, since)
+        end = stored
+        # A time is no place: commits are not quite in its order. All up to the end is read, and the rest left out.
+        if until is not None and not isinstance(until, Moment):
+            end = resolve(assembly, log, entries, until)
+    finally:
+        log.close()
+    if end.progress > stored.progress:
+        raise ConfigError(
+            f"--to {request.until} is {told(end)}, and the pipeline itself is at {told(stored)}",
+            why="A replay publishes nothing for the first time.",
+            remedy="Leave --to out, or name an earlier point.",
+        )
+    if start.progress > end.progress:
+        raise _turned(request.since, request.until or f"{told(stored)}, where the pipeline is")
+    if start.progress == end.progress and isinstance(since, EventId) and isinstance(until, EventId):
+        raise ConfigError(
+            f"{since} and {until} are of one transaction, so nothing lies between them",
+            why="An event stands for the point right before its transaction.",
+            remedy="Give a later --to, such as an event of a later transaction; or name the events with --id. "
+            "Nothing was changed.",
+        )
+    if isinstance(start, LsnPosition):
+        # Of a large transaction that was under way there, all is wanted: it was committed later.
+        start = replace(start, cut=None, table_read=None)
+    return Way("log", start, end, selection)
+
+
+def _table(
+    assembly: Assembly,
+    stored: Position,
+    entries: Sequence[Entry],
+    selection: Selection,
+    since: Point,
+    until: Point | None,
+) -> Way:
+    selection = _timed(selection, since, until, entries)
+    timed = selection.since_ms is not None or selection.until_ms is not None
+    if timed and assembly.database.timestamp is None:
+        raise ConfigError(
+            "the outbox has no column with the time of a row, so it cannot be read by time",
+            why="The log does not reach so far back, and a table without such a column knows no times.",
+            remedy="Name the column in outbox.columns.timestamp; or take all of it, with --from oldest --from-table, "
+            "and choose by --type, --key or --id.",
+        )
+    order = ", ".join(assembly.database.order_by)
+    if assembly.database.timestamp is None and isinstance(stored, LsnPosition):
+        order += " (first of the transactions that wrote them, if that does not count up)"
+    notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
+    notes += before_first_start(assembly, stored, "are in it, too", "are left out")
+    if not isinstance(stored, LsnPosition):
+        return Way("table", from_collections(stored), stored, selection, tuple(notes))
+    end = replace(stored, cut=None)
+    start, is_all = from_table(assembly, end, entries)
+    if not is_all:
+        notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
+    return Way("table", start, end, selection, tuple(notes))
+
+
+def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[Entry]) -> Selection:
+    """By times alone, which is all that a table or an archive knows."""
+    since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
+    return replace(selection, since_ms=since_ms, until_ms=until_ms)
+
+
+def _policies(line: Line, figures: Figures) -> list[str]:
+    halting = sorted(reason.value for reason in line.halt_on if figures.fails[reason.value])
+    if not halting:
+        return []
+    return [f"the policy for {', '.join(halting)} is `halt`: the replay would stop before the first such event"]
+
+
+def _turned(since: str, until: str) -> ConfigError:
+    return ConfigError(
+        f"--from {since} is not before --to {until}",
+        remedy="Give an earlier --from, or a later --to, such as --from 2h --to 1h. Nothing was changed.",
+    )
+
+
+def _unknown(missing: set[str], origin: Origin, request: Request, *, elsewhere: bool) -> ConfigError:
+    some = sorted(missing)[:5]
+    where = {"table": "the table", "archive": "the archive", "log": "that part of the log"}[origin]
+    if elsewhere and origin == "archive" and not request.from_archive:
+        where = "the table, nor all of them in the archive"
+    if elsewhere and origin == "table" and not request.from_table:
+        where = "the table, and others are: name those that are archived in a plan of their own; not in the table"
+    return ConfigError(
+        f"{len(missing)} of the events named by --id are not in {where}: {', '.join(some)}",
+        why="They were never written, were purged, lie outside of --from and --to, or were there before the pipeline's "
+        "first start (source.start: now) and never published.",
+        remedy="Correct the ids (those in the header `id` of a record), or widen --from. Nothing was changed.",
+    )

@@ -1,0 +1,159 @@
+"""AvroContract: an Avro schema, compiled into one writer; what obeys it can be written as Avro.
+
+Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are read
+and written by what is made for the schema's types (`typed`); many others by the function `generated` for any value.
+What that leaves alone is converted by the rules in `values` and `shapes`, which say what is wrong; fastavro
+writes what comes out, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from fastavro import parse_schema, schemaless_writer
+
+from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schemas.avro.generated import Write, generate
+from tailrace.schemas.avro.schema import Compiled, compile_document
+from tailrace.schemas.avro.typed import typed
+from tailrace.schemas.avro.values import Convert, Misfit
+from tailrace.schemas.compiled import EncodeText, Kind, Reference, Registered
+from tailrace.schemas.messages import cut, path_text
+from tailrace.schemas.strict_json import Json
+
+_WHOLE = "Whole"
+_NOTHING: tuple[Json, bytes] = (object(), b"")
+"""No payload is this object."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AvroContract:
+    """Implements `Contract` with an Avro schema. `write` raises Misfit for a value that does not obey.
+
+    `last` is the value that was last found valid, and its bytes: they are usually asked for next. A value is only known
+    again if it is the very same object, which cannot be another one as long as it is held here.
+    """
+
+    subject: str
+    version: int
+    file: str
+    document: Json
+    write: Write
+    is_valid: Callable[[Any], bool]
+    last: list[tuple[Json, bytes]]
+    encode_text: EncodeText | None
+    references: tuple[Reference, ...] = ()
+    registered: Registered | None = None
+    kind: Kind = "avro"
+
+    @classmethod
+    def compile(
+        cls,
+        subject: str,
+        version: int,
+        document: Json,
+        file: str,
+        *,
+        named: Mapping[str, Json] = {},
+        references: tuple[Reference, ...] = (),
+        registered: Registered | None = None,
+    ) -> AvroContract:
+        """Compiles a schema document, or says in a SchemaError why it cannot be used.
+
+        `named` holds the definitions that it uses but does not contain, by full name.
+        """
+        compiled = compile_document(document, file, named)
+        writer = compiled.top.writer
+        convert = _forgetting(compiled)
+        if not isinstance(writer, dict) or writer["type"] != "record":
+            # Only records can be prepared for the writer. One of a single field is written as that field alone.
+            writer = {"type": "record", "name": _WHOLE, "fields": [{"name": "whole", "type": writer}]}
+            convert = _wrapped(convert)
+        try:
+            prepared = parse_schema(writer)
+        except Exception as error:  # noqa: BLE001 - whatever it dislikes, the schema cannot be written with
+            raise SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.") from None
+        write = _careful(convert, prepared)
+        fast = generate(compiled.top)
+        if fast is not None:
+            write = _either(fast, write)
+        last = [_NOTHING]
+        check, encode_text = _check(write, last), typed(compiled.top)
+        return cls(subject, version, file, document, write, check, last, encode_text, references, registered)
+
+    def explain(self, value: Json, size: int) -> str:
+        try:
+            self.write(value)
+        except Misfit as misfit:
+            return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
+        return f"nothing is wrong with its {size} bytes"
+
+    def encode(self, content: Json) -> bytes:
+        if type(content) is bytes:
+            return content  # `encode_text` has written it
+        checked, data = self.last[0]
+        self.last[0] = _NOTHING
+        if checked is content:
+            return data
+        try:
+            return self.write(content)
+        except Misfit:
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(content, 0)}",
+                remedy=f"Correct the service, or register a new version beside {self.file}.",
+            ) from None
+
+
+def _check(write: Write, last: list[tuple[Json, bytes]]) -> Callable[[Any], bool]:
+    def is_valid(value: Json) -> bool:
+        try:
+            last[0] = (value, write(value))
+        except Misfit:
+            return False
+        return True
+
+    return is_valid
+
+
+def _either(fast: Write, careful: Write) -> Write:
+    def write(value: Json) -> bytes:
+        try:
+            return fast(value)
+        except Exception:  # noqa: BLE001, S110 - it raises anything to say that it does not know
+            pass
+        return careful(value)
+
+    return write
+
+
+def _careful(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's own form of a schema
+    def write(value: Json) -> bytes:
+        out = BytesIO()
+        schemaless_writer(out, prepared, convert(value))
+        return out.getvalue()
+
+    return write
+
+
+def _wrapped(convert: Convert) -> Convert:
+    return lambda value: {"whole": convert(value)}
+
+
+def _forgetting(compiled: Compiled) -> Convert:
+    """A converter that forgets afterwards which objects it tried; most have nothing to forget."""
+    convert, tried = compiled.top.convert, compiled.tried
+    if not tried:
+        return convert
+
+    def forgetting(value: Json) -> Any:  # noqa: ANN401
+        try:
+            return convert(value)
+        finally:
+            for one in tried:
+                one.clear()
+
+    return forgetting

@@ -1,0 +1,190 @@
+"""Converters of records, arrays, maps and unions, built from those of their parts; see `values` for the rules.
+
+A record takes no field that it does not have, and lacks none but those whose default is null: Avro cannot say
+"absent", and any other default would publish a value that nobody wrote. A union takes the first branch that fits,
+except that a fraction prefers `double` to `float`, which would round it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tailrace.schemas.avro.values import MISSING, Convert, Misfit
+from tailrace.schemas.messages import MAX_ERRORS, cut, describe
+from tailrace.schemas.strict_json import Json
+
+_NULL = ("null", None)
+
+
+class Field(NamedTuple):
+    """`absent` is what a field that is not there stands for. A value of type `same` needs no converting."""
+
+    name: str
+    convert: Convert
+    absent: Any
+    same: type | None
+
+
+class Branch(NamedTuple):
+    """One type of a union: its name for people and for the writer, and the JSON types it may take."""
+
+    name: str
+    tag: str
+    convert: Convert
+    takes: frozenset[type]
+
+
+class WrongFields(Misfit):
+    """An object with fields too many or too few."""
+
+    def __init__(self, value: Json, fields: Sequence[Field]) -> None:
+        super().__init__("", value)
+        self.fields = fields
+
+    def __str__(self) -> str:
+        # Names are only looked for now: most misfits are never put into words.
+        missing = [name for name, _, absent, _ in self.fields if absent is MISSING and name not in self.value]
+        if missing:
+            return f"expected the field{'s' * (len(missing) > 1)} {_names(missing)}, got {describe(self.value)} without"
+        known = {field.name for field in self.fields}
+        return f"expected no further fields, got {_names([name for name in self.value if name not in known])}"
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(repr(cut(name)) for name in names[:MAX_ERRORS])
+    return f"{shown} and {len(names) - MAX_ERRORS} more" if len(names) > MAX_ERRORS else shown
+
+
+def record(name: str, fields: Sequence[Field]) -> Convert:
+    expected = f"an object ({cut(name)})"
+    plan = tuple(fields)
+    known = frozenset(field.name for field in plan)
+    complete = all(field.absent is MISSING for field in plan)
+    count = len(plan)
+
+    def convert(value: Json) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Misfit(expected, value)
+        datum = {}
+        get = value.get
+        field = ""
+        try:
+            for field, to, absent, same in plan:
+                item = get(field, absent)
+                datum[field] = item if type(item) is same else to(item)
+        except Misfit as misfit:
+            if misfit.value is MISSING:
+                raise WrongFields(value, plan) from None
+            misfit.path.append(field)
+            raise
+        # All fields were found, so that as many keys as fields means no others; unless some may be absent.
+        if (len(value) != count) if complete else not value.keys() <= known:
+            raise WrongFields(value, plan)
+        return datum
+
+    return convert
+
+
+def array(item: Convert) -> Convert:
+    def convert(value: Json) -> list[Any]:
+        if type(value) is not list:
+            raise Misfit("an array", value)
+        data: list[Any] = []
+        try:
+            for one in value:
+                data.append(item(one))
+        except Misfit as misfit:
+            misfit.path.append(len(data))
+            raise
+        return data
+
+    return convert
+
+
+def mapping(item: Convert) -> Convert:
+    def convert(value: Json) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Misfit("an object", value)
+        data = {}
+        key = ""
+        try:
+            for key, one in value.items():
+                data[key] = item(one)
+        except Misfit as misfit:
+            misfit.path.append(key)
+            raise
+        return data
+
+    return convert
+
+
+def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
+    """What comes out is tagged with its branch, so that the writer need not look for one by its own rules.
+
+    `tried` is what became of the payload's objects, emptied after each payload. Where several branches are objects,
+    each object is tried only once: otherwise records that hold each other would take time that doubles with each level
+    (an expression tree of 40 levels: days).
+    """
+    expected = " or ".join(cut(branch.name) for branch in branches)
+    choices: dict[type, list[Branch]] = {}
+    for branch in branches:
+        for kind in branch.takes:
+            choices.setdefault(kind, []).append(branch)
+    if float in choices:
+        choices[float].sort(key=lambda branch: branch.name == "float")
+    nullable = type(None) in choices
+
+    def convert(value: Json) -> tuple[str, Any]:
+        if value is None and nullable:
+            return _NULL
+        fitting = choices.get(type(value), ())
+        if len(fitting) == 1:
+            _, tag, to, _ = fitting[0]
+            return tag, to(value)
+        return remembered(value, fitting) if type(value) is dict else first(value, fitting)
+
+    def first(value: Json, fitting: Sequence[Branch]) -> tuple[str, Any]:
+        inside = []
+        for _, tag, to, _ in fitting:
+            try:
+                return tag, to(value)
+            except Misfit as misfit:
+                if misfit.path:
+                    inside.append(misfit)
+        # If the fields of only one branch are the right ones, that was the one meant: what is wrong lies inside it.
+        raise inside[0] if len(inside) == 1 else Misfit(expected, value)
+
+    def remembered(value: Json, fitting: Sequence[Branch]) -> tuple[str, Any]:
+        known = tried.get(id(value))
+        if known is None:
+            try:
+                known = first(value, fitting)
+            except Misfit as misfit:
+                known = misfit
+            tried[id(value)] = known
+        if isinstance(known, Misfit):
+            # Its path may grow twice, but nobody sees it: where it comes up again, two branches are wrong inside.
+            raise known
+        found: tuple[str, Any] = known
+        return found
+
+    return convert
+
+
+def default_as_value(convert: Convert) -> Callable[[Json], bool]:
+    """Whether a default is right, for types whose defaults are written as their values are."""
+
+    def fits(value: Json) -> bool:
+        try:
+            convert(value)
+        except Misfit:
+            return False
+        return True
+
+    return fits
+
+
+def default_as_bytes(value: Json) -> bool:
+    """Defaults of bytes are written with one character for each byte."""
+    return isinstance(value, str) and all(ord(one) < 256 for one in value)

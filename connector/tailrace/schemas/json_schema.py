@@ -1,0 +1,182 @@
+"""JsonContract: a JSON Schema, compiled.
+
+A contract compiles only if it can be checked safely: it is valid against its meta-schema, refers to nothing but itself
+and documents registered beside it (checking must never open a connection or a file), and uses no pattern that needs
+backtracking (an event could otherwise hold the pipeline up for ever). Everything else is a SchemaError that names the
+file and the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema_rs
+
+from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schemas.compiled import EncodeText, Kind, Reference, Registered
+from tailrace.schemas.messages import Explainer
+from tailrace.schemas.strict_json import Json
+from tailrace.schemas.validators import Surroundings, pointer
+
+DRAFTS = (
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-04/schema#",
+)
+"""What `$schema` may say; without it, the first."""
+
+ALONE = Surroundings()
+"""For a schema that refers to nothing but itself."""
+Path = tuple[str | int, ...]
+Locate = Callable[[Path], str]
+
+_KNOWN_DRAFTS = {draft.partition("://")[2].rstrip("#") for draft in DRAFTS}
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JsonContract:
+    """Implements `Contract` with a JSON Schema."""
+
+    subject: str
+    version: int
+    file: str
+    document: Json
+    validator: jsonschema_rs.Validator
+    is_valid: Callable[[Any], bool]
+    explainer: Explainer
+    references: tuple[Reference, ...] = ()
+    registered: Registered | None = None
+    kind: Kind = "json"
+    encode_text: EncodeText | None = None
+
+    @classmethod
+    def compile(
+        cls,
+        subject: str,
+        version: int,
+        document: Json,
+        file: str,
+        *,
+        surroundings: Surroundings = ALONE,
+        references: tuple[Reference, ...] = (),
+        registered: Registered | None = None,
+        locate: Locate | None = None,
+    ) -> JsonContract:
+        """Compiles a schema document, or says in a SchemaError why it cannot be used.
+
+        `locate` writes a place of the document for a person, with its line if that is known.
+        """
+        locate = locate or (lambda path: f"{file} at {pointer(path)}")
+        require_draft(document, file, locate)
+        _require_references(document, surroundings, locate)
+        try:
+            validator = jsonschema_rs.validator_for(document, **surroundings.options())
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            raise _unusable(error, document, file, surroundings, locate) from None
+        except BaseException as error:
+            # The engine's own failures are no Exceptions.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise SchemaError(f"{file} cannot be compiled: {error}", remedy="Simplify its references.") from None
+        explainer = Explainer(document, file, validator, surroundings)
+        return cls(subject, version, file, document, validator, validator.is_valid, explainer, references, registered)
+
+    def explain(self, value: Json, size: int) -> str:
+        return self.explainer.explain(value, size)
+
+    def encode(self, content: Json) -> bytes:
+        raise Rejected(
+            Reason.SCHEMA_VALIDATION_FAILED,
+            f"version {self.version} of {self.subject} is a JSON Schema, and the value's format is Avro",
+            remedy=f"Register an Avro schema for {self.subject}, or set format.value: json.",
+        )
+
+
+def outside_references(document: Json) -> Iterator[tuple[Path, str]]:
+    """Every reference that leaves the document, and where it stands. Only names them; the compiler decides."""
+    return ((path, ref) for path, ref in _references(document) if not ref.startswith("#"))
+
+
+def _references(document: Json) -> Iterator[tuple[Path, str]]:
+    todo: list[tuple[Path, Json]] = [((), document)]
+    while todo:
+        path, node = todo.pop()
+        if isinstance(node, dict):
+            yield from (((*path, key), node[key]) for key in _REFERENCES if isinstance(node.get(key), str))
+            todo.extend(((*path, name), child) for name, child in node.items())
+        elif isinstance(node, list):
+            todo.extend(((*path, index), child) for index, child in enumerate(node))
+
+
+def _require_references(document: Json, surroundings: Surroundings, locate: Locate) -> None:
+    """Refuses references that the compiler would follow to the wrong place, or nowhere, without a word."""
+    for path, ref in _references(document):
+        if path[-1] == "$recursiveRef" and ref != "#":
+            raise SchemaError(
+                f"{locate(path)}: $recursiveRef can be nothing but #, and is {ref[:120]!r}",
+                remedy="Use $ref to refer to a part of the document or to another one.",
+            )
+        if surroundings.target(ref) in surroundings.missing:
+            raise _missing(locate(path), ref)
+
+
+def require_draft(document: Json, file: str, locate: Locate) -> None:
+    if not isinstance(document, dict | bool):
+        raise SchemaError(
+            f"{file} is not a schema: it holds {type(document).__name__}, not an object",
+            remedy=f"Write a JSON Schema object into {file}.",
+        )
+    named = document.get("$schema", DRAFTS[0]) if isinstance(document, dict) else DRAFTS[0]
+    if not isinstance(named, str) or named.partition("://")[2].rstrip("#") not in _KNOWN_DRAFTS:
+        raise SchemaError(
+            f"{locate(('$schema',))}: $schema names an unknown draft, {str(named)[:120]!r}",
+            why="Its rules would have to be fetched, and nothing is ever fetched.",
+            remedy=f"Use one of {', '.join(DRAFTS)}.",
+        )
+
+
+def _unusable(error: Exception, document: Json, file: str, surroundings: Surroundings, locate: Locate) -> SchemaError:
+    """Says in our words what the compiler found."""
+    if not isinstance(error, jsonschema_rs.ValidationError):
+        return SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.")
+    kind, place = error.kind, locate(tuple(error.instance_path))
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Referencing):
+        for path, ref in sorted(outside_references(document), key=str):
+            if surroundings.target(ref) not in surroundings.known:
+                return _missing(locate(path), ref)
+        return SchemaError(
+            f"{file} has a reference that leads nowhere: {kind.error.message}",
+            remedy=f"Correct the $ref, or add what it names to {file}.",
+        )
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Format) and kind.format == "regex":
+        return SchemaError(
+            f"{place}: the pattern cannot be used",
+            why="It is malformed, too large, or needs backtracking (lookaround, back references), with "
+            "which one event could hold the pipeline up for ever.",
+            remedy="Rewrite it without (?=…), (?!…), (?<…) and \\1, perhaps as several patterns under allOf.",
+        )
+    return SchemaError(
+        f"{place}: this is not a valid schema: {error.message[:300]}",
+        why=f"The meta-schema of its draft forbids it ({pointer(error.schema_path)}).",
+        remedy=f"Correct {place}.",
+    )
+
+
+def _missing(place: str, ref: str) -> SchemaError:
+    if "://" in ref.partition("#")[0]:
+        return SchemaError(
+            f"{place}: the reference {ref[:120]!r} names something that is not registered",
+            why="It would have to be fetched while checking, which is never done.",
+            remedy="Register the document beside this one, and refer to it by its $id or by its path, such as "
+            "../Address/1.json.",
+        )
+    return SchemaError(
+        f"{place}: the reference {ref[:120]!r} leads to a file that is not there",
+        why="References are relative to the file they stand in.",
+        remedy="Add that file to the schema folder, or correct the reference, such as ../Address/1.json.",
+    )

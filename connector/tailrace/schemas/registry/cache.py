@@ -1,0 +1,221 @@
+"""Contracts from a schema registry: asked for when an event first needs one, kept, and used on while it is away.
+
+A version never changes, so it is kept for ever. The latest may change: one thread asks again every `refresh_seconds`,
+away from the events. When it cannot, what is known stays in use and one warning is given for the whole outage. So a
+running pipeline does not depend on the registry for what it has seen; only something new does, and raises
+RegistryUnavailable until the registry is back. It answered when the pipeline started, so a strange answer (a
+maintenance page, a refused login) is an outage, too. That nothing usable is registered is remembered for a while: a
+flood of events of an unknown type costs one question, not one each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, Self, TypeVar, cast
+
+from tailrace.errors import RegistryRefused, RegistryUnavailable, SchemaError
+from tailrace.schemas.compiled import Contract
+from tailrace.schemas.registry.client import Fetched, RegistryClient
+from tailrace.schemas.strict_json import Json
+from tailrace.schemas.subjects import subject_flaw
+
+T = TypeVar("T")
+
+REFRESH_SECONDS = 60.0
+FORGET_SECONDS = 30.0
+"""How long it is believed that something is not registered."""
+MAX_REMEMBERED = 1000
+MAX_DEPTH = 16
+MAX_REFERENCES = 100
+"""Of one schema, those of its references included: far beyond real ones, and an end to hostile ones."""
+
+
+class RegistryContracts:
+    """Implements `Contracts` with a registry. `compile` makes a contract of what was fetched; `warn` is told once per
+    outage. `close` ends the thread, not the client."""
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        compile: Callable[[Fetched], Contract],
+        *,
+        warn: Callable[[str], None],
+        refresh_seconds: float = REFRESH_SECONDS,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
+        self.known: dict[tuple[str, str | None], Contract] = {}
+        self._client = client
+        self._compile = compile
+        self._warn = warn
+        self._refresh_seconds = refresh_seconds
+        self._missing: Remembered[tuple[str, str | None], SchemaError | bool] = Remembered(forget_seconds)
+        self._versions: Remembered[str, list[int]] = Remembered(forget_seconds)
+        self._lock = threading.Lock()
+        self._away = False
+        self._warned: dict[str, str] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._refresh_for_ever, name="registry-refresh", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Returns when the thread has ended: at most after the question that it is asking."""
+        self._ending.set()
+        self._thread.join()
+
+    def find(self, subject: str, version: str | None) -> Contract | None:
+        key = (subject, version)
+        with self._lock:
+            found = self.known.get(key)
+            if found is not None or subject_flaw(subject):
+                return found
+            missing = self._missing.get(key)
+            if missing is None:
+                try:
+                    fetched = _answered(lambda: self._client.fetch(subject, None if version is None else int(version)))
+                    if fetched is not None:
+                        return _answered(lambda: self._keep(fetched, latest=version is None))
+                    missing = True
+                except SchemaError as error:
+                    missing = error
+                self._missing.put(key, missing)
+            if isinstance(missing, SchemaError):
+                raise missing.with_traceback(None)
+            return None
+
+    def versions(self, subject: str) -> list[int]:
+        with self._lock:
+            versions = self._versions.get(subject)
+            if versions is None:
+                versions = _answered(lambda: self._client.versions(subject))
+                self._versions.put(subject, versions)
+            return versions
+
+    def _keep(self, fetched: Fetched, *, latest: bool) -> Contract:
+        numbered = (fetched.subject, str(fetched.version))
+        contract = self.known.get(numbered)
+        if contract is None:
+            contract = self._compile(with_references(fetched, self._client.fetch))
+            self.known[numbered] = contract
+        if latest:
+            self.known[fetched.subject, None] = contract
+        return contract
+
+    def _refresh_for_ever(self) -> None:
+        while not self._ending.wait(self._refresh_seconds):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        for subject, contract in [(key[0], kept) for key, kept in list(self.known.items()) if key[1] is None]:
+            if self._ending.is_set():
+                return
+            try:
+                fetched = self._client.fetch(subject, None)
+                if fetched is not None and fetched.version != contract.version:
+                    self._keep(fetched, latest=True)
+            except (RegistryUnavailable, RegistryRefused) as error:
+                if not self._away:
+                    self._away = True
+                    self._warn(f"{error.what}; the schemas that are known stay in use. {error.why}".strip())
+                return  # the others would fare no better
+            except SchemaError as error:
+                self._warn_of(subject, f"{error.what}; version {contract.version} of {subject} stays in use")
+            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+                self._warn_of(subject, f"the latest schema of {subject} was not refreshed: {type(error).__name__}")
+            else:
+                self._away = False
+                if fetched is None:
+                    # Withdrawn, or the registry lost its data: events that were good are not set aside for that.
+                    self._warn_of(
+                        subject, f"{subject} is no longer registered; version {contract.version} stays in use"
+                    )
+                else:
+                    self._warned.pop(subject, None)
+
+    def _warn_of(self, subject: str, message: str) -> None:
+        """Once for each thing that is wrong with a subject, not once per refresh."""
+        self._away = False
+        if self._warned.get(subject) != message:
+            self._warned[subject] = message
+            self._warn(message)
+
+
+def _answered(question: Callable[[], T]) -> T:
+    """The answer of a registry that has answered before: that it refuses us now is an outage."""
+    try:
+        return question()
+    except RegistryRefused as error:
+        raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
+
+
+K = TypeVar("K")
+
+
+class Remembered(Generic[K, T]):
+    """Answers that are believed for some seconds; the oldest go when there are MAX_REMEMBERED."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: OrderedDict[K, tuple[float, T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: K) -> T | None:
+        until, value = self._kept.get(key, (0.0, None))
+        return value if self._clock() < until else None
+
+    def put(self, key: K, value: T) -> None:
+        self._kept.pop(key, None)
+        self._kept[key] = (self._clock() + self._seconds, value)
+        if len(self._kept) > MAX_REMEMBERED:
+            self._kept.popitem(last=False)
+
+
+def with_references(schema: Fetched, fetch: Callable[[str, int], Fetched | None]) -> Fetched:
+    """The schema with the documents of all it refers to, directly or not, in `named`, the innermost first."""
+    named: dict[str, Json] = {}
+    fetched: dict[tuple[str, int], Fetched] = {}
+    done: set[tuple[str, int]] = set()
+
+    def visit(referring: Fetched, path: tuple[tuple[str, int], ...]) -> None:
+        for name, *target in referring.references:
+            place = cast(tuple[str, int], tuple(target))
+            shown = f"version {place[1]} of {place[0]}"
+            if place in path:
+                raise _bad_references(schema, f"{shown} refers to itself")
+            if len(path) > MAX_DEPTH:
+                raise _bad_references(schema, f"they are nested more than {MAX_DEPTH} deep")
+            if place not in fetched:
+                if len(fetched) == MAX_REFERENCES:
+                    raise _bad_references(schema, f"there are more than {MAX_REFERENCES}")
+                found = fetch(*place)
+                if found is None:
+                    raise _bad_references(schema, f"{shown} is not registered")
+                fetched[place] = found
+            if place not in done:
+                visit(fetched[place], (*path, place))
+                done.add(place)
+            document = fetched[place].document
+            if named.setdefault(name, document) != document:
+                raise _bad_references(schema, f"{name} stands for two different schemas")
+
+    visit(schema, ((schema.subject, schema.version),))
+    return dataclasses.replace(schema, named=named)
+
+
+def _bad_references(schema: Fetched, why: str) -> SchemaError:
+    return SchemaError(
+        f"the references of version {schema.version} of {schema.subject} cannot be used: {why}",
+        remedy=f"Register a new version of {schema.subject} with other references.",
+    )

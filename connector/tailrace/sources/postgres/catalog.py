@@ -1,0 +1,125 @@
+"""The catalogue side of a source: who the server is, and its slot. Queries only, no decisions.
+
+What is found here is judged in `admission.py`, which is pure.
+"""
+
+from __future__ import annotations
+
+from tailrace.errors import AccessRefused, ConfigError
+from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.resume_check import Server, Slot
+from tailrace.sql_names import quote
+
+OLDEST = 150000
+
+
+def identify(replication: Link) -> Server:
+    system_id, timeline, lsn, database = replication.query("IDENTIFY_SYSTEM")[0]
+    return Server(str(system_id), int(timeline or 0), parse_lsn(str(lsn)), str(database))
+
+
+def require_able(control: Link) -> None:
+    """Refuses a server that cannot do logical decoding as we need it, with the line that mends it."""
+    if control.server_version < OLDEST:
+        raise AccessRefused(
+            f"the server is Postgres {control.server_version // 10000}, Tailrace needs 15 or newer",
+            why="Older servers do not say how a table is published in the detail that safety needs.",
+            remedy="Upgrade the server.",
+        )
+    level = control.query("SHOW wal_level")[0][0]
+    if level != "logical":
+        raise AccessRefused(
+            f"wal_level is {level}, logical decoding needs `logical`",
+            why="The server does not write enough into its log to decode rows from it.",
+            remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres "
+            "(on RDS set rds.logical_replication = 1).",
+        )
+
+
+def read_slot(control: Link, name: str) -> Slot | None:
+    version = control.server_version
+    invalidation = (
+        "invalidation_reason"
+        if version >= 170000
+        # Postgres 16 calls every invalidation of a logical slot a conflict; only one whose log is gone has no begin.
+        else "CASE WHEN conflicting AND restart_lsn IS NULL THEN 'wal_removed' WHEN conflicting THEN 'conflict' END"
+        if version >= 160000
+        else "NULL"
+    )
+    rows = control.query(
+        "SELECT slot_name, plugin, database, active_pid, confirmed_flush_lsn, wal_status, "  # noqa: S608 - ours
+        f"{invalidation}, "
+        "CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, "
+        "safe_wal_size FROM pg_replication_slots WHERE slot_name = $1",
+        [name],
+    )
+    if not rows:
+        return None
+    slot, plugin, database, pid, confirmed, status, invalid, retained, safe = rows[0]
+    return Slot(
+        name=str(slot),
+        plugin=str(plugin),
+        database=str(database),
+        active_pid=int(pid) if pid else None,
+        confirmed_lsn=parse_lsn(confirmed) if confirmed else 0,
+        wal_status=status or "",
+        invalidation=invalid,
+        retained_bytes=int(float(retained)) if retained else 0,
+        safe_bytes=int(safe) if safe else None,
+    )
+
+
+def create_slot(replication: Link, name: str, *, failover: bool, timeout: float) -> tuple[int, str]:
+    """Creates the slot; returns the LSN it begins at and the name of its exported snapshot.
+
+    The snapshot lives until the next command on this link. Creation waits for transactions that are under way, so
+    it gets a timeout of its own.
+    """
+    options = "SNAPSHOT 'export'"
+    if failover:
+        if replication.server_version < 170000:
+            raise ConfigError(
+                "source.failover is set, but the server is older than Postgres 17",
+                why="Failover slots came with Postgres 17.",
+                remedy="Set failover: false, or upgrade the server.",
+            )
+        options += ", FAILOVER true"
+    rows = replication.query(f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput ({options})", timeout=timeout)
+    _, lsn, snapshot, _ = rows[0]
+    return parse_lsn(str(lsn)), str(snapshot)
+
+
+def copy_slot(replication: Link, original: str, name: str) -> None:
+    """A slot like `original`, which may be in use; it is this session's, and goes with it."""
+    # By the simple protocol, a walsender takes no parameters. Postgres itself allows no quotes in a slot's name.
+    quoted = [f"'{each}'" for each in (original.replace("'", "''"), name.replace("'", "''"))]
+    replication.query(f"SELECT pg_copy_logical_replication_slot({', '.join(quoted)}, true)")
+
+
+def oldest_running(control: Link, exported: str | None = None) -> int:
+    """The number (64 bits) of the oldest transaction that has not ended, now or in the snapshot of a slot."""
+    return int(snapshot_text(control, exported).partition(":")[0])
+
+
+def snapshot_text(control: Link, exported: str | None = None) -> str:
+    """The snapshot of now, or that of a slot, as `pg_current_snapshot()` writes it."""
+    control.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    if exported is not None:
+        control.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
+    found = str(control.query("SELECT pg_current_snapshot()")[0][0])
+    control.query("COMMIT")
+    return found
+
+
+def drop_slot(control: Link, name: str) -> None:
+    control.query("SELECT pg_drop_replication_slot($1)", [name])
+
+
+def drop_seen(control: Link, slot: Slot) -> None:
+    """Drops the slot as it was seen: one that was made anew since begins further on, and is left alone."""
+    control.query(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",
+        [slot.name, format_lsn(slot.confirmed_lsn)],
+    )

@@ -1,0 +1,165 @@
+"""Which instance runs a pipeline, and whether it lives: followed on the offsets topic, without trusting any clock.
+
+An instance writes its claim once and a sign of life every second. Whoever waits for its end follows the topic: a sign
+that arrives shows that it lives, none for a while that it does not. When a sign was written says nothing, because
+clocks differ.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tailrace.kafka.client import KafkaOptions
+from tailrace.positions.base import Position
+from tailrace.state import offsets
+from tailrace.state.process_identity import has_ended
+
+CLAIM_SUFFIX = "/claim"
+SIGN_SUFFIX = "/alive"
+SIGN_SECONDS = 1.0
+"""How often an instance that runs a pipeline gives a sign of life."""
+SILENT_SECONDS = 5.0
+"""Without a sign for this long, an instance is taken for gone."""
+LOOK_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a claim says of its instance; `process` is its identity for others on the same machine."""
+
+    instance: str
+    host: str = ""
+    pid: int = 0
+    since_ms: int = 0
+    process: str = ""
+
+    def __str__(self) -> str:
+        if not self.host:
+            return "an instance of an older version"
+        at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(self.since_ms / 1000))
+        return f"process {self.pid} on {self.host}, since {at}"
+
+
+def claim_key(options: KafkaOptions) -> bytes:
+    return (options.pipeline + CLAIM_SUFFIX).encode()
+
+
+def sign_key(options: KafkaOptions) -> bytes:
+    return (options.pipeline + SIGN_SUFFIX).encode()
+
+
+def claim_value(owner: Owner) -> bytes:
+    return json.dumps(asdict(owner)).encode()
+
+
+def sign_value(instance: str, *, released: bool = False) -> bytes:
+    """`released`: the instance has left the pipeline to others."""
+    return json.dumps({"instance": instance, "released": released}).encode()
+
+
+def parse_claim(value: bytes | None) -> Owner | None:
+    """None for no claim. A value that is not a claim of this version still names its instance."""
+    if not value or value == b"-":
+        return None
+    found = _object(value)
+    try:
+        return Owner(
+            str(found["instance"]), str(found["host"]), int(found["pid"]), int(found["since_ms"]), str(found["process"])
+        )
+    except (KeyError, TypeError, ValueError):
+        return Owner(value.decode("utf-8", "replace"))
+
+
+def is_released(owner: Owner, sign: bytes | None) -> bool:
+    """Whether this sign says that the owner has left."""
+    found = _object(sign or b"")
+    return found.get("instance") == owner.instance and found.get("released") is True
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class OwnerWatch:
+    """Follows who owns a pipeline."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._follower = offsets.Follower(options)
+        self._position: bytes | None = None
+        self._sign: bytes | None = None
+        self._turn = threading.Lock()
+        self._looked = False
+        self._heard_at = time.monotonic()
+        self._heard = False
+        self.owner: Owner | None = None
+        self.claims = 0
+        """How many claims were seen so far."""
+
+    def look(self) -> None:
+        """Reads what was written since the last look. Raises KafkaUnavailable if that cannot be read."""
+        with self._turn:
+            first, heard, self._looked = not self._looked, False, False
+            for key, value in self._follower.read(LOOK_TIMEOUT):
+                heard = self._note(key, value) or heard
+            self._looked = True
+            # How old the signs of a first look are is not known, nor what was missed while Kafka was away.
+            self._heard = not first and (heard or self._heard)
+            if first or heard:
+                self._heard_at = time.monotonic()
+
+    def _note(self, key: bytes, value: bytes | None) -> bool:
+        """Whether this record is from the owner."""
+        if key == claim_key(self._options):
+            self.owner = parse_claim(value)
+            self.claims += 1
+            return True
+        if key == sign_key(self._options):
+            # One that was replaced and does not know it yet may still give signs: they say nothing of the owner.
+            ours = self.owner is not None and _object(value or b"").get("instance") == self.owner.instance
+            self._sign = value if ours else self._sign
+            return ours
+        if key == self._options.pipeline.encode():
+            self._position = value
+        return False
+
+    @property
+    def stored(self) -> Position | None:
+        """The stored position. Its transaction may be undecided: good enough to judge a source, not to start at."""
+        return None if self._position is None else offsets.parse(self._options, self._position)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the owner has left the pipeline to others."""
+        return self.owner is not None and is_released(self.owner, self._sign)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is certain that nobody runs the pipeline: no claim, or its instance has left or ended."""
+        return self.owner is None or self.is_released or has_ended(self.owner.process)
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the owner was heard of, at most since the first look."""
+        return time.monotonic() - self._heard_at
+
+    @property
+    def in_use(self) -> bool:
+        """Whether an instance runs the pipeline, or may: it has not been silent for long enough yet."""
+        return not self.is_free and self.silent_for < SILENT_SECONDS
+
+    @property
+    def is_live(self) -> bool:
+        """Whether an instance is known to run the pipeline: it was heard of while it was followed."""
+        return self.in_use and self._heard
+
+    def close(self) -> None:
+        self._follower.close()

@@ -1,0 +1,123 @@
+"""Keeps the ledger beside a running pipeline: a thread that notes every few seconds where it is by now.
+
+It must never disturb what it watches. It has a producer of its own, which takes no part in any transaction; whatever
+goes wrong is told once, and tried again at the next time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tailrace.errors import KafkaUnavailable, TailraceError
+from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate
+from tailrace.kafka.topics import partition_counts
+from tailrace.positions.base import Position
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry, Offsets
+
+EVERY_SECONDS = 5.0
+"""How often an entry is made while the position moves; those of one minute replace each other."""
+PATIENCE = 5.0
+"""For Kafka's answers: what comes later is another entry's."""
+LEAVE_SECONDS = 1.0
+
+
+class Bookkeeper:
+    """One a start of a pipeline; `close` ends it, without waiting for Kafka."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        admin: AdminClient,
+        *,
+        stored: Callable[[], Position | None],
+        topics: Callable[[], Collection[str]],
+        passed: Callable[[Position], str],
+        warn: Callable[[TailraceError], None],
+    ) -> None:
+        """`passed` gives the snapshot that lies wholly before a position; "" if none is known."""
+        self._options = options
+        self._admin = admin
+        self._stored = stored
+        self._topics = topics
+        self._passed = passed
+        self._warn = warn
+        self._noted: Position | None = None
+        self._warned = False
+        self._ready = False
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._leaving.set()
+        if self._thread.is_alive():
+            self._thread.join(LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                self._note()
+                self._warned = False
+            except TailraceError as error:
+                if not self._warned:
+                    self._warn(error)
+                self._warned = True
+            self._leaving.wait(EVERY_SECONDS)
+
+    def _note(self) -> None:
+        # The position first: what is committed up to it then lies before the ends that are asked for.
+        position = self._stored()
+        if position is None or position is self._noted:
+            return
+        try:
+            if not self._ready:
+                position_history.ensure(self._options, self._admin)
+                self._producer = Producer(
+                    {**admin_config(self._options), "message.timeout.ms": 5000, "queue.buffering.max.kbytes": 1024}
+                )
+                self._ready = True
+            entry = Entry(position, time.time_ns() // 1_000_000, self._ends(), self._passed(position))
+            self._write(entry)
+        except KafkaException as error:
+            raise translate(
+                error_of(error), "writing the ledger", position_history.ledger_topic(self._options)
+            ) from None
+        except (TimeoutError, BufferError):
+            raise KafkaUnavailable("writing the ledger: no answer", remedy="It is tried again by itself.") from None
+        self._noted = position
+
+    def _ends(self) -> Offsets:
+        counts = partition_counts(self._admin, timeout=PATIENCE)
+        wanted = [
+            TopicPartition(topic, number) for topic in sorted(self._topics()) for number in range(counts.get(topic, 0))
+        ]
+        if not wanted:
+            return {}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(dict.fromkeys(wanted, latest), request_timeout=PATIENCE)
+        ends: Offsets = {}
+        for each, answer in asked.items():
+            ends.setdefault(each.topic, {})[each.partition] = int(answer.result(2 * PATIENCE).offset)
+        return ends
+
+    def _write(self, entry: Entry) -> None:
+        failed: list[KafkaException] = []
+        self._producer.produce(
+            position_history.ledger_topic(self._options),
+            json.dumps(entry.to_json()).encode(),
+            position_history.key(self._options, entry),
+            timestamp=entry.sampled_ms,
+            on_delivery=lambda error, _: failed.append(KafkaException(error)) if error is not None else None,
+        )
+        self._producer.flush(PATIENCE)
+        if failed:
+            raise failed[0]

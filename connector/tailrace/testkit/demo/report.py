@@ -1,0 +1,218 @@
+"""What came of it: the oracle's verdict on each pipeline, the timings, the words for both, and the exit code. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from tailrace.testkit.demo.latency import Latency, Outage
+from tailrace.testkit.demo.projection_check import Comparison
+from tailrace.testkit.oracle import Verdict
+
+EXIT_BROKEN = 1
+
+WRONGS = {
+    "missing": ("missing", "committed, but not on Kafka"),
+    "duplicated": ("duplicated", "on Kafka more than once"),
+    "phantom": ("phantom", "on Kafka, but never committed"),
+    "misplaced": ("misplaced", "valid but dead-lettered, or vice versa"),
+    "out_of_order": ("out of order", "behind a later event of the same key"),
+    "positions": ("positions astray", "stored backwards, or confirmed too early"),
+}
+COUNTS = {
+    "committed": ("committed", "events, beside the data they tell of"),
+    "rolled_back": ("rolled back", "never to be seen"),
+    "published": ("on Kafka", "as read_committed readers see it"),
+    "dead_lettered": ("dead-lettered", "payload breaks its schema"),
+}
+MISAPPLIED = {
+    "missing": "missing",
+    "twice": "twice",
+    "phantom": "phantom",
+    "out_of_order": "out of order",
+}
+TIMES = {1: "once", 2: "twice"}
+
+
+class Row(NamedTuple):
+    """A line of the table, with a value for each column; `good` is None where there is nothing to judge."""
+
+    label: str
+    values: Sequence[str]
+    remark: str
+    good: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one pipeline."""
+
+    name: str
+    database: str
+    verdict: Verdict
+    latency: Latency
+    outages: Sequence[Outage]
+
+    def count(self, name: str) -> int:
+        value = getattr(self.verdict, name)
+        return len(value) if isinstance(value, list) else int(value)
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts, ids of what went wrong (the first few), latency, and `ok`."""
+        wrongs = {name: getattr(self.verdict, name)[:20] for name in WRONGS if self.count(name)}
+        return {
+            "database": self.database,
+            **self.verdict.summary(),
+            "wrong": wrongs,
+            "kills": len(self.outages),
+            "restart_ms": [round(outage.millis) for outage in self.outages],
+            "latency": {name: round(value, 1) for name, value in asdict(self.latency).items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionResult:
+    """Of a projection."""
+
+    name: str
+    comparison: Comparison
+    outages: Sequence[Outage]
+
+    def wrong(self) -> dict[str, list[str]]:
+        """The ids of what went wrong, by how."""
+        return {name: getattr(self.comparison, name) for name in MISAPPLIED}
+
+    def told(self) -> str:
+        """Its line, behind the number of events applied."""
+        wrongs = ", ".join(f"{MISAPPLIED[name]} {len(ids):,}" for name, ids in self.wrong().items())
+        return f"applied, of {self.comparison.events:,} on the topic: {wrongs}; killed {len(self.outages)}×"
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts, ids of what went wrong (the first few), and `ok`."""
+        wrong = self.wrong()
+        return {
+            "ok": self.comparison.ok,
+            "events": self.comparison.events,
+            "applied": self.comparison.applied,
+            **{name: len(ids) for name, ids in wrong.items()},
+            "wrong": {name: ids[:20] for name, ids in wrong.items() if ids},
+            "kills": len(self.outages),
+            "restart_ms": [round(outage.millis) for outage in self.outages],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    results: Sequence[Result]
+    projections: Sequence[ProjectionResult]
+    seed: int
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return all(result.verdict.ok for result in self.results) and all(
+            projection.comparison.ok for projection in self.projections
+        )
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else EXIT_BROKEN
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of the columns; the last one adds the others up, if there are several."""
+        return [*(result.database for result in self.results), *(["total"] if len(self.results) > 1 else [])]
+
+    def sections(self) -> list[tuple[str, list[Row]]]:
+        """The table, part by part."""
+        happened = [Row(label, self._counts(name), remark) for name, (label, remark) in COUNTS.items()]
+        outages = [outage.millis for result in self.results for outage in result.outages]
+        back = f"SIGKILL; each time back within {seconds(max(outages))}" if outages else ""
+        happened.append(Row("connector killed", self._added([len(result.outages) for result in self.results]), back))
+        wrong = [
+            Row(label, self._counts(name), remark, good=not self._total(name))
+            for name, (label, remark) in WRONGS.items()
+        ]
+        latencies = [result.latency for result in self.results]
+        steady = sum(latency.steady_events for latency in latencies)
+        met = sum(latency.restart_events for latency in latencies)
+        times = [
+            Row("p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events that met no restart"),
+            Row("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
+            Row("longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"),
+        ]
+        sections = [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
+        if self.projections:
+            # They are of the orders, and stand in their column.
+            rest = [""] * (len(self.columns) - 1)
+            applied = [
+                Row(each.name, [f"{each.comparison.applied:,}", *rest], each.told(), good=each.comparison.ok)
+                for each in self.projections
+            ]
+            sections.append(("From topic to projection", applied))
+        return sections
+
+    def meaning(self) -> str:
+        """The verdict in one sentence."""
+        if self.ok:
+            kills = len(self.results[0].outages)
+            how = f", with each connector killed {_times(kills)}" if kills else ""
+            applied = "".join(
+                f" The projection {each.name}, killed {_times(len(each.outages))}, applied each event exactly once."
+                for each in self.projections
+            )
+            return (
+                f"Exactly once and in order{how}: every committed event arrived once, behind the one before it, "
+                f"and nothing that was rolled back was ever seen.{applied}"
+            )
+        found = [
+            f"{result.count(name):,} {WRONGS[name][0]} of the {result.name} (such as {items[0]})"
+            for result in self.results
+            for name in WRONGS
+            if (items := getattr(result.verdict, name))
+        ]
+        found += [
+            f"{len(items):,} {MISAPPLIED[name]} in the projection {each.name} (such as {items[0]})"
+            for each in self.projections
+            for name, items in each.wrong().items()
+            if items
+        ]
+        return (
+            f"The guarantee is broken: {', '.join(found)}. This is a bug in Tailrace: "
+            f"please report it with --seed {self.seed} and the output of --json."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One object: `ok`, the counts of all pipelines together, and each pipeline and projection by its name."""
+        return {
+            "ok": self.ok,
+            **{name: self._total(name) for name in (*COUNTS, *WRONGS)},
+            "kills": sum(len(result.outages) for result in self.results),
+            "pipelines": {result.name: result.as_json() for result in self.results},
+            "projections": {projection.name: projection.as_json() for projection in self.projections},
+            "seconds": round(self.seconds, 1),
+            "seed": self.seed,
+        }
+
+    def _total(self, name: str) -> int:
+        return sum(result.count(name) for result in self.results)
+
+    def _counts(self, name: str) -> list[str]:
+        return self._added([result.count(name) for result in self.results])
+
+    def _added(self, counts: list[int]) -> list[str]:
+        return [f"{count:,}" for count in (*counts, sum(counts))][: len(self.columns)]
+
+    def _each(self, told: Callable[[Latency], str]) -> list[str]:
+        """Times do not add up: nothing stands under the total."""
+        return [*(told(result.latency) for result in self.results), ""][: len(self.columns)]
+
+
+def _times(kills: int) -> str:
+    return TIMES.get(kills, f"{kills} times")
+
+
+def seconds(millis: float) -> str:
+    """A duration as people say it."""
+    return f"{millis / 1000:.1f} s" if millis >= 1000 else f"{millis:.0f} ms"

@@ -1,0 +1,179 @@
+"""The stack that outlives its command: `tailrace stack up`, `status` and `down`.
+
+What runs is written down in one file in the user's state folder. The order makes a crash harmless: servers
+are started as ours, then written down, then let go; killed before the last step, they die with us and the
+file names servers that are gone, which the next `up` or `down` clears away. A lock keeps two commands from
+acting at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import psycopg
+from confluent_kafka import KafkaException
+
+from tailrace.testkit.stack import kafka, mongo, postgres
+from tailrace.testkit.stack.cache import Progress, quiet
+from tailrace.testkit.stack.errors import StackError
+from tailrace.testkit.stack.kafka import quiet_admin
+from tailrace.testkit.stack.paths import private_file, state_dir
+from tailrace.testkit.stack.process import GUARDIAN, LocalProcess
+from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.stack import Stack
+from tailrace.testkit.stack.waiting import wait_until
+
+STOP_TIMEOUT = 40.0  # a little more than the guardian allows its server
+ASK_TIMEOUT = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One server that was left running."""
+
+    name: str
+    version: str
+    address: str
+    variable: str
+    guardian: int
+    run_dir: str
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its guardian lives; the command line tells it from a stranger that got the same pid."""
+        try:
+            words = Path(f"/proc/{self.guardian}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return GUARDIAN.name in {Path(os.fsdecode(word)).name for word in words} and self.run_dir.encode() in words
+
+    @property
+    def answers(self) -> bool:
+        """Whether the server speaks its protocol now."""
+        if not self.guarded:
+            return False
+        if self.variable == postgres.VARIABLE:
+            try:
+                with psycopg.connect(self.address, connect_timeout=ASK_TIMEOUT) as connection:
+                    connection.execute("SELECT 1")
+            except psycopg.OperationalError:
+                return False
+            return True
+        if self.variable == mongo.VARIABLE:
+            return mongo.answers(self.address, ASK_TIMEOUT)
+        admin = quiet_admin(self.address)
+        try:
+            return bool(admin.list_topics(timeout=ASK_TIMEOUT).brokers)
+        except KafkaException:
+            return False
+
+
+def entries() -> list[Entry]:
+    """What `up` wrote down, whether it still runs or not."""
+    try:
+        return [Entry(**entry) for entry in json.loads(_state_file().read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as exc:
+        raise StackError(
+            f"the state file {_state_file()} cannot be read",
+            why=str(exc),
+            remedy="remove the file; end leftover servers by ending their `guardian.py`",
+        ) from exc
+
+
+def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) -> tuple[list[Entry], bool]:
+    """Start the servers and leave them running; what runs, and whether this call started it."""
+    with _locked():
+        known = entries()
+        if known and all(entry.answers for entry in known):
+            running = known[0].version
+            if running != version:
+                raise StackError(
+                    f"a stack with Postgres {running} is up already",
+                    remedy=f"`tailrace stack down` first, or ask for --postgres {running}",
+                )
+            if with_mongo and mongo.VARIABLE not in {entry.variable for entry in known}:
+                raise StackError("a stack without MongoDB is up already", remedy="`tailrace stack down` first")
+            return known, False
+        if known:
+            progress("clearing away a stack that no longer answers")
+            _down(known)
+        stack = Stack(version, mongo=with_mongo, source=Source.LOCAL, progress=progress)
+        stack.start()
+        try:
+            started = [
+                _entry("Postgres", version, stack.postgres.dsn(), postgres.VARIABLE, stack.postgres.process),
+                _entry("Kafka", kafka.VERSION, stack.kafka.bootstrap, kafka.VARIABLE, stack.kafka.process),
+            ]
+            if stack.mongo is not None:
+                server = stack.mongo
+                started.append(_entry("MongoDB", server.version, server.uri, mongo.VARIABLE, server.process))
+            _write(started)
+            for one in stack.servers:
+                one.let_go()
+        except BaseException:
+            stack.close()
+            raise
+        return started, True
+
+
+def down() -> list[Entry]:
+    """End what `up` started and remove all it wrote; what was ended."""
+    with _locked():
+        known = entries()
+        _down(known)
+        return known
+
+
+def _down(known: list[Entry]) -> None:
+    for entry in known:
+        if entry.guarded:
+            os.kill(entry.guardian, signal.SIGTERM)
+    for entry in known:
+        try:
+            wait_until(partial(_gone, entry), STOP_TIMEOUT, what=f"the end of {entry.name}")
+        except StackError:
+            # The server dies with its guardian.
+            os.kill(entry.guardian, signal.SIGKILL)
+        shutil.rmtree(entry.run_dir, ignore_errors=True)
+    _state_file().unlink(missing_ok=True)
+
+
+def _gone(entry: Entry) -> bool:
+    return not entry.guarded
+
+
+def _entry(name: str, version: str, address: str, variable: str, process: LocalProcess) -> Entry:
+    return Entry(name, version, address, variable, process.guardian_pid, str(process.run_dir))
+
+
+def _write(started: list[Entry]) -> None:
+    """Whole or not at all, and for our eyes only: the address of Postgres has its password."""
+    growing = private_file(
+        _state_file().with_suffix(".new"), json.dumps([asdict(entry) for entry in started], indent=2), None
+    )
+    growing.replace(_state_file())
+
+
+def _state_file() -> Path:
+    return state_dir() / "stack.json"
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    descriptor = os.open(state_dir() / "stack.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

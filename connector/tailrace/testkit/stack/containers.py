@@ -1,0 +1,97 @@
+"""Postgres, Kafka and MongoDB in Docker, through testcontainers, where an engine answers.
+
+Official images, with the same settings as our own servers. testcontainers' reaper ends the containers when
+our process dies. Readiness is not taken from log texts: the caller speaks the protocol, as for every other
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.extras import install
+from tailrace.testkit.stack.errors import StackError
+from tailrace.testkit.stack.ports import free_port
+
+KAFKA_IMAGE = "apache/kafka:4.1.0"
+MONGO_IMAGE = "mongo:7.0"
+CLIENT_PORT = 9092
+MONGO_PORT = 27017
+
+
+@dataclass
+class Running:
+    """A container and the address it is reached at."""
+
+    container: Any
+    host: str
+    port: int
+
+    def close(self) -> None:
+        self.container.stop()
+
+
+def start_postgres(version: str, password: str, settings: Mapping[str, str]) -> Running:
+    container = _container(f"postgres:{version}")
+    container.with_env("POSTGRES_PASSWORD", password)
+    container.with_exposed_ports(5432)
+    command = ["postgres"]
+    for name, value in {"listen_addresses": "*", **settings}.items():
+        command += ["-c", f"{name}={value}"]
+    container.with_command(command)
+    _start(container)
+    return Running(container, container.get_container_host_ip(), int(container.get_exposed_port(5432)))
+
+
+def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> Running:
+    """The broker must know its address before it starts, so the port on our side is drawn, not asked for."""
+    container = _container(KAFKA_IMAGE)
+    port = free_port()
+    host = container.get_container_host_ip()
+    container.with_bind_ports(CLIENT_PORT, port)
+    ours = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "INTERNAL",
+        "listeners": f"CLIENT://:{CLIENT_PORT},INTERNAL://localhost:9094,CONTROLLER://localhost:9093",
+        "advertised.listeners": f"CLIENT://{host}:{advertised_port or port},INTERNAL://localhost:9094",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    for name, value in {**properties, **ours}.items():
+        container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
+    _start(container)
+    return Running(container, host, port)
+
+
+def start_mongo(options: Sequence[str]) -> Running:
+    container = _container(MONGO_IMAGE)
+    container.with_exposed_ports(MONGO_PORT)
+    container.with_command(["mongod", "--bind_ip_all", *options])
+    _start(container)
+    return Running(container, container.get_container_host_ip(), int(container.get_exposed_port(MONGO_PORT)))
+
+
+def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types of its own
+    try:
+        from testcontainers.core.container import DockerContainer
+    except ImportError as exc:
+        raise StackError(
+            "testcontainers is not installed",
+            remedy=f"{install('stack')}, or choose another source than docker",
+        ) from exc
+    return DockerContainer(image)
+
+
+def _start(container: Any) -> None:  # noqa: ANN401
+    try:
+        container.start()
+    except Exception as exc:
+        raise StackError(
+            f"Docker could not start {container.image}",
+            why=str(exc),
+            remedy="see that the engine runs and can fetch the image, or choose the source `local`",
+        ) from exc

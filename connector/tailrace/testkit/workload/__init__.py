@@ -1,0 +1,1 @@
+"""Services that write outbox events under test and record the outcome of every transaction."""

@@ -1,0 +1,88 @@
+"""The orders-service, on Postgres: an order and its outbox row in one transaction, some of them inside savepoints."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+
+from tailrace.testkit.workload.writer import Event, Mix, Writer
+
+SHOP_DDL = """
+CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, amount numeric NOT NULL, revision int NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox (
+    id uuid PRIMARY KEY,
+    aggregatetype text NOT NULL,
+    aggregateid text NOT NULL,
+    type text NOT NULL,
+    payload jsonb,
+    traceparent text,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+"""
+
+_INSERT = """
+INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) VALUES (%s, 'order', %s, %s, %s, %s)
+"""
+
+
+class OrdersWriter(Writer):
+    """Writes orders; the tables are those of `SHOP_DDL`."""
+
+    ENTITY = "order"
+
+    def __init__(self, dsn: str, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
+        super().__init__(seed=seed, keys=keys, mix=mix)
+        self._dsn = dsn
+        self._connection: psycopg.Connection | None = None
+
+    def _begin(self) -> None:
+        self._connected()
+
+    def _write(self, event: Event) -> None:
+        connection = self._connected()
+        amount = self._random.randint(1, 99_999) / 100
+        payload = {
+            "order": event.key, "revision": event.seq, "amount": amount if event.valid else "a lot", "currency": "EUR",
+        }  # fmt: skip
+        traceparent = f"00-{self._random.getrandbits(128):032x}-{self._random.getrandbits(64):016x}-01"
+        # Rows of a subtransaction carry another transaction id than their parent's.
+        inside = self._random.random() < self._mix.savepoint
+        if inside:
+            connection.execute("SAVEPOINT part")
+        connection.execute(
+            "INSERT INTO orders VALUES (%s, 0, %s) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision",
+            (event.key, event.seq),
+        )
+        kind = "OrderPlaced" if event.seq == 1 else "OrderChanged"
+        connection.execute(_INSERT, (event.id, event.key, kind, json.dumps(payload), traceparent))
+        if inside:
+            connection.execute("RELEASE part")
+
+    def _commit(self) -> None:
+        self._connected().commit()
+
+    def _roll_back(self) -> None:
+        self._connected().rollback()
+
+    def _is_away(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.OperationalError)
+
+    def _give_up(self) -> None:
+        self._disconnect()
+
+    def _connected(self) -> psycopg.Connection:
+        if self._connection is None:
+            self._connection = psycopg.connect(self._dsn, connect_timeout=5)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def ids_in_table(dsn: str, table: str = "outbox") -> set[str]:
+    """What the outbox holds in the end: it settles outcomes the writer could not learn."""
+    with psycopg.connect(dsn) as connection:
+        return {str(row[0]) for row in connection.execute(f"SELECT id FROM {table}")}  # noqa: S608 - a name of ours

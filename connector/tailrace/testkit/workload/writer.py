@@ -1,0 +1,147 @@
+"""A service as its users write it: business data and outbox events in one transaction, with a ledger of outcomes.
+
+Each writer owns its keys, so the order in which it commits is the order per key that consumers must see. Some
+transactions roll back, some payloads break their schema; all of it from a seed. The ledger is kept in memory before
+and after each commit, as the oracle needs it. How a transaction is written is the database's own: see the subclasses.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from tailrace.testkit.oracle import Entry, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Shares of what a workload does, each between 0 and 1."""
+
+    rollback: float = 0.1
+    invalid: float = 0.02
+    savepoint: float = 0.1
+    """Where the database has savepoints."""
+    events_per_transaction: int = 3
+    """At most; each transaction writes 1 to this many."""
+
+
+class Event(NamedTuple):
+    """What is to be written: `seq` is the entity's new revision, a payload that is not `valid` breaks its schema."""
+
+    id: str
+    key: str
+    seq: int
+    valid: bool
+
+
+class Writer(ABC):
+    """Commits transactions one after another on its own connection; call `transaction` or run it as a thread."""
+
+    ENTITY: ClassVar[str]
+    """What keys begin with."""
+
+    def __init__(self, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
+        self.ledger: list[Entry] = []
+        self.error: BaseException | None = None
+        self._random = random.Random(seed)  # noqa: S311 - a workload, not a secret
+        self._mix = mix or Mix()
+        self._keys = [f"{self.ENTITY}-{seed}-{number}" for number in range(keys)]
+        self._seq = dict.fromkeys(self._keys, 0)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def transaction(self, events: int | None = None, *, rollback: bool | None = None) -> list[Entry]:
+        """One transaction; its events, with their outcome, are in the ledger and returned."""
+        count = events if events is not None else self._random.randint(1, self._mix.events_per_transaction)
+        rolled_back = self._random.random() < self._mix.rollback if rollback is None else rollback
+        entries: list[Entry] = []
+        outcome = Outcome.ROLLED_BACK
+        try:
+            self._begin()
+            for _ in range(count):
+                event = self._event(entries)
+                self._write(event)
+                entries.append(Entry(*event, Outcome.UNKNOWN))
+            if rolled_back:
+                self._roll_back()
+            else:
+                # From here until the answer the outcome is not ours to know.
+                outcome = Outcome.UNKNOWN
+                self._commit()
+                outcome = Outcome.COMMITTED
+        except Exception as error:
+            if not self._is_away(error):
+                raise
+            self._give_up()
+        finally:
+            entries = [entry._replace(outcome=outcome) for entry in entries]
+            if outcome is not Outcome.ROLLED_BACK:
+                for entry in entries:
+                    self._seq[entry.key] = entry.seq
+            self.ledger += entries
+        return entries
+
+    def start(self, *, rate: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Writes about `rate` transactions a second in a thread, until `stop` or `until`."""
+
+        def run() -> None:
+            due = time.monotonic()
+            try:
+                while not self._stop.is_set() and not until():
+                    self.transaction()
+                    due += 1 / rate
+                    self._stop.wait(max(0.0, due - time.monotonic()))
+            except BaseException as error:  # noqa: BLE001 - shown by whoever joins
+                self.error = error
+            finally:
+                self._disconnect()
+
+        self._thread = threading.Thread(target=run, name="writer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and raises what went wrong in it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._disconnect()
+        if self.error is not None:
+            raise self.error
+
+    def _event(self, before: list[Entry]) -> Event:
+        key = self._random.choice(self._keys)
+        seq = max([self._seq[key], *(entry.seq for entry in before if entry.key == key)]) + 1
+        valid = self._random.random() >= self._mix.invalid
+        return Event(str(uuid.UUID(int=self._random.getrandbits(128), version=4)), key, seq, valid)
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Opens a transaction, and before it the connection if there is none."""
+
+    @abstractmethod
+    def _write(self, event: Event) -> None:
+        """The entity in its new revision, and its event."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Returns when the commit is known to be done."""
+
+    @abstractmethod
+    def _roll_back(self) -> None: ...
+
+    @abstractmethod
+    def _is_away(self, error: Exception) -> bool:
+        """Whether the error is the server's absence, which a service must live with, and no mistake of ours."""
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """After such an error: makes ready for the next transaction, whatever became of this one."""
+
+    @abstractmethod
+    def _disconnect(self) -> None: ...

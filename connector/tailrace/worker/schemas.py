@@ -1,0 +1,98 @@
+"""What a pipeline's payloads are held to and how its records are written, from its settings.
+
+A folder is read and compiled before anything runs. A registry is asked when a pipeline starts: until it answers, the
+pipeline waits as it does for its other servers. All of it is kept while the pipeline is restarted, so that a registry
+which goes away later is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.config.model import Pipeline as Settings
+from tailrace.config.schemas import Registry
+from tailrace.errors import ConfigError, Reason, Rejected, SchemaError
+from tailrace.records.formats import Format, RecordMaker, record_maker
+from tailrace.schemas.compiled import Contract, Contracts
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.validation import Checker
+
+DEFAULT_SUBJECT = "{type}"
+KEY_SUFFIX = "-key"
+"""The schema of a topic's keys is the subject of this name behind the topic's, as Confluent's clients have it."""
+
+
+class PipelineContracts:
+    """Made once per process; `checker` and `records` once its registry, if it has one, has answered."""
+
+    def __init__(self, settings: Settings, *, warn: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._warn = warn
+        schemas = settings.schemas
+        self._registry = schemas.registry if schemas else None
+        if schemas and schemas.folder and self._registry and "{topic}" in self._registry.subject:
+            raise ConfigError(
+                "schemas.registry.subject names the topic, but the schemas come from a folder",
+                why="A folder has one schema for an event type, whatever topic it goes to.",
+                remedy="Leave {topic} out of the subject, or leave schemas.folder out.",
+            )
+        self._folder = load_folder(schemas.folder) if schemas and schemas.folder else None
+        self._contracts: Contracts | None = None if self._registry else self._folder
+        self._format = wire_format(settings)
+
+    def ready(self) -> None:
+        """Asks the registry, the first time. Raises RegistryUnavailable as long as it is away."""
+        if self._registry is None or self._contracts is not None:
+            return
+        from tailrace.worker import registry
+
+        self._contracts = registry.ask(self._registry, self._folder, self._warn)
+
+    def checker(self) -> Checker:
+        settings, schemas = self._settings, self._settings.schemas
+        registry = self._registry
+        return Checker(
+            self._contracts,
+            unknown=schemas.unknown if schemas else "pass",
+            max_bytes=settings.limits.payload_bytes,
+            subject=_subject_namer(registry) if registry and self._folder is None else None,
+            where=registry.url if registry and self._folder is None else "schemas",
+        )
+
+    def records(self) -> RecordMaker:
+        keys = self._key_contract if self._registry else None
+        return record_maker(self._format, key_contract=keys, pipeline=self._settings.pipeline)
+
+    def _key_contract(self, topic: str) -> Contract:
+        """Rejected if there is none that can be used: the topic may be one that the event itself names."""
+        subject = topic + KEY_SUFFIX
+        try:
+            found = self._contracts.find(subject, None) if self._contracts else None
+        except SchemaError as error:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, error.what, remedy=error.remedy) from None
+        if found is None:
+            raise Rejected(
+                Reason.SCHEMA_VALIDATION_FAILED,
+                f"there is no schema {subject} for the keys of {topic}, and with format.key: {self._format.key} keys "
+                "carry the id of their schema",
+                remedy=f'Register one under {subject}, such as {{"type": "string"}}, or set format.key: bytes.',
+            )
+        return found
+
+
+def wire_format(settings: Settings) -> Format:
+    chosen = settings.format
+    return Format(
+        value=chosen.value,
+        schema_id=chosen.schema_id,
+        cloudevents=chosen.cloudevents,
+        key=chosen.key,
+        source="" if chosen.cloudevents == "none" else chosen.source or f"/tailrace/{settings.pipeline}",
+    )
+
+
+def _subject_namer(registry: Registry) -> Callable[[str, str], str] | None:
+    if registry.subject == DEFAULT_SUBJECT:
+        return None
+    template = registry.subject
+    return lambda type_name, topic: template.format(type=type_name, topic=topic)

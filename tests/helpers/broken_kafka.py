@@ -1,0 +1,90 @@
+"""Faults between a connector and Kafka, for services on either database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from helpers.service import Connector, Service
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.workload.writer import Mix
+
+HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""A broker that looks for transactions which are out of time twice a second, not every ten seconds."""
+IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
+
+# Falls asleep with a transaction open on the broker: everything is sent, nothing committed.
+SLEEPER = """
+import signal, threading
+from tailrace.kafka.publisher import Publisher
+finish, publish = Publisher._finish, Publisher._publish
+events, slept = False, False
+def look(self, batch):
+    global events
+    events = bool(batch.records)
+    publish(self, batch)
+def sleep(self, step):
+    global slept
+    if events and not slept:
+        slept = True
+        self._producer.flush(10)
+        # To this very thread: sent to the process, another one may take it while this one commits.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+    finish(self, step)
+Publisher._finish, Publisher._publish = sleep, look
+from tailrace.cli import main
+main()
+"""
+
+
+def is_stopped(connector: Connector) -> bool:
+    return Path(f"/proc/{connector.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def sleeping(service: Service) -> Connector:
+    """A connector that is asleep in the middle of publishing."""
+    script = service.folder / "sleeper.py"
+    script.write_text(SLEEPER)
+    service.configure(limits={"batch_records": 5})
+    connector = service.start(wait=False, program=[str(script)])
+    connector.says('"running"')
+    writer = service.writer(mix=Mix(invalid=0.0))  # a batch of dead letters alone would leave the topic decided
+    for _ in range(10):
+        writer.transaction(events=7)
+    wait_until(lambda: is_stopped(connector), 60, what=f"the connector to fall asleep; its log:\n{connector.log}")
+    return connector
+
+
+@contextmanager
+def read_only(service: Service, topic: str) -> Iterator[None]:
+    """Everybody may read `topic`, nobody may write to it."""
+    admin = service.kafka.admin()
+
+    def binding(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+        return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
+
+    bindings = [
+        binding(AclOperation.WRITE, AclPermissionType.DENY),
+        binding(AclOperation.READ, AclPermissionType.ALLOW),
+        binding(AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+    ]
+    for created in admin.create_acls(bindings).values():
+        created.result(20)
+    try:
+        yield
+    finally:
+        everything = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for deleted in admin.delete_acls([everything]).values():
+            deleted.result(20)

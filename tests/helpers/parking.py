@@ -1,0 +1,84 @@
+"""A shop whose pipeline parks keys, and what tests ask of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import Message
+
+from helpers.shop import Shop
+from tailrace.config.load import load_pipeline
+from tailrace.dlq import requests as park_requests
+from tailrace.dlq.letter import LetterId
+from tailrace.dlq.parked_keys import Board, Request
+from tailrace.kafka.client import KafkaOptions
+from tailrace.testkit.stack import StackError, wait_until
+from tailrace.testkit.topic_reader import header, read_all
+from tailrace.worker.wiring import kafka_options
+
+BAD = json.dumps({"order": "x"})
+
+
+def good(revision: int) -> str:
+    return json.dumps({"order": "o", "revision": revision, "amount": 1.5, "currency": "EUR"})
+
+
+@pytest.fixture
+def parking(shop: Shop) -> Shop:
+    shop.configure(on_invalid="park")
+    return shop
+
+
+def options(shop: Shop) -> KafkaOptions:
+    return kafka_options(load_pipeline(shop.file))
+
+
+def board(shop: Shop, *, final: bool = True) -> Board:
+    """`final` waits for open transactions: of a connector that was killed, for a minute or until the next has begun."""
+    return park_requests.board(options(shop), final=final)
+
+
+def letters(shop: Shop) -> list[Message]:
+    return read_all(shop.kafka.bootstrap, [shop.letters])
+
+
+def name_of(message: Message) -> LetterId:
+    return LetterId(int(message.partition() or 0), int(message.offset() or 0))
+
+
+def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
+    """The letters that others wait behind, those dealt with left out."""
+    places = {state.place for state in board(shop, final=final).keys.values()}
+    return [message for message in letters(shop) if header(message, "tailrace.position") in places]
+
+
+def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str | None = None) -> None:
+    requests = [
+        Request(
+            name_of(message),
+            "discard" if action == "discard" else "redrive",
+            header(message, "tailrace.position"),
+            "somebody",
+            "a test",
+            None if payload is None else payload.encode(),
+        )
+        for message in (letters if isinstance(letters, list) else [letters])
+    ]
+    park_requests.ask(options(shop), requests)
+
+
+def ids(shop: Shop, key: str) -> list[str]:
+    """What readers have seen of a key, in order."""
+    return [seen.id for seen in shop.published() if seen.key == key]
+
+
+def arrived(shop: Shop, *events: str) -> None:
+    try:
+        wait_until(lambda: set(events) <= {seen.id for seen in shop.published()}, 60)
+    except StackError:
+        pytest.fail(f"not all events arrived; {board(shop).answers}, {shop.connectors[-1].log}")
+
+
+def parked(shop: Shop, count: int = 1) -> None:
+    wait_until(lambda: len(board(shop).keys) == count, 60, what=f"{count} parked keys, not {board(shop).keys}")

@@ -1,0 +1,134 @@
+"""What tests ask of `tailrace recover`: a pipeline that has run, the command, and the oracle's word on what it left."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+import typer
+
+from helpers import warm_servers as warm
+from helpers.service import Service
+from helpers.shop import Shop
+from tailrace.cli.recover.command import app
+from tailrace.config.load import load_pipeline
+from tailrace.errors import TailraceError
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.state import position_history
+from tailrace.state.position_history import Entry
+from tailrace.testkit.oracle import Verdict, backward
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import stored_positions
+from tailrace.testkit.workload.writer import Mix
+from tailrace.worker.wiring import kafka_options
+
+PATIENCE = 180
+"""Seconds for one command: a transaction that was left open holds readers up for a minute."""
+
+
+def ran_before(service: Service) -> None:
+    """It has published what one writer wrote, and is stopped."""
+    connector = service.start()
+    service.writer(mix=Mix(savepoint=0.3, rollback=0.2))
+    work(service)
+    assert not service.caught_up().missing
+    assert connector.stop() == 0
+
+
+def work(service: Service, transactions: int = 3) -> None:
+    """Of three events each."""
+    for _ in range(transactions):
+        service.writers[0].transaction(3, rollback=False)
+
+
+def goes_on(service: Service) -> None:
+    """After the recovery: it starts, publishes what is new, and all that ever was is there once."""
+    connector = service.start()
+    work(service, 1)
+    right(service)
+    assert connector.stop() == 0
+
+
+def slot_dropped(shop: Shop) -> None:
+    shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+    work(shop)
+
+
+def offsets_deleted(service: Service) -> None:
+    """With all that was known of the position, and the ledger too."""
+    work(service)
+    topic = service.settings["kafka"]["offsets_topic"]
+    admin = service.kafka.admin()
+    for each in admin.delete_topics([topic, f"{topic}-ledger"]).values():
+        each.result(20)
+    gone = {topic, f"{topic}-ledger"}
+    wait_until(lambda: gone.isdisjoint(admin.list_topics(timeout=10).topics), what="the topics to go")
+
+
+def recover(service: Service, command: str, *arguments: str, kill: str = "") -> subprocess.CompletedProcess[str]:
+    """`tailrace recover plan|apply`, as JSON."""
+    env = {**os.environ, "TAILRACE_KILL": kill}
+    return warm.run("recover", command, str(service.file), "--json", *arguments, env=env, timeout=PATIENCE)
+
+
+def plan(service: Service, *arguments: str) -> dict[str, Any]:
+    return _told(service, "plan", *arguments)
+
+
+def apply(service: Service, *arguments: str) -> dict[str, Any]:
+    """To its end."""
+    return _told(service, "apply", "--yes", *arguments)
+
+
+def refused(service: Service, code: str, *arguments: str) -> str:
+    """It must not be done, by this error; what was said."""
+    with pytest.raises(TailraceError) as error:
+        _told(service, "apply", "--yes", *arguments)
+    assert error.value.code == code, error.value
+    return str(error.value)
+
+
+def report(service: Service, command: str, *arguments: str) -> str:
+    """What a person is shown; in this process, which is cheaper to start."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        typer.main.get_command(app)([command, str(service.file), *arguments], standalone_mode=False)
+    return said.getvalue()
+
+
+def _told(service: Service, command: str, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(report(service, command, "--json", *arguments))
+    return found
+
+
+def right(service: Service) -> Verdict:
+    """Nothing is missing and nothing is twice; positions go forward from the last one of the recovery on."""
+    verdict = service.caught_up()
+    topic = service.settings["kafka"].get("offsets_topic", "tailrace-offsets")
+    stored = stored_positions(service.kafka.bootstrap, service.name, topic)
+    marked = [number for number, position in enumerate(stored) if getattr(position, "recovery", None)]
+    assert marked, "no recovery has stored anything"
+    verdict.positions = backward([position.progress for position in stored[marked[-1] :]])
+    assert verdict.ok, verdict
+    return verdict
+
+
+def entries(service: Service) -> list[Entry]:
+    return position_history.read(kafka_options(load_pipeline(service.file)))
+
+
+def passed_all(shop: Shop) -> None:
+    """Waits until the ledger knows that every row of now was passed."""
+    last = int(shop.execute("SELECT max(xmin::text::bigint) FROM outbox")[0][0])
+
+    def noted() -> bool:
+        shop.execute("SELECT pg_current_xact_id()")
+        found = entries(shop)
+        return bool(found and found[-1].passed and Snapshot.parse(found[-1].passed).xmin > last)
+
+    wait_until(noted, 60, what="the ledger to have passed all rows")

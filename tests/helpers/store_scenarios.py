@@ -1,0 +1,124 @@
+"""What the tests of a store's contract have in common: how to make one, what to put into it, and how to look."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import pytest
+
+from tailrace.projections.core.store import Marker, Outcome, Partition, Store, Waiting
+
+SECONDS = 120
+"""For one test: what hangs is to fail, and the machine may be slow."""
+A_WHILE = 0.3
+"""How long one looks whether something waits that should."""
+
+P0 = Partition("orders", 0)
+P1 = Partition("orders", 1)
+
+
+class Stores(Protocol):
+    """Stores on data of one database, each as a worker of its own would have it."""
+
+    def new(self) -> Store[Any]:
+        """Not yet open."""
+
+    def write(self, effects: Any, key: str, value: str) -> None:
+        """Has a handler's effect put off: a row, or whatever the store has, that says `value` for `key`."""
+
+    async def written(self) -> dict[str, str]:
+        """What has been committed of that, whichever projection wrote it."""
+
+    async def cut(self) -> None:
+        """Breaks every connection there is; new ones can be made at once."""
+
+
+class Boom(Exception):
+    """A handler's error."""
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A plain test from an async one."""
+
+    @functools.wraps(test)
+    def run(*given: Any, **fixtures: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(SECONDS):
+                await test(*given, **fixtures)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+@asynccontextmanager
+async def opened(stores: Stores, name: str = "orders") -> AsyncIterator[Store[Any]]:
+    store = stores.new()
+    await store.open(name)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def marker(event_id: str, time_ms: int = 1000, entity: str | None = "o-1", version: int | None = 1) -> Marker:
+    return Marker(event_id, entity, version, time_ms)
+
+
+def waiting(
+    event_id: str, version: int = 2, *, entity: str = "o-1", place: Partition = P0, offset: int = 7, since_ms: int = 50
+) -> Waiting:
+    headers = [("id", event_id.encode()), ("blob", b"\x00\xff"), ("id", b"")]
+    return Waiting(event_id, entity, version, place, offset, b"k\x00", b'{"a": 1}', headers, 1000, since_ms)
+
+
+def same(one: Waiting, other: Waiting) -> bool:
+    """Headers may come back as another kind of sequence."""
+    plain = [each._replace(headers=[tuple(header) for header in each.headers]) for each in (one, other)]
+    return plain[0] == plain[1]
+
+
+async def mark(store: Store[Any], *markers: Marker, partition: Partition = P0) -> set[str]:
+    async with store.transaction(partition) as transaction:
+        await transaction.position()
+        return await transaction.mark(markers)
+
+
+async def settle(store: Store[Any], outcomes: dict[str, Outcome]) -> None:
+    async with store.transaction(P0) as transaction:
+        await transaction.position()
+        await transaction.settle(outcomes)
+
+
+async def all_waiting(store: Store[Any], *names: str) -> list[str]:
+    async with store.transaction(P0) as transaction:
+        await transaction.position()
+        return [each.event_id for each in await transaction.waiting(names)]
+
+
+async def still_waits(task: asyncio.Task[Any]) -> bool:
+    await asyncio.wait({task}, timeout=A_WHILE)
+    return not task.done()
+
+
+async def again(store: Store[Any], attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """As a worker does: what heals by trying again is tried again."""
+    for _ in range(20):
+        try:
+            return await attempt()
+        except Exception as error:
+            if not store.is_away(error):
+                raise
+    raise AssertionError("it did not heal")
+
+
+class Contract:
+    """The tests of a certain store say by this fixture how to make one."""
+
+    @pytest.fixture
+    def stores(self) -> Stores:
+        raise NotImplementedError

@@ -1,0 +1,251 @@
+"""Commands as processes of their own that need not import everything first: forked from a process that has.
+
+To start Python and import the connector takes more of the processor than most tests do with it, and tests start
+thousands. What is forked is still a process like any other: with its own memory, environment, folder and output, it can
+be stopped and killed, and it ends as an interpreter ends. `Process` is used like `subprocess.Popen`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONNECTOR = ("tailrace.cli.run", "tailrace.sources.mongo.source")
+PROJECTION = ("tailrace.cli.project.command", "tailrace.projections")
+TAILRACE = ("-m", "tailrace")
+LARGEST = 1 << 20
+"""Bytes of a request: an environment, mostly."""
+
+
+class Nursery:
+    """A process that has imported `modules`, and forks others on request."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        # Each message is one packet.
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._turn = threading.Lock()
+        self.ended: dict[int, int] = {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """It ends when nobody is left to ask it; those that it forked live on."""
+        self._socket.close()
+        self._process.wait()
+
+    def fork(self, request: Mapping[str, Any]) -> int:
+        with self._turn:
+            self._socket.sendall(json.dumps(request).encode())
+            while not (pid := self._hear().get("began", 0)):
+                pass
+            return pid
+
+    def look(self, seconds: float) -> None:
+        """Hears of processes that have ended; waits so long for the first."""
+        with self._turn:
+            while select.select([self._socket], [], [], seconds)[0]:
+                self._hear()
+                seconds = 0
+
+    def _hear(self) -> dict[str, int]:
+        told: dict[str, int] = json.loads(self._socket.recv(LARGEST))
+        if "ended" in told:
+            self.ended[told["ended"]] = told["code"]
+        return told
+
+
+@functools.cache
+def nursery(modules: tuple[str, ...]) -> Nursery:
+    return Nursery(modules)
+
+
+class Process:
+    """What `subprocess.Popen` is, as far as tests need it."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        output: Path,
+        errors: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        modules: tuple[str, ...] = CONNECTOR,
+    ) -> None:
+        """`arguments` are what Python is given: `-m tailrace …`, or a script and its own. Files are appended to."""
+        self._nursery = nursery(modules)
+        self.returncode: int | None = None
+        output.touch()  # whoever reads it need not wait for the process
+        self.pid = self._nursery.fork(
+            {
+                "arguments": list(arguments),
+                "env": dict(os.environ if env is None else env),
+                "cwd": str(cwd or Path.cwd()),
+                "files": [os.devnull, str(output), str(errors or output)],
+            }
+        )
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self._nursery.look(0)
+            self.returncode = self._nursery.ended.pop(self.pid, None)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("tailrace", timeout or 0)
+            self._nursery.look(0.2)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    *arguments: str,
+    program: Sequence[str] = TAILRACE,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 120,
+    modules: tuple[str, ...] = CONNECTOR,
+) -> subprocess.CompletedProcess[str]:
+    """`tailrace`, or another program, to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = Process([*program, *arguments], output=out, errors=err, env=env, cwd=cwd, modules=modules)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
+def killed(*arguments: object, at: str) -> None:
+    """`tailrace`, which must end by itself, and suddenly, at that kill point."""
+    ran = run(*map(str, arguments), env={**os.environ, "TAILRACE_KILL": at})
+    assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
+
+
+def _serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Forks on request and tells of ends; returns the request in a process that was forked, None at the end."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready = select.select([channel, woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(channel)
+        if channel in ready:
+            request = channel.recv(LARGEST)
+            if not request:
+                return None
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (woken, wake):
+                    os.close(each)
+                channel.close()
+                asked: dict[str, Any] = json.loads(request)
+                return asked
+            channel.sendall(json.dumps({"began": pid}).encode())
+
+
+def _tell_ends(channel: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        channel.sendall(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _become(request: dict[str, Any]) -> None:
+    """What a new interpreter would be."""
+    for number, name in enumerate(request["files"]):
+        opened = os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    time.tzset()
+    # It looks at the environment when it is imported.
+    importlib.reload(importlib.import_module("tailrace.killpoint"))
+    program, *arguments = request["arguments"]
+    if program == "-m":
+        name, *arguments = arguments
+        sys.path[0] = str(Path.cwd())
+        sys.argv = [name, *arguments]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program).parent)
+        sys.argv = [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
+
+
+def _code(run: Callable[[], None]) -> int:
+    """Runs a program: the code that an interpreter would end with."""
+    try:
+        run()
+    except SystemExit as ended:
+        if isinstance(ended.code, int | None):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)  # noqa: T201 - as an interpreter does
+        return 1
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends, but for taking down all that it inherited, object by object: that would copy it first."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    # What is here now stays: those that are forked need neither look at it for garbage nor copy it for that.
+    gc.collect()
+    gc.freeze()
+    asked_for = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked_for is not None:
+        _end(_code(lambda: _become(asked_for)))

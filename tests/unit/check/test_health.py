@@ -1,0 +1,147 @@
+"""The derived state: every pairing of what was announced with what the servers see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.check.health import Health, News, clock_ahead, judge
+from tailrace.check.health_postgres import NOISE_BYTES, Seen, interpret
+from tailrace.check.health_server import Lag, Server
+from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
+from tailrace.sources.postgres.resume_check import Slot
+
+LOG = LogIdentity("1", 1, "shop", "s", "public.outbox", "x")
+POSITION = LsnPosition(LOG, 1_000_000, 10_000)
+IDLE = Slot("s", "pgoutput", "shop", None, 1_000_000, "reserved", None, 0, None)
+READ = replace(IDLE, active_pid=7)
+SEEN = Seen(IDLE, 1_000_000, 70_000)
+
+
+def test_what_is_held_for_replays() -> None:
+    held = replace(IDLE, confirmed_lsn=400_000)
+    slot = interpret(replace(SEEN, slot=held), POSITION).slot
+    assert slot is not None
+    assert slot["held_bytes"] == 600_000
+    ahead = interpret(replace(SEEN, slot=replace(IDLE, confirmed_lsn=2_000_000)), POSITION).slot
+    assert ahead is not None
+    assert ahead["held_bytes"] == 0
+
+
+def news(state: str, **more: object) -> News:
+    return News({"state": state, "at_ms": 9_000, **more} if state else {}, POSITION)
+
+
+def health_of(told: News | None, seen: Seen | None) -> Health:
+    position = told.position if told else None
+    return judge("p", "postgres", told, interpret(seen, position) if seen else None, {})
+
+
+def state_of(told: News | None, seen: Seen | None) -> str:
+    return health_of(told, seen).state
+
+
+@pytest.mark.parametrize(
+    ("announced", "slot", "state"),
+    [
+        ("RUNNING", READ, "RUNNING"),
+        ("RUNNING", IDLE, "NOT RUNNING"),
+        ("RUNNING", None, "NOT RUNNING"),
+        ("", READ, "RUNNING"),
+        ("", IDLE, "NOT RUNNING"),
+        ("STOPPED", IDLE, "STOPPED"),
+        ("STOPPED", READ, "RUNNING"),
+        ("FAILED", IDLE, "FAILED"),
+        ("FAILED", READ, "FAILED"),
+        ("RETRYING", IDLE, "RETRYING"),
+        ("RETRYING", READ, "RETRYING"),
+    ],
+)
+def test_both_servers_answer(announced: str, slot: Slot | None, state: str) -> None:
+    health = health_of(news(announced), replace(SEEN, slot=slot))
+    assert health.state == state
+    if slot is READ and announced not in ("", "RUNNING"):
+        assert "read by server process 7" in health.detail
+
+
+@pytest.mark.parametrize(
+    ("announced", "state"), [("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")]
+)
+def test_postgres_is_away(announced: str, state: str) -> None:
+    assert state_of(news(announced), None) == state
+
+
+def test_kafka_is_away_or_both() -> None:
+    assert state_of(None, replace(SEEN, slot=READ)) == "UNKNOWN"
+    assert state_of(None, None) == "UNKNOWN"
+
+
+def test_never_started_also_without_postgres() -> None:
+    assert state_of(News(), replace(SEEN, slot=None)) == "NEVER STARTED"
+    assert state_of(News(), None) == "NEVER STARTED"
+
+
+def test_reading_the_table_needs_its_position_and_its_session() -> None:
+    reading = replace(POSITION, table_read=TableRead("1:1:"))
+    told = News({"state": "RUNNING", "at_ms": 9_000}, reading)
+    assert state_of(told, replace(SEEN, reading_table=True)) == "RUNNING"
+    assert state_of(told, SEEN) == "NOT RUNNING"
+    # Another pipeline of the database may be the one that reads.
+    assert state_of(news("RUNNING"), replace(SEEN, reading_table=True)) == "NOT RUNNING"
+
+
+def test_for_how_long_it_has_been_gone() -> None:
+    health = health_of(news("RUNNING"), SEEN)
+    assert "for 60 s at most" in health.detail
+    assert health.since_ms is None
+    health = health_of(news("RUNNING"), replace(SEEN, inactive_ms=50_000))
+    assert "for 20 s;" in health.detail
+    assert health.since_ms == 50_000
+
+
+@pytest.mark.parametrize(
+    ("slot", "ahead", "seconds"),
+    [(READ, 0, 0), (READ, NOISE_BYTES, 0), (READ, NOISE_BYTES + 1, 60), (IDLE, 0, 0), (IDLE, 1, 60), (IDLE, -5, 0)],
+)
+def test_lag(slot: Slot, ahead: int, seconds: int) -> None:
+    health = health_of(news("RUNNING"), replace(SEEN, slot=slot, lsn=POSITION.lsn + ahead))
+    assert (health.lag_bytes, health.lag_seconds) == (max(0, ahead), seconds)
+
+
+def test_no_lag_without_a_position_or_a_server() -> None:
+    assert health_of(news("RUNNING"), None).lag_bytes is None
+    creating = News({"state": "RETRYING"}, replace(POSITION, lsn=0, creating=True))
+    assert health_of(creating, SEEN).lag_bytes is None
+
+
+def test_the_error_is_told() -> None:
+    error = {"code": "SlotMissing", "what": "gone", "why": "", "remedy": "mend"}
+    assert health_of(news("FAILED", error=error), SEEN).error == error
+
+
+def test_a_server_that_does_not_tell_proves_no_absence() -> None:
+    blind = Server(70_000, "", "the server does not tell", blind=True)
+    for announced, state in (("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")):
+        assert judge("p", "mongo", news(announced), blind, {}).state == state
+    assert "announced RUNNING" in judge("p", "mongo", news("RUNNING"), blind, {}).detail
+
+
+def test_what_waits_is_a_lag_whether_or_not_it_runs() -> None:
+    for reader in ("someone reads", ""):
+        late = Server(70_000, reader, "nobody reads", lag=Lag(40_000))
+        assert judge("p", "mongo", news("RUNNING"), late, {}).lag_seconds == 30
+        assert judge("p", "mongo", news("RUNNING"), replace(late, lag=Lag(None)), {}).lag_seconds == 0
+
+
+@pytest.mark.parametrize(("source", "name"), [("postgres", "Postgres"), ("mongo", "MongoDB")])
+def test_the_database_that_is_away_is_called_by_its_name(source: str, name: str) -> None:
+    assert (
+        judge("p", source, news("RUNNING"), None, {}).detail
+        == f"{name} gives no answer; the connector announced RUNNING"
+    )
+
+
+@pytest.mark.parametrize(("server", "ahead"), [(100.2, 0), (100, 0), (102.5, 2), (90, -10), (100.5, 0)])
+def test_a_clock_differs_only_if_it_was_read_outside_of_the_moments_around_it(server: float, ahead: float) -> None:
+    assert clock_ahead(round(server * 1000), 100.0, 100.5) == ahead

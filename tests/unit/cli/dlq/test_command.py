@@ -1,0 +1,192 @@
+"""`tailrace dlq` without servers: times and choices, payloads in an editor, parts of payloads beside their rules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.cli.dlq.edit import edited, laid_out, squeezed
+from tailrace.cli.dlq.selection import choose, moment, wanted
+from tailrace.cli.dlq.view import part_at, printable, row, verdict
+from tailrace.dlq.letter import Letter, LetterId, Wanted
+from tailrace.dlq.redrive import pass_again
+from tailrace.errors import ConfigError, Reason, Rejected
+from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.records.plain import plain_record
+from tailrace.schemas.messages import path_text
+from tailrace.schemas.validation import Checked
+
+NOW = 1_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("", None),
+        ("30s", NOW - 30_000),
+        ("15m", NOW - 900_000),
+        ("2h", NOW - 7_200_000),
+        ("3d", NOW - 259_200_000),
+        ("1w", NOW - 604_800_000),
+        ("2001-09-09T01:46:40Z", NOW),
+        ("2001-09-09T03:46:40.001+02:00", NOW + 1),
+    ],
+)
+def test_times(text: str, at: int | None) -> None:
+    assert moment(text, NOW) == at
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2y", "h", "-1h", "2026-13-01"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a time"):
+        moment(text, NOW)
+
+
+def test_a_reason_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match="typo") as caught:
+        wanted(["typo"], [], [], "", "")
+    assert "poison_message" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("ids", "found", "all_open"),
+    [
+        ([], Wanted(), False),
+        (["0-1"], Wanted(types=("A",)), False),
+        (["0-1"], Wanted(keys=("k",), since_ms=1), False),
+        (["0-1"], Wanted(), True),
+        ([], Wanted(types=("A",)), True),
+        (["x"], Wanted(), False),
+    ],
+)
+def test_choices_that_mean_nothing_or_two_things(ids: list[str], found: Wanted, all_open: bool) -> None:
+    with pytest.raises(ConfigError):
+        choose(ids, found, all_open=all_open, hint="Name some.")
+
+
+def test_a_letter_named_twice_is_meant_once() -> None:
+    assert choose(["0-1", "1", "0-2"], Wanted(keys=("k",)), hint="").ids == (LetterId(0, 1), LetterId(0, 2))
+    assert choose(None, Wanted(), all_open=True, hint="").ids == ()
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(values, st.booleans())
+def test_layout_is_white_space_only(value: object, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    assert json.loads(laid_out(text)) == value
+    assert squeezed(laid_out(text)) == text
+
+
+def test_layout_for_people() -> None:
+    assert laid_out('{"a": [1.10, {}], "b": [], "a": "x, {y}"}') == (
+        '{\n  "a": [\n    1.10,\n    {}\n  ],\n  "b": [],\n  "a": "x, {y}"\n}'
+    )
+    assert laid_out("{nonsense") == squeezed("{nonsense") == "{nonsense"
+
+
+def test_an_editor_changes_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "sed -i s/much/little/")
+    assert edited(b'{"a": 1.10, "b": "much"}', "0-1") == b'{"a": 1.10, "b": "little"}'
+    assert edited(b'{\n"b": "much"}', "0-1") == b'{\n  "b": "little"\n}'
+    assert edited(b"not JSON, much", "0-1") == b"not JSON, little"
+    assert edited(b"{}", "0-1") is None
+    monkeypatch.setenv("EDITOR", "")
+    monkeypatch.setenv("VISUAL", "true")
+    assert edited(b'{"b": "much"}', "0-1") is None
+
+
+@pytest.mark.parametrize(
+    ("editor", "word"), [("", "no editor"), ("false", "ended with 1"), ("/does/not/exist", "does not start")]
+)
+def test_an_editor_that_fails(monkeypatch: pytest.MonkeyPatch, editor: str, word: str) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", editor)
+    with pytest.raises(ConfigError, match=word):
+        edited(b"{}", "0-1")
+    with pytest.raises(ConfigError, match="not text"):
+        edited(b"\xff", "0-1")
+
+
+@pytest.mark.parametrize("path", [("items", 2, "price"), ("odd name", "it's"), ('"', "a"), (0, 1), ()])
+def test_a_part_is_found_by_its_path(path: tuple[str | int, ...]) -> None:
+    value: object = "here"
+    for step in reversed(path):
+        value = [None] * step + [value] if isinstance(step, int) else {step: value}
+    assert part_at(value, path_text(path)) == "here"
+
+
+@pytest.mark.parametrize(("value", "path"), [({}, "$.a"), ("text", "$[0]"), ([1], "$[1]"), ({"a": 1}, "$.….a")])
+def test_a_part_that_is_not_there(value: object, path: str) -> None:
+    with pytest.raises(LookupError):
+        part_at(value, path)
+
+
+class Steps:
+    """A line whose check says what the test wants."""
+
+    def __init__(self, explanation: str = "") -> None:
+        self._explanation = explanation
+        self.layout = self
+
+    def read(self, row: Row) -> OutboxEvent:
+        raise Rejected(Reason.POISON_MESSAGE, "the row cannot be read")
+
+    def route(self, event: OutboxEvent) -> Route:
+        return Route("orders")
+
+    def check(self, event: OutboxEvent, topic: str) -> Checked:
+        if self._explanation:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, self._explanation, remedy="Mend it.")
+        return None, None
+
+    def record(self, event: OutboxEvent, route: Route, checked: Checked) -> Record:
+        return plain_record(event, route, checked)
+
+
+def letter(payload: bytes) -> Letter:
+    headers: Headers = [("tailrace.payload", b"original"), ("id", b"e"), ("type", b"T")]
+    return Letter(LetterId(0, 1), 1, b"k", payload, headers)
+
+
+def test_each_failing_field_beside_its_part_of_the_payload() -> None:
+    explanation = (
+        'the payload breaks version 1 of T: $.a: expected number, got "x; y, got z"; '
+        "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
+    )
+    now = verdict(partial(pass_again, Steps(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
+    assert now["passes"] is False
+    assert [tuple(field.values()) for field in now["fields"]] == [
+        ("$.a", "number", '"x; y, got z"', '"x; y, got z"'),
+        ("$.b[1]['c d']", "at least 1", "0", "0"),
+        ("$", "the field 'e'", "an object of 2 fields without", '{"a": "x; y, got z", "b": [null, {"c d": 0}]}'),
+    ]
+
+
+def test_a_verdict_without_fields() -> None:
+    assert verdict(partial(pass_again, Steps("no rule matches")), letter(b"{}"))["fields"] == []
+    assert verdict(partial(pass_again, Steps("$.a: expected x, got y")), letter(b"no JSON"))["fields"] == []
+    assert verdict(partial(pass_again, Steps()), letter(b"{}")) == {"passes": True, "topic": "orders"}
+
+
+def test_a_line_begins_with_the_field() -> None:
+    said = b'the payload breaks version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Mend it.'
+    told = replace(letter(b"{}"), headers=[("tailrace.explanation", said)])
+    shown = str(row(told, None, with_state=False)["explanation"])
+    assert shown.startswith("$.a: expected number, got")
+    assert (len(shown), shown[-1]) == (60, "…")
+
+
+def test_nothing_moves_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\n"

@@ -1,0 +1,92 @@
+"""The schemas of an AsyncAPI document: legal names, and draft 7 wherever it means the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.fetched import suite_groups
+from tailrace.codegen.asyncapi.schemas import DRAFT_7, Schemas, legal_names, means_the_same_in_draft_7
+from tailrace.errors import SchemaError
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.json_schema import DRAFTS, JsonContract
+
+FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", "draft4"], strict=True))
+
+
+def compiled(schema: Any) -> JsonContract | None:
+    try:
+        return JsonContract.compile("T", 1, schema, "schemas/T/1.json")
+    except SchemaError:
+        return None
+
+
+@pytest.mark.timeout(900)  # The first run fetches the suite.
+@pytest.mark.parametrize("draft", [draft for draft in DRAFTS if draft != DRAFT_7])
+def test_what_is_said_to_mean_the_same_in_draft_7_does_so_in_the_official_suite(draft: str) -> None:
+    same = 0
+    for group in suite_groups(FOLDERS[draft]):
+        schema = {"$schema": draft, **group["schema"]} if isinstance(group["schema"], dict) else group["schema"]
+        contract = compiled(schema)
+        # Formats are words: draft 7 does not know `uuid` and `duration`, but its readers do.
+        if contract is None or not means_the_same_in_draft_7(schema) or "'format'" in str(schema):
+            continue
+        schemas = Schemas([contract]).components()
+        [component] = schemas.values()
+        assert component["schemaFormat"] == "application/schema+json;version=draft-07"
+        as_7 = compiled({"$schema": DRAFT_7, "allOf": [{"$ref": "#/components/schemas/T.v1/schema"}]} | here(schemas))
+        assert as_7 is not None, schema
+        for case in group["tests"]:
+            assert as_7.is_valid(case["data"]) == contract.is_valid(case["data"]), (schema, case)
+        same += 1
+    assert same > 100
+
+
+def here(schemas: dict[str, Any]) -> dict[str, Any]:
+    return {"components": {"schemas": schemas}}
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema"),
+    [
+        (DRAFTS[0], {"items": {"prefixItems": [{}]}}),
+        (DRAFTS[0], {"properties": {"a": {"$ref": "#", "minProperties": 1}}}),
+        (DRAFTS[1], {"dependentRequired": {"a": ["b"]}}),
+        (DRAFTS[3], {"if": {}}),
+        (DRAFTS[4], {"not": {"const": 1}}),
+    ],
+)
+def test_what_draft_7_would_read_otherwise_keeps_its_draft(draft: str, schema: dict[str, Any]) -> None:
+    contract = compiled({"$schema": draft} | schema)
+    assert contract is not None
+    component = Schemas([contract]).components()["T.v1"]
+    assert component["schemaFormat"].removeprefix("application/schema+json;version=") in draft
+    assert component["schema"]["$schema"] == draft
+
+
+def test_a_property_with_the_name_of_a_keyword_is_no_keyword() -> None:
+    assert means_the_same_in_draft_7({"properties": {"prefixItems": {"type": "string"}}, "enum": [{"$anchor": "a"}]})
+    assert means_the_same_in_draft_7(True)
+
+
+def test_schemas_joined_by_references_have_one_format(tmp_path: Path) -> None:
+    files = {"A": '{"$ref": "../B/1.json"}', "B": '{"$ref": "../C/1.json"}', "C": '{"minContains": 1}', "D": "{}"}
+    for name, text in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.json").write_text(text)
+    components = Schemas(list(load_folder(tmp_path))).components()
+    formats = {name: component["schemaFormat"].partition("=")[2] for name, component in components.items()}
+    assert formats == {"A.v1": "2020-12", "B.v1": "2020-12", "C.v1": "2020-12", "D.v1": "draft-07"}
+
+
+@given(st.lists(st.text(max_size=4) | st.sampled_from(["a/b", "a b", "a_b", "a_b-2", "é", "_"]), max_size=8))
+def test_names_are_legal_and_differ(wanted: list[str]) -> None:
+    names = legal_names(dict(enumerate(wanted)))
+    assert list(names) == list(range(len(wanted)))
+    assert len(set(names.values())) == len(wanted)
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names.values())

@@ -1,0 +1,112 @@
+"""Parked keys as records, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.dlq.letter import LetterId
+from tailrace.dlq.parked_keys import (
+    Board,
+    GiveUp,
+    Parked,
+    Request,
+    answered,
+    entity_of,
+    given_up,
+    request_record,
+    state_record,
+    waiting_event,
+    waiting_key,
+    waiting_record,
+)
+from tailrace.errors import OffsetRecordCorrupt
+from tailrace.event import OutboxEvent
+from tailrace.kafka.client import KafkaOptions
+
+OPTIONS = KafkaOptions("localhost:9092", "shop")
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+
+
+def event(**changed: object) -> OutboxEvent:
+    return OutboxEvent("e", "T", "order", b"k", b"{}", None, "0/1:0", 1700, [])._replace(**changed)  # type: ignore[arg-type]
+
+
+@given(names, st.binary(max_size=20), st.none() | st.binary(max_size=30), st.none() | names, st.binary(max_size=9))
+def test_an_event_that_waited_is_the_event_it_was(
+    aggregate: str, key: bytes, payload: bytes | None, version: str | None, extra: bytes
+) -> None:
+    waits = event(
+        aggregate=aggregate,
+        key=key,
+        payload=payload,
+        version=version,
+        extra=[("traceparent", extra), ("tailrace.payload", b"x")],
+    )
+    record = waiting_record(OPTIONS, waits)
+    headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
+    back = waiting_event(headers, record.value or b"")
+    assert back == waits
+    entity = entity_of(waits)
+    assert entity is not None
+    assert waiting_key(entity) == record.key
+
+
+def test_keys_of_different_aggregates_are_different() -> None:
+    record = waiting_record(OPTIONS, event(aggregate="a", key=b"bc"))
+    assert waiting_key(("ab", b"c")) != record.key
+    assert entity_of(event(key=None)) is None
+
+
+@given(names, st.binary(max_size=20), st.integers(0, 2**60), st.booleans())
+def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, released: int, releasing: bool) -> None:
+    board = Board()
+    state = Parked(5, "0/1:0", released, releasing)
+    record = state_record(OPTIONS, (aggregate, key), state, 5)
+    board.read(record.key, record.value)
+    assert board.keys == {(aggregate, key): state}
+    record = state_record(OPTIONS, (aggregate, key), None, 6)
+    board.read(record.key, record.value)
+    assert board.keys == {}
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"\xff{}"])
+def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
+    board = Board()
+    request = Request(LetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
+    record = request_record(OPTIONS, request, 1)
+    board.read(record.key, record.value)
+    assert board.requests == {LetterId(0, 3): request}
+    for record in answered(OPTIONS, request, "still wrong", 2):
+        board.read(record.key, record.value)
+    assert (board.requests, board.answers) == ({}, {LetterId(0, 3): "still wrong"})
+    for record in answered(OPTIONS, request, None, 3):
+        board.read(record.key, record.value)
+    assert board.answers == {}
+
+
+@pytest.mark.parametrize("record", [(b"key/!", b"{}"), (b"key/YQBi", b"{"), (b"key/YQBi", b'{"x": 1}')])
+def test_a_state_that_cannot_be_read_is_not_passed_over(record: tuple[bytes, bytes]) -> None:
+    with pytest.raises(OffsetRecordCorrupt):
+        Board().read(*record)
+
+
+@pytest.mark.parametrize(
+    "record", [(None, b"x"), (b"", None), (b"request/x", b"{}"), (b"request/0-1", b"["), (b"z", b"")]
+)
+def test_what_others_wrote_there_is_passed_over(record: tuple[bytes | None, bytes | None]) -> None:
+    board = Board()
+    board.read(*record)
+    assert (board.keys, board.requests, board.answers) == ({}, {}, {})
+
+
+def test_a_request_by_key_is_read_back_until_it_is_dealt_with() -> None:
+    asked = GiveUp(("order", b"a\0\xff"), "0/1:0", "ann", "gone")
+    record, done = request_record(OPTIONS, asked, 1), given_up(OPTIONS, asked.entity, 2)
+    subject = Board()
+    subject.read(record.key, record.value)
+    assert subject.gives_up == {asked.entity: asked}
+    subject.read(done.key, done.value)
+    assert subject.gives_up == {}
+    assert not subject.keys

@@ -1,0 +1,96 @@
+"""The bounds on what may be parked: a warning before, and a named error at the end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from tailrace.dlq.parked_keys import FIRST, Parked
+from tailrace.dlq.parking import HOUR_MS, KEY_BYTES, Bounds, Parking, require_kept
+from tailrace.errors import ParkingFull, ParkingUnfit
+from tailrace.event import OutboxEvent, Record
+from tailrace.kafka.client import KafkaOptions
+
+LETTER = Record("letters", b"{}", b"k", [], 0)
+nobody: Any = None
+
+
+def event(key: bytes | None) -> OutboxEvent:
+    return OutboxEvent("e", "T", "order", key, b"{}", None, "0/1:0", 0, [])
+
+
+def parking(warnings: list[str], **bounds: float) -> Parking:
+    made = Parking(KafkaOptions("localhost:1", "shop"), nobody, Bounds(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+    made._releasing.bound = 7  # where the waiting topic ends, which no broker is asked here
+    return made
+
+
+def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> None:
+    subject = parking([])
+    letter, state = subject.park(event(b"a"), LETTER)
+    assert (FIRST, "first") in letter.headers
+    assert state.topic == "shop.parking"
+    assert subject.keys[("order", b"a")] == Parked(subject.keys[("order", b"a")].since_ms, "0/1:0", 7, event="e")
+
+
+def test_an_event_without_a_key_or_of_a_parked_key_parks_nothing() -> None:
+    subject = parking([])
+    assert subject.park(event(None), LETTER) == [LETTER]
+    subject.park(event(b"a"), LETTER)
+    before = dict(subject.keys)
+    assert subject.park(event(b"a"), LETTER) == [LETTER]
+    assert subject.keys == before
+
+
+def test_there_is_one_warning_before_there_are_too_many_keys() -> None:
+    warnings: list[str] = []
+    subject = parking(warnings, keys=5)
+    for number in range(5):
+        subject.park(event(str(number).encode()), LETTER)
+    assert ["park_keys" in warning for warning in warnings] == [True]
+    with pytest.raises(ParkingFull, match="5 keys are parked"):
+        subject.park(event(b"one more"), LETTER)
+
+
+def test_parked_keys_are_bounded_in_bytes() -> None:
+    subject = parking([])
+    large = KEY_BYTES // 8
+    for number in range(7):
+        subject.park(event(str(number).encode() * large), LETTER)
+    with pytest.raises(ParkingFull, match="67,108,864 bytes together"):
+        subject.park(event(b"8" * large), LETTER)
+    subject._releasing.note(("order", b"0" * large), None)
+    subject._releasing.note(("order", b"1" * large), Parked(0, "0/1:0", releasing=True))
+    subject.park(event(b"8" * large), LETTER)
+    with pytest.raises(ParkingFull, match="7 parked keys"):
+        subject.park(event(b"9" * large), LETTER)
+
+
+@pytest.mark.parametrize(("hours", "warned", "full"), [(7.9, 0, False), (8.1, 1, False), (10.1, 0, True)])
+def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, warned: int, full: bool) -> None:
+    warnings: list[str] = []
+    subject = parking(warnings, age_hours=10)
+    since = time.time_ns() // 1_000_000 - int(hours * HOUR_MS)
+    subject.keys[("order", b"a")] = Parked(since, "0/1:0")
+    if full:
+        with pytest.raises(ParkingFull, match="10 hours"):
+            subject.due()
+    else:
+        assert not subject.due()
+        assert not subject.due()
+    assert len(warnings) == warned
+
+
+def test_what_is_being_released_comes_before_its_age() -> None:
+    subject = parking([], age_hours=1)
+    subject._releasing.note(("order", b"a"), Parked(0, "0/1:0", releasing=True))
+    assert subject.due()
+
+
+@pytest.mark.parametrize(("kept", "hours", "passes"), [("-1", 168, True), ("3600000", 1, True), ("3599999", 1, False)])
+def test_letters_are_kept_for_as_long_as_keys_may_be_parked(kept: str, hours: float, passes: bool) -> None:
+    with nullcontext() if passes else pytest.raises(ParkingUnfit, match="park_hours"):
+        require_kept(KafkaOptions("localhost:1", "shop"), {"retention.ms": kept}, Bounds(age_hours=hours))

@@ -1,0 +1,95 @@
+"""A value in each form that the connector gives it -> data; the connector's own encoders write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent, Route
+from tailrace.projections.core.decoding import Read, SchemaName, decoded, parsed, unframed
+from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.store import Partition
+from tailrace.records.formats import Format, record_maker
+from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.avro.reader import reader
+from tailrace.schemas.compiled import Contract, Registered
+from tailrace.schemas.json_schema import JsonContract
+
+ORDER = {"number": 5, "note": "žluť"}
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "number", "type": "long"}, {"name": "note", "type": "string"}],
+}
+GUID = UUID(int=0xDEADBEEF)
+FORMATS = [
+    Format(),
+    Format(schema_id="prefix"),
+    Format(schema_id="header"),
+    Format(cloudevents="binary", source="/s"),
+    Format(schema_id="header", cloudevents="binary", source="/s"),
+    Format(cloudevents="structured", source="/s"),
+    Format(value="avro", schema_id="prefix"),
+    Format(value="avro", schema_id="header"),
+    Format(value="avro", schema_id="header", cloudevents="binary", source="/s"),
+    Format(value="avro", schema_id="prefix", cloudevents="binary", source="/s"),
+]
+
+
+def event(form: Format, guid: str | None) -> Event:
+    """As it comes out of the connector."""
+    registered = Registered(258, guid)
+    contract: Contract
+    if form.value == "avro":
+        contract = AvroContract.compile("Order", 1, AVRO, "Order/1.avsc", registered=registered)
+    else:
+        contract = JsonContract.compile("Order", 1, {"type": "object"}, "Order/1.json", registered=registered)
+    row = OutboxEvent("e-1", "Order", "order", b"o-1", json.dumps(ORDER).encode(), None, "0/1:3", 1767323045678, [])
+    record = record_maker(form, key_contract=None)(row, Route("orders"), (ORDER, contract))
+    headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
+    return read(Partition("orders", 0), 0, record.key, record.value, headers, record.timestamp)
+
+
+def reader_of(name: SchemaName) -> Read:
+    assert name in (258, str(GUID))
+    return reader(AVRO, "a registry", {})
+
+
+@pytest.mark.parametrize("guid", [None, str(GUID)], ids=["number", "guid"])
+@pytest.mark.parametrize("form", FORMATS, ids=repr)
+def test_every_format_comes_back(form: Format, guid: str | None) -> None:
+    came = event(form, guid)
+    if form.value == "avro":
+        assert decoded(came, reader_of) == ORDER
+        return
+    assert parsed(came) == ORDER
+    assert decoded(came, lambda name: json.loads) == ORDER
+
+
+def test_avro_without_a_registry_says_what_is_missing() -> None:
+    for form in FORMATS:
+        if form.value == "avro":
+            with pytest.raises(Rejected) as refused:
+                parsed(event(form, None))
+            assert refused.value.reason is Reason.POISON_MESSAGE
+            assert "decode=Registry(url)" in refused.value.remedy
+
+
+def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:
+    came = event(Format(value="avro", schema_id="prefix"), None)
+    came.value = (came.value or b"")[:-3]
+    with pytest.raises(Rejected) as refused:
+        decoded(came, reader_of)
+    assert refused.value.reason is Reason.POISON_MESSAGE
+    assert "schema 258" in refused.value.explanation
+
+
+@pytest.mark.parametrize("header", [b"", b"\x01abc", b"\0", b"\x02" + b"1" * 16])
+def test_a_header_in_no_known_form_tells_nothing(header: Any) -> None:
+    came = read(Partition("t", 0), 0, None, b'{"a": 1}', [("__value_schema_id", header)], 0)
+    assert unframed(came) == (None, b'{"a": 1}')
+    assert decoded(came, reader_of) == {"a": 1}

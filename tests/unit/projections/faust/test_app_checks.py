@@ -1,0 +1,165 @@
+"""What an app is refused for, before it reads anything. That it is asked at all, `test_projection_app.py` shows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import pytest
+from faust.serializers import codecs
+
+from tailrace.errors import ConfigError
+from tailrace.projections.faust.app import ProjectionApp, projection_app
+from tailrace.projections.faust.app_checks import check_app, problems
+from tailrace.projections.faust.start_offsets import Unguided
+
+
+class Owner(Unguided):
+    """Owns the topic `orders`."""
+
+    def owns(self, topic: str) -> bool:
+        return topic == "orders"
+
+
+def made(**settings: Any) -> ProjectionApp:
+    app = projection_app("play", **settings)
+    app.guide = Owner()
+    return app
+
+
+async def nothing(stream: Any) -> None:
+    pass
+
+
+def test_the_defaults_are_fine() -> None:
+    app = made()
+    app.agent(app.topic("orders"))(nothing)
+    assert list(problems(app)) == []
+    check_app(app)
+
+
+def test_what_the_defaults_are() -> None:
+    conf = made(broker="kafka://one:1;kafka://two:2").conf
+    assert [(url.host, url.port) for url in conf.broker_consumer] == [("one", 1), ("two", 2)]
+    assert conf.broker_session_timeout < conf.broker_request_timeout
+    assert (conf.key_serializer, conf.value_serializer) == ("raw", "raw")
+    assert conf.topic_disable_leader
+    assert not conf.topic_allow_declare
+    assert not conf.stream_wait_empty
+    assert not conf.web_enabled
+
+
+def test_settings_of_faust_are_passed_on() -> None:
+    assert made(consumer_group_instance_id="one").conf.consumer_group_instance_id == "one"
+    assert made(broker_session_timeout=20).conf.broker_session_timeout == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"processing_guarantee": "exactly_once"}, "exactly_once"),
+        ({"stream_wait_empty": True}, "stream_wait_empty"),
+        ({"web_enabled": True}, "web server"),
+        ({"broker": "confluent://localhost"}, "kafka://"),
+        ({"key_serializer": "pickle"}, "key_serializer is pickle"),
+        ({"value_serializer": "json|pickle"}, "value_serializer is pickle"),
+        ({"value_serializer": "pickle_restricted"}, "value_serializer is pickle"),
+        ({"value_serializer": codecs.pickle()}, "value_serializer is pickle"),
+    ],
+)
+def test_a_setting_is_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_app(_unwarned(lambda: made(**settings)))
+    assert told in caught.value.what
+    assert caught.value.why
+    assert caught.value.remedy
+
+
+def test_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCESSING_GUARANTEE", "exactly_once")
+    with pytest.raises(ConfigError, match="exactly_once"):
+        check_app(made())
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 2}, {"isolated_partitions": True}])
+def test_an_agent_with_several_tasks_is_refused_on_a_topic_of_projections_only(options: dict[str, Any]) -> None:
+    app = made()
+    app.agent(app.topic("others"), name="others", **options)(nothing)
+    assert list(problems(app)) == []
+    app.agent(app.topic("orders"), name="several", **options)(nothing)
+    assert [problem.what for problem in problems(app)] == ["play: the agent several reads orders with several tasks"]
+
+
+def test_pickle_is_refused_on_every_topic() -> None:
+    app = made()
+    _unwarned(lambda: app.agent(app.topic("others", value_serializer="pickle"), name="others")(nothing))
+    assert [problem.what for problem in problems(app)] == ["play: the value serializer of others is pickle"]
+
+
+def test_a_table_is_refused() -> None:
+    """Its changelog topic would not exist: the app makes none."""
+    app = made()
+    app.Table("counts", default=int)
+    (problem,) = problems(app)
+    assert problem.what == "play: the app has the Faust table counts"
+
+
+def test_a_server_given_to_faust_is_refused() -> None:
+    app = made()
+    app.web_server(faust.Service)
+    with pytest.raises(ConfigError, match="web server"):
+        check_app(app)
+
+
+def _unwarned(act: Callable[[], Any]) -> Any:
+    """Faust itself warns of pickle."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return act()
+
+
+class Stub:
+    """A projection, as far as the app looks at it."""
+
+    topics = ("orders", "payments")
+
+    def take(self, topic: str, partition: int, offset: int, follows: int, message: object) -> bool:
+        return True
+
+
+def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
+    app = made()
+    app.projections.append(Stub())  # type: ignore[arg-type]
+    app.agent(app.topic("payments"), name="beside")(nothing)
+    assert [problem.what for problem in problems(app)] == [
+        "play: the agent beside reads payments, as a projection does"
+    ]
+    assert app.takers.keys() == {"orders", "payments"}
+
+
+@pytest.mark.parametrize(("given", "remedy"), [("broker_sesion_timeout", "broker_session_timeout"), ("zz", "Remove")])
+def test_an_argument_that_faust_would_ignore_is_refused(given: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"{given} is not a setting") as caught:
+        made(**{given: 1})
+    assert remedy in caught.value.remedy
+
+
+def test_a_password_in_the_address_of_a_broker_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "kafka://service:planted-s3cret@localhost:9092"
+    for app in (made(broker=address), made(broker_consumer=address)):
+        with pytest.raises(ConfigError, match="holds a user or a password") as caught:
+            _ = app.conf  # what `faust worker` prints, it takes from here
+        assert "s3cret" not in str(caught.value)
+        assert "broker_credentials" in caught.value.remedy
+    monkeypatch.setenv("BROKER_URL", address)
+    with pytest.raises(ConfigError, match="holds a user or a password"):
+        _ = made().conf
+
+
+def test_an_agent_that_reads_by_a_pattern_is_refused() -> None:
+    app = made()
+    app.agent(app.topic(pattern="orders.*"), name="all")(nothing)
+    app.agent(app.topic("one", "two"), name="several")(nothing)
+    assert [problem.what for problem in problems(app)] == ["play: the agent all reads topics by a pattern"]

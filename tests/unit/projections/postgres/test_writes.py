@@ -1,0 +1,113 @@
+"""How writes that were put off are gathered: by table where rows stand alone, in order where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tailrace.projections.postgres.table import Column, Table
+from tailrace.projections.postgres.values import array, identity
+from tailrace.projections.postgres.writes import Write, plan
+
+
+def table(*, bound: bool = False, key: str = "integer", exact: bool = True) -> Table:
+    columns = {"id": Column(key, -1, exact, required=True)}
+    columns |= {name: Column("text", -1, exact=True, required=False) for name in "abc"}
+    return Table('"t"', columns, bound, checked=False)
+
+
+def steps(tables: Mapping[str, Table], *writes: tuple[str, Any, Mapping[str, Any] | None]) -> list[tuple[Any, ...]]:
+    """(table, columns beside the key, rows) of each."""
+    asked = [Write(name, {"id": row}, values) for name, row, values in writes]
+    return [(step.table, step.values, list(step.rows)) for step in plan(asked, tables)]
+
+
+def test_rows_of_a_table_go_together_whatever_stands_between() -> None:
+    tables = {"t": table(), "u": table()}
+    assert steps(
+        tables, ("t", 2, {"a": "x"}), ("u", 1, {"a": "y"}), ("t", 1, {"a": "z"}), ("t", 2, {"b": "w"}), ("t", 3, None)
+    ) == [
+        ("t", None, [(3,)]),
+        ("t", ("a",), [(1, "z")]),
+        ("t", ("a", "b"), [(2, "x", "w")]),
+        ("u", ("a",), [(1, "y")]),
+    ]
+
+
+def test_a_row_that_is_deleted_and_written_again_begins_anew() -> None:
+    assert steps({"t": table()}, ("t", 1, {"a": "x"}), ("t", 1, None), ("t", 1, {"b": "y"})) == [
+        ("t", None, [(1,)]),
+        ("t", ("b",), [(1, "y")]),
+    ]
+    assert steps({"t": table()}, ("t", 1, {"a": "x"}), ("t", 1, None)) == [("t", None, [(1,)])]
+
+
+def test_rows_that_know_of_others_keep_their_order() -> None:
+    tables = {"t": table(bound=True), "u": table(bound=True), "free": table()}
+    assert steps(
+        tables, ("t", 2, {"a": "x"}), ("t", 1, {"a": "y"}), ("free", 1, {}), ("t", 2, {"a": "z"}), ("u", 1, {"a": "v"}),
+        ("t", 3, {"a": "w"}), ("t", 3, None), ("t", 4, None),
+    ) == [
+        ("free", (), [(1,)]),
+        ("t", ("a",), [(2, "x"), (1, "y")]),
+        ("t", ("a",), [(2, "z")]),
+        ("u", ("a",), [(1, "v")]),
+        ("t", ("a",), [(3, "w")]),
+        ("t", None, [(3,), (4,)]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tables", [{"t": table(key="numeric")}, {"t": table(key="text", exact=False)}])
+def test_keys_that_nobody_can_compare_go_one_by_one(tables: dict[str, Table]) -> None:
+    writes = [("t", "a", {"a": "x"}), ("t", "A", {"a": "y"}), ("t", "b", None)]
+    assert steps(tables, *writes) == [
+        ("t", ("a",), [("a", "x")]),
+        ("t", ("a",), [("A", "y")]),
+        ("t", None, [("b",)]),
+    ]
+
+
+def test_one_key_that_nobody_can_compare_stands_alone_among_others() -> None:
+    writes = [("t", number, {"a": "x"}) for number in (1, 2, Decimal(3), 4, 5)]
+    assert [rows for _, _, rows in steps({"t": table()}, *writes)] == [
+        [(1, "x"), (2, "x")],
+        [(Decimal(3), "x")],
+        [(4, "x"), (5, "x")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "length", "expected"),
+    [
+        (5, "bigint", -1, 5),
+        ("5", "bigint", -1, 5),
+        (True, "bigint", -1, None),
+        ("five", "integer", -1, None),
+        ("00000000-0000-0000-0000-000000000005", "uuid", -1, UUID(int=5)),
+        ("x", "uuid", -1, None),
+        ("a", "text", -1, "a"),
+        (5, "text", -1, None),
+        ("ab", "character varying", 2, "ab"),
+        ("ab ", "character varying", 2, None),
+        ("ab", "character", -1, None),
+        (Decimal(1), "numeric", -1, None),
+        (date(2024, 1, 1), "date", -1, date(2024, 1, 1)),
+        (datetime(2024, 1, 1, tzinfo=UTC), "date", -1, None),
+        (datetime(2024, 1, 1, tzinfo=UTC), "timestamp with time zone", 3, None),
+        (datetime(2024, 1, 1), "timestamp with time zone", -1, None),  # noqa: DTZ001 - the session's zone decides
+        ("2024-01-01", "date", -1, None),
+        (b"a", "bytea", -1, b"a"),
+    ],
+)
+def test_identity(value: Any, kind: str, length: int, expected: Any) -> None:
+    assert identity(value, kind, length) == expected
+    assert type(identity(value, kind, length)) is type(expected)
+
+
+def test_a_literal_of_texts() -> None:
+    assert array(["a", None, "", 'q"', "b\\", "{,}"]) == '{"a",NULL,"","q\\"","b\\\\","{,}"}'

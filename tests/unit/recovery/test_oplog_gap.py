@@ -1,0 +1,88 @@
+"""unread.py: which inserts no collection has any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import bson
+import pytest
+
+from tailrace.errors import HistoryLost, RecoveryUncertain
+from tailrace.positions.mongo import ClusterTime
+from tailrace.recovery.oplog_gap import Unread, counted, judged
+from tailrace.sources.mongo.change_stream import Batch
+
+INSERT = {"operationType": "insert", "ns": {"coll": "outbox"}}
+OTHER = {"operationType": "insert", "ns": {"coll": "other"}}
+DROP = {"operationType": "drop", "ns": {"coll": "outbox"}}
+AWAY = {"operationType": "rename", "ns": {"coll": "outbox"}, "to": {"coll": "old"}}
+OVER = {"operationType": "rename", "ns": {"coll": "new"}, "to": {"coll": "outbox"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ([], {}),
+        ([INSERT, INSERT], {}),
+        ([INSERT, DROP, INSERT], {"outbox": 1}),
+        ([INSERT, OTHER, AWAY], {"outbox": 1}),
+        ([INSERT, OVER, INSERT], {"outbox": 1}),
+        ([DROP, INSERT], {}),
+        ([INSERT, OTHER, {"operationType": "dropDatabase", "ns": {}}], {"outbox": 1, "other": 1}),
+        ([INSERT, {"operationType": "invalidate"}], {"outbox": 1}),
+        ([INSERT, DROP, {"operationType": "invalidate"}], {"outbox": 1}),
+    ],
+)
+def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]) -> None:
+    unread = Unread()
+    for change in changes:
+        unread.feed(change)
+    assert +unread.left == left
+
+
+NOW = ClusterTime(5, 1)
+
+
+def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -> Callable[[], Batch]:
+    """A stream that gives out these, each up to a second, and must not be asked for more; or the log is lost then."""
+    left = [
+        Batch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
+        for second, changes in given
+    ]
+
+    def more() -> Batch:
+        if rolls and not left:
+            raise HistoryLost("the log has rolled over")
+        return left.pop(0)
+
+    return more
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ([(4, []), (5, [])], 0),
+        # Written to all the time: an answer without changes need not come.
+        ([(4, [INSERT]), (6, [DROP])], 1),
+        # A transaction in several answers.
+        ([(4, []), (5, [INSERT]), (5, [INSERT]), (5, [DROP]), (5, [])], 2),
+        ([(5, [INSERT]), (6, [DROP])], 1),
+    ],
+)
+def test_the_log_is_read_up_to_now(given: list[tuple[int, list[dict[str, Any]]]], left: int) -> None:
+    assert counted(answers(*given), NOW).left.total() == left
+
+
+def test_what_the_log_has_is_not_passed_over() -> None:
+    with pytest.raises(RecoveryUncertain, match=r"2 documents were inserted into shop\.outbox"):
+        judged(counted(answers((4, [INSERT, INSERT]), (6, [DROP])), NOW), "shop")
+    assert not judged(counted(answers((4, [INSERT]), (6, [])), NOW), "shop")
+
+
+def test_a_log_that_is_lost_while_it_is_read() -> None:
+    """What was found by then cannot be had any more: it is told, and keeps nobody from the rest."""
+    told = judged(counted(answers((2, [INSERT, DROP]), (3, [INSERT]), rolls=True), NOW), "shop")
+    assert told.startswith("1 documents were inserted into shop.outbox")
+    assert "cannot be" in told
+    assert not judged(counted(answers(rolls=True), NOW), "shop")

@@ -1,0 +1,128 @@
+"""Shadows against originals, and whether consumers know what they have applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from helpers.memory_store import MemoryStore
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent, Record, Route, Row
+from tailrace.pipeline.processor import Line
+from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.projections.faust.app import projection_app
+from tailrace.projections.projection import Projection
+from tailrace.replay.consumers import horizons
+from tailrace.replay.diff import Differences, is_original, judge
+from tailrace.replay.estimate import Figures
+from tailrace.replay.plan import Plan
+from tailrace.replay.replay_headers import replayed
+from tailrace.replay.selection import Selection
+
+LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
+PLAN = Plan(
+    "k7xq2m", "orders", "orders.yaml", 0, "log", "shadow", ".shadow", ("", ""),
+    LsnPosition(LOG, 0x10, 0), LsnPosition(LOG, 0x30, 0), Selection(types=("A",), until_ms=100), Figures(),
+)  # fmt: skip
+
+
+def sighting(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, value: int = 1) -> tuple[Any, ...]:
+    return event, topic, partition, 0, key, value
+
+
+def judged(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool) -> Counter[str]:
+    found = Differences()
+    judge(shadow, real, letters, found, **more)
+    assert found.total == found.counts.total() - found.counts["same"] - found.counts["not_published_either_time"]
+    assert found.events <= found.counts.total()
+    return +found.counts
+
+
+def test_every_difference_has_its_name() -> None:
+    real = [sighting(name) for name in "abcdefg"]
+    shadow = [
+        sighting("a"), sighting("b", value=2), sighting("c", key=2), sighting("d", partition=1),
+        sighting("e", topic=1, partition=1), sighting("new"),
+    ]  # fmt: skip
+    assert judged(shadow, real, [sighting("f")]) == {
+        "same": 1, "value_changed": 1, "key_changed": 1, "partition_changed": 1, "topic_changed": 1,
+        "only_in_shadow": 1, "set_aside": 1, "only_in_original": 1,
+    }  # fmt: skip
+
+
+def test_a_dead_letter_that_was_never_published_is_counted_and_no_difference() -> None:
+    counts = judged([sighting("a")], [sighting("a")], [sighting("b"), sighting("c")])
+    assert counts == {"same": 1, "not_published_either_time": 2}
+
+
+def test_of_several_records_that_of_the_same_topic_counts() -> None:
+    assert judged([sighting("a", topic=1)], [sighting("a", topic=1), sighting("a", topic=0)], []) == {"same": 1}
+
+
+def test_what_a_table_does_not_have_is_no_difference() -> None:
+    assert judged([sighting("a")], [sighting("a"), sighting("purged")], [], is_whole=False) == {"same": 1}
+
+
+def test_which_originals_a_plan_is_about() -> None:
+    said = {"id": "a", "type": "A", "position": "0/20:1", "timestamp": "50"}
+    assert is_original(said, None, "t", PLAN)
+    for other in (
+        {"type": "B"},
+        {"timestamp": "100"},
+        {"timestamp": "soon"},
+        {"position": "0/8:1"},
+        {"position": "0/30:1"},
+        {"position": "table:5"},
+        {"tailrace.replay": "x"},
+    ):
+        assert not is_original({**said, **other}, None, "t", PLAN), other
+    assert is_original({**said, "position": "table:5"}, None, "t", replace(PLAN, origin="table"))
+
+
+def test_the_line_of_a_replay_marks_records_and_letters() -> None:
+    class Layout:
+        def read(self, row: Row) -> OutboxEvent:
+            raise NotImplementedError
+
+    line = Line(
+        Layout(),
+        lambda _: Route("t"),
+        lambda *_: (None, None),  # type: ignore[arg-type, return-value]
+        lambda event, to, _: Record(to.topic, b"v", event.key, [("position", event.place)], 5),
+        lambda row, *_: Record("dead", b"v", None, [("tailrace.position", row.place)], 5),
+        frozenset(),
+        1,
+        1,
+        park_on=frozenset({Reason.POISON_MESSAGE}),
+    )
+    event = OutboxEvent("e", "A", "order", b"k", None, None, "0/20:1", 5, [])
+    made = replayed(line, "k7xq2m", suffix=".shadow")
+    record = made.record(event, Route("t"), (None, None))  # type: ignore[arg-type]
+    marks = [("tailrace.replay", "k7xq2m"), ("tailrace.shadow", ".shadow")]
+    assert record == Record("t.shadow", b"v", b"k", [("position", "0/20:1"), *marks], 5)
+    letter = made.dead_letter(Row((), (), "0/20:1", 5), event, "t", Rejected(Reason.POISON_MESSAGE, ""))
+    assert (letter.topic, letter.headers[-2:]) == ("dead.shadow", marks)
+    beside = replayed(line, "k7xq2m").record(event, Route("t"), (None, None))  # type: ignore[arg-type]
+    assert (beside.topic, beside.headers[1:]) == ("t", marks[:1])
+    assert made.route(event) == Route("t")
+    assert not made.park_on
+
+
+def test_the_markers_of_consumers() -> None:
+    async def ask(first_ms: int | None) -> dict[str, bool]:
+        app = projection_app("summary")
+        store, other = MemoryStore(), MemoryStore()
+        Projection(app, "shop.orders", store=store, name="orders")
+        Projection(app, "shop.orders", "x", store=other, name="skipping", on_replay="skip")
+        Projection(app, "shop.users", store=MemoryStore(), name="users")
+        for each, name in ((store, "orders"), (other, "skipping")):
+            await each.open(name)
+            await each.prune(1000, 10)
+            await each.close()
+        return {each["projection"]: each["covered"] for each in await horizons(app, ["shop.orders"], first_ms)}
+
+    assert asyncio.run(ask(999)) == {"orders": False, "skipping": True}
+    assert asyncio.run(ask(1000)) == {"orders": True, "skipping": True}
+    assert asyncio.run(ask(None)) == {"orders": True, "skipping": True}

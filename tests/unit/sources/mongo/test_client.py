@@ -1,0 +1,94 @@
+"""server.py: every error of the driver becomes one of ours, and only what heals by waiting is retried."""
+
+from __future__ import annotations
+
+import pytest
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    InvalidOperation,
+    InvalidURI,
+    NetworkTimeout,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+
+from tailrace.errors import (
+    AccessRefused,
+    Action,
+    ConfigError,
+    EventTooLarge,
+    HistoryLost,
+    SourceError,
+    SourceUnavailable,
+    TailraceError,
+)
+from tailrace.sources.mongo.client import conversation, translate
+
+RESUMABLE = {"errorLabels": ["ResumableChangeStreamError"]}
+
+
+def refused(code: int | None, **details: object) -> OperationFailure:
+    return OperationFailure("the server's words", code, {"ok": 0, **details})
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (AutoReconnect("connection closed"), SourceUnavailable),
+        (NetworkTimeout("timed out"), SourceUnavailable),
+        (NotPrimaryError("not primary"), SourceUnavailable),
+        (ServerSelectionTimeoutError("No replica set members found yet"), SourceUnavailable),
+        (refused(43), SourceUnavailable),  # CursorNotFound
+        (refused(91), SourceUnavailable),  # ShutdownInProgress
+        (refused(189), SourceUnavailable),  # PrimarySteppedDown
+        (refused(10107), SourceUnavailable),  # NotWritablePrimary
+        (refused(11602), SourceUnavailable),  # InterruptedDueToReplStateChange
+        (refused(50), SourceUnavailable),  # MaxTimeMSExpired
+        (refused(4242, **RESUMABLE), SourceUnavailable),
+        (refused(286), HistoryLost),  # ChangeStreamHistoryLost
+        (refused(280), HistoryLost),  # ChangeStreamFatalError
+        (refused(286, **RESUMABLE), HistoryLost),
+        (refused(10334), EventTooLarge),  # BSONObjectTooLarge
+        (refused(13), AccessRefused),  # Unauthorized
+        (refused(18), AccessRefused),  # AuthenticationFailed
+        (refused(40573), AccessRefused),  # a change stream on a server without a replica set
+        (refused(4242), SourceError),
+        (refused(None), SourceError),
+        (InvalidOperation("client is closed"), SourceError),
+        (ConfigurationError("unknown auth mechanism"), ConfigError),
+        (InvalidURI("bad"), ConfigError),
+    ],
+)
+def test_each_error_has_our_name(error: PyMongoError, expected: type[TailraceError]) -> None:
+    ours = translate(error, "reading the change stream")
+    assert type(ours) is expected
+    assert ours.what
+    assert ours.remedy
+    assert (ours.action is Action.RETRY) == (expected is SourceUnavailable)
+
+
+def test_what_is_refused_says_what_was_being_done_and_what_the_server_said() -> None:
+    ours = translate(refused(4242), "reading the change stream")
+    assert ours.what == "MongoDB refuses reading the change stream"
+    assert ours.why == "the server's words"
+
+
+def test_only_the_servers_first_words_are_told() -> None:
+    """The driver adds the whole answer and the state of every member; an answer may quote a document."""
+    long = OperationFailure("no such\n  thing, full error: {'secret': 'value'}", 4242)
+    assert translate(long, "x").why == "no such thing"
+    away = ServerSelectionTimeoutError("h:27017: refused, Timeout: 30s, Topology Description: <…>")
+    assert translate(away, "x").why == "h:27017: refused"
+    assert len(translate(OperationFailure("x" * 9999, 4242), "x").why) == 300
+
+
+def test_a_conversation_lets_nothing_of_the_drivers_out() -> None:
+    with pytest.raises(SourceUnavailable) as caught, conversation("asking"):
+        raise AutoReconnect("gone")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    with pytest.raises(ZeroDivisionError), conversation("asking"):
+        raise ZeroDivisionError

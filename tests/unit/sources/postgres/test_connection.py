@@ -1,0 +1,37 @@
+"""What never reaches a server: a connection string that libpq itself refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.errors import ConfigError
+from tailrace.projections.postgres.session import connect
+from tailrace.sources.postgres.connection import Link
+
+MALFORMED = [
+    "host=127.0.0.1 no_such_option=s3cret",
+    "host=127.0.0.1 password=my s3cret word",
+    "postgresql://u:s3cret%zz@127.0.0.1/d",
+    "postgresql://u:p@s3cret@127.0.0.1/d",
+    "postgresql://u:s3cret/x@127.0.0.1/d",
+    "host=127.0.0.1 port=s3cret",
+    "host=127.0.0.1 sslmode=s3cret",
+]
+"""Each would be quoted in part, and would not heal by trying again."""
+
+
+@pytest.mark.parametrize("conninfo", MALFORMED)
+def test_a_malformed_connection_string_is_a_wrong_setting_and_not_shown(conninfo: str) -> None:
+    with pytest.raises(ConfigError, match="libpq") as caught:
+        Link(conninfo, replication=False, timeout=1)
+    assert "s3cret" not in str(caught.value)
+    assert "%40" in caught.value.remedy
+
+
+@pytest.mark.parametrize("conninfo", MALFORMED)
+def test_the_same_holds_for_projections(conninfo: str) -> None:
+    with pytest.raises(ConfigError, match="libpq") as caught:
+        asyncio.run(connect(conninfo, "summary", ""))
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,64 @@
+"""Who owns a pipeline, from the records alone; and which processes are known to have ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.state.owner_watch import Owner, claim_value, is_released, parse_claim, sign_value
+from tailrace.state.process_identity import has_ended, this_process
+from tailrace.testkit.stack import wait_until
+
+OWNER = Owner("a", "host", 7, 1_700_000_000_000, "boot/1 7 99")
+
+
+def test_a_claim_is_read_as_it_was_written() -> None:
+    assert parse_claim(claim_value(OWNER)) == OWNER
+    assert "process 7 on host, since 2023-" in str(OWNER)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"-"])
+def test_no_claim(value: bytes | None) -> None:
+    assert parse_claim(value) is None
+
+
+@pytest.mark.parametrize("value", [b"6f0c", b"\xff", b"[]", b'{"instance": "a"}', b"7"])
+def test_a_claim_that_is_not_understood_is_somebodys(value: bytes) -> None:
+    owner = parse_claim(value)
+    assert owner is not None
+    assert not owner.process, "nothing is known of its process"
+    assert not has_ended(owner.process)
+
+
+def test_only_its_own_instance_releases_a_claim() -> None:
+    assert is_released(OWNER, sign_value("a", released=True))
+    for sign in (None, b"", b"{", b"[]", sign_value("a"), sign_value("b", released=True)):
+        assert not is_released(OWNER, sign)
+
+
+def test_a_process_that_lives_or_is_stopped_or_has_ended() -> None:
+    identity = (
+        "import sys; from tailrace.state.process_identity import this_process as p\n"
+        "print(p(), flush=True); sys.stdin.read()"
+    )
+    assert not has_ended(this_process())
+    with subprocess.Popen([sys.executable, "-c", identity], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        told = process.stdout.readline().strip()
+        assert told.split()[1] == str(process.pid)
+        assert not has_ended(told)
+        process.kill()
+        wait_until(lambda: has_ended(told), 30, what="its end, though nobody has waited for it yet")
+    assert has_ended(told), "and when somebody has"
+
+
+def test_a_pid_that_was_used_again_or_is_of_another_machine() -> None:
+    kernel, pid, started = this_process().split()
+    assert int(pid) == os.getpid()
+    assert has_ended(f"{kernel} {pid} {int(started) - 1}"), "another process had this pid before"
+    assert not has_ended(f"elsewhere/1 {pid} {int(started) - 1}")
+    for nonsense in ("", "x", f"{kernel} -1 5", f"{kernel} x y"):
+        assert not has_ended(nonsense)

@@ -1,0 +1,141 @@
+"""The report: what the oracle finds decides the exit code, the words and the JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.testkit.demo.latency import Latency, Outage
+from tailrace.testkit.demo.projection_check import Histories, compare
+from tailrace.testkit.demo.report import MISAPPLIED, WRONGS, ProjectionResult, Report, Result, seconds
+from tailrace.testkit.oracle import Entry, Outcome, Sighting, Verdict, judge
+
+LEDGER = [
+    Entry("a1", "a", 1, True, Outcome.COMMITTED),
+    Entry("a2", "a", 2, True, Outcome.COMMITTED),
+    Entry("b1", "b", 1, False, Outcome.COMMITTED),
+    Entry("b2", "b", 2, True, Outcome.ROLLED_BACK),
+]
+LETTERS = [Sighting("b1", "b", "letters", 0, 0)]
+APPLIED = {"a": ["a1", "a2"]}
+
+
+def seen(*events: str) -> list[Sighting]:
+    return [Sighting(event, event[0], "orders", 0, offset) for offset, event in enumerate(events)]
+
+
+def report_on(verdict: Verdict, applied: Histories = APPLIED) -> Report:
+    """The verdict is on the users; the orders are in order. `applied` is what the projection of the orders holds."""
+    latency = Latency(90, 10, 8.0, 21.04, 1400.0)
+    outages = [Outage(0, 1100), Outage(5000, 5900)]
+    fine = judge(LEDGER, seen("a1", "a2"), LETTERS)
+    results = [
+        Result("orders", "Postgres", fine, latency, outages),
+        Result("users", "MongoDB", verdict, latency, outages),
+    ]
+    summary = ProjectionResult("order_summary", compare(APPLIED, applied), [Outage(7000, 9600)])
+    return Report(results, [summary], 7, 15.0)
+
+
+def test_all_well() -> None:
+    report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
+    assert report.exit_code == 0
+    assert report.meaning().startswith("Exactly once and in order, with each connector killed twice")
+    told = json.loads(json.dumps(report.as_json()))
+    assert told["ok"] is True
+    assert (told["committed"], told["rolled_back"], told["published"], told["dead_lettered"]) == (6, 2, 4, 2)
+    assert (told["kills"], told["seed"], set(told["pipelines"])) == (4, 7, {"orders", "users"})
+    users = told["pipelines"]["users"]
+    assert (users["committed"], users["rolled_back"], users["published"], users["dead_lettered"]) == (3, 1, 2, 1)
+    assert (users["database"], users["ok"], users["kills"]) == ("MongoDB", True, 2)
+    assert (users["restart_ms"], users["wrong"]) == ([1100, 900], {})
+    assert users["latency"]["p99_ms"] == 21.0
+    summary = {"ok": True, "events": 2, "applied": 2, "missing": 0, "twice": 0, "phantom": 0, "out_of_order": 0}
+    assert told["projections"] == {"order_summary": {**summary, "wrong": {}, "kills": 1, "restart_ms": [2600]}}
+    assert report.meaning().endswith("The projection order_summary, killed once, applied each event exactly once.")
+
+
+def test_a_column_for_each_pipeline_and_one_for_all() -> None:
+    report = report_on(judge(LEDGER, seen("a1"), LETTERS))
+    rows = {row.label: row for _, part in report.sections() for row in part}
+    assert report.columns == ["Postgres", "MongoDB", "total"]
+    assert rows["on Kafka"].values == ["2", "1", "3"]
+    assert rows["missing"].values == ["0", "1", "1"]
+    assert rows["connector killed"].values == ["2", "2", "4"]
+    assert rows["p99"].values == ["21 ms", "21 ms", ""]
+    assert rows["order_summary"].values == ["2", "", ""]
+    assert rows["order_summary"].remark == (
+        "applied, of 2 on the topic: missing 0, twice 0, phantom 0, out of order 0; killed 1×"
+    )
+    alone = Report(report.results[:1], report.projections, 7, 15.0)
+    assert alone.columns == ["Postgres"]
+    assert all(len(row.values) == 1 for _, part in alone.sections() for row in part)
+
+
+def test_without_a_projection_nothing_is_said_of_one() -> None:
+    whole = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
+    report = Report(whole.results, [], 7, 15.0)
+    assert report.exit_code == 0
+    assert report.as_json()["projections"] == {}
+    assert [title for title, _ in report.sections()] == [title for title, _ in whole.sections()][:-1]
+    assert "projection" not in report.meaning()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "published", "letters"),
+    [
+        ("missing", seen("a1"), LETTERS),
+        ("duplicated", seen("a1", "a2", "a2"), LETTERS),
+        ("phantom", seen("a1", "a2", "b2"), LETTERS),
+        ("misplaced", seen("a1", "a2", "b1"), []),
+        ("out_of_order", seen("a2", "a1"), LETTERS),
+    ],
+)
+def test_each_wrong_is_told_and_ends_with_1(wrong: str, published: list[Sighting], letters: list[Sighting]) -> None:
+    report = report_on(judge(LEDGER, published, letters))
+    assert report.exit_code == 1
+    assert f"1 {WRONGS[wrong][0]} of the users" in report.meaning()
+    assert "of the orders" not in report.meaning()
+    assert "--seed 7" in report.meaning()
+    assert report.as_json()["ok"] is False
+    assert len(report.as_json()["pipelines"]["users"]["wrong"][wrong]) == 1
+    assert report.as_json()["pipelines"]["orders"]["ok"] is True
+    judged = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
+    assert judged == {label: name != wrong for name, (label, _) in WRONGS.items()} | {"order_summary": True}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "applied"),
+    [
+        ("missing", {"a": ["a1"]}),
+        ("twice", {"a": ["a1", "a2", "a2"]}),
+        ("phantom", {"a": ["a1", "a2"], "b": ["b1"]}),
+        ("out_of_order", {"a": ["a2", "a1"]}),
+    ],
+)
+def test_each_wrong_of_the_projection_ends_with_1(wrong: str, applied: Histories) -> None:
+    report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS), applied)
+    assert report.exit_code == 1
+    assert f"1 {MISAPPLIED[wrong]} in the projection order_summary (such as " in report.meaning()
+    told = report.as_json()
+    assert told["ok"] is told["projections"]["order_summary"]["ok"] is False
+    assert all(pipeline["ok"] for pipeline in told["pipelines"].values())
+    assert len(told["projections"]["order_summary"]["wrong"][wrong]) == 1
+    (row,) = (row for _, rows in report.sections() for row in rows if row.label == "order_summary")
+    assert row.good is False
+    assert f"{MISAPPLIED[wrong]} 1" in row.remark
+
+
+def test_positions_count_too() -> None:
+    report = report_on(Verdict(positions=["(2, 0, 0) after (3, 0, 0)"]))
+    assert report.exit_code == 1
+
+
+def test_every_way_to_be_wrong_has_words() -> None:
+    assert set(WRONGS) == {name for name, value in vars(Verdict()).items() if isinstance(value, list)}
+
+
+@pytest.mark.parametrize(("millis", "text"), [(0.4, "0 ms"), (999.0, "999 ms"), (1000.0, "1.0 s"), (1449.0, "1.4 s")])
+def test_durations(millis: float, text: str) -> None:
+    assert seconds(millis) == text

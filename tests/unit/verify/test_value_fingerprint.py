@@ -1,0 +1,87 @@
+"""Prints: the payload of a row is found again in the value of its record, whatever the format, and in nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent, Route
+from tailrace.pipeline.processor import Line
+from tailrace.records.formats import Format, record_maker
+from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.compiled import Registered
+from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.strict_json import parse
+from tailrace.schemas.validation import Checked
+from tailrace.verify.compare import UNKNOWN
+from tailrace.verify.value_fingerprint import Prints, of_payload
+
+TO = Route("orders")
+CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
+FORMATS = [
+    Format(),
+    Format(schema_id="prefix"),
+    Format(schema_id="header"),
+    Format(cloudevents="binary", source="/shop"),
+    Format(cloudevents="structured", source="/shop"),
+]
+
+
+def event(payload: bytes | None, *, key: bytes = b"k") -> OutboxEvent:
+    return OutboxEvent("e-1", "OrderPlaced", "order", key, payload, None, "0/1:1", 1000, [])
+
+
+def prints(format: Format) -> Prints:
+    unused: Any = None
+    return Prints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(payload=st.none() | st.text(max_size=5).map(lambda text: b'{"data":"%b"}' % text.encode().hex().encode()))
+def test_found_again_in_every_format(format: Format, payload: bytes | None) -> None:
+    make = record_maker(format, key_contract=None)
+    # The record was made at another time, with headers that no table knows.
+    tricky = event(payload, key=b'"datacontenttype":"application/json","data":')
+    made = make(tricky._replace(committed_ms=9), TO, ({}, CONTRACT))
+    taken = prints(format)
+    assert taken.of_record(made.value, made.headers) == taken.of_row(event(payload), TO)
+    other = make(event(b'{"data":"other"}'), TO, ({}, CONTRACT))
+    assert taken.of_record(other.value, other.headers) != taken.of_row(event(payload), TO)
+
+
+def avro(number: int, *, fails: bool = False) -> Prints:
+    """A pipeline whose values are Avro, by the schema of this number."""
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
+    contract = AvroContract.compile("OrderPlaced", 1, schema, "1.avsc", registered=Registered(number, None))
+
+    def check(event: OutboxEvent, topic: str) -> Checked:
+        if fails:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, "the schema was changed since")
+        return parse(event.payload or b""), contract
+
+    format, unused = Format(value="avro", schema_id="prefix"), cast(Any, None)
+    make = record_maker(format, key_contract=None)
+    return Prints(Line(unused, unused, check, make, unused, frozenset(), 1, 1), format)
+
+
+def test_avro_is_written_anew() -> None:
+    taken = avro(7)
+    one = taken.of_row(event(b'{"n": 1}'), TO)
+    assert one == taken.of_row(event(b'{"n":1}'), TO), "the value counts, not how the row spells it"
+    assert one.frame == taken.of_row(event(b'{"n": 2}'), TO).frame
+    assert one.digest != taken.of_row(event(b'{"n": 2}'), TO).digest
+    assert one.frame != avro(8).of_row(event(b'{"n": 1}'), TO).frame, "another schema: not to be compared"
+    assert avro(7, fails=True).of_row(event(b'{"n": 1}'), TO).frame == UNKNOWN
+    assert taken.of_row(event(b'{"n": 1}'), None).frame == UNKNOWN
+    assert taken.of_letter("original", b'{"n": 1}').frame == UNKNOWN
+
+
+def test_letters() -> None:
+    taken = prints(Format())
+    assert taken.of_letter("original", b"{}") == of_payload(b"{}")
+    assert taken.of_letter("null", b"anything") == of_payload(None) != of_payload(b"")
+    assert taken.of_letter("omitted", b"{}").frame == UNKNOWN

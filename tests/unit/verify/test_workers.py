@@ -1,0 +1,37 @@
+"""The crew's end: nobody is left behind, whatever one of them does, and what went wrong before is what is told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from tailrace.errors import SourceError
+from tailrace.verify.workers import Crew
+
+
+def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew(2)
+    stuck, other = (member._process for member in crew._members)
+
+    def hangs(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("reader", timeout)
+
+    monkeypatch.setattr(stuck, "wait", hangs)
+    with pytest.raises(LookupError, match="what went wrong"), crew:
+        raise LookupError("what went wrong")
+    assert other.returncode == -9
+    monkeypatch.undo()
+    assert stuck.wait(30) == -9
+
+
+def test_a_reader_that_is_lost_but_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Crew(1) as crew:
+        (member,) = crew._members
+        member._process.send_signal(signal.SIGSTOP)
+        member._link.close()
+        monkeypatch.setattr("tailrace.verify.workers.ENDING_SECONDS", 0.01)
+        with pytest.raises(SourceError, match="answers no more"):
+            member.answer()
+        monkeypatch.undo()

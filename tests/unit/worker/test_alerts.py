@@ -1,0 +1,614 @@
+"""Notices and the webhook's calls: told once, then in sums; nothing lost, nothing given away, nobody kept waiting.
+
+A real HTTP server answers; the clock is ours, so that a minute takes no time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import socket
+import ssl
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import ConfigError
+from tailrace.testkit.stack import wait_until
+from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Notice, Notices, Tally
+from tailrace.worker.logs import Log
+from tailrace.worker.webhook import Verdict, Webhook, WebhookOptions
+
+INVALID, POISON = "schema_validation_failed", "poison_message"
+SECRET = "Bearer hunter2-xyz"
+SLACK = 15.0  # what a loaded machine may add to a bound
+A, B = (INVALID, "A"), (INVALID, "B")
+
+
+class HandClock:
+    """Stands still until it is moved. Whoever waits looks at it again and again, so that no move is missed."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return 1_700_000_000 + self.now
+
+    def wait(self, bell: threading.Condition, _seconds: float | None) -> None:
+        self.looks += 1
+        bell.wait(0.005)
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+        self.settle()
+
+    def settle(self) -> None:
+        """Until the thread has nothing left to do: it waits only then, and one wait may have begun before."""
+        seen = self.looks
+        wait_until(lambda: self.looks >= seen + 2, what="nothing left to do")
+
+
+Answering = Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]
+
+
+class Hook:
+    """A server that notes what it is told, and answers as a test likes."""
+
+    def __init__(self, clock: HandClock, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.answer: Answering = status(204)
+        self.released = threading.Event()
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                hook.times.append(clock.monotonic() - 1000)
+                hook.paths.append(self.path)
+                hook.headers.append(dict(self.headers))
+                hook.told.append(body)
+                hook.answer(self, body)
+
+            def do_GET(self) -> None:
+                hook.paths.append(self.path)  # where a redirect that is followed would arrive
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, *_: object) -> None:
+                pass  # callers hang up on servers that take too long: that is what is tested
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def counts(self, type_name: str = "A") -> list[int]:
+        return [told["count"] for told in self.told if told["type"] == type_name]
+
+
+def status(code: int, **headers: str) -> Answering:
+    def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    return answer
+
+
+def raw(data: bytes) -> Answering:
+    return lambda handler, _: handler.wfile.write(data) and None
+
+
+def hang(hook: Hook) -> Answering:
+    return lambda _handler, _told: hook.released.wait(60) and None
+
+
+def drip(hook: Hook) -> Answering:
+    """A byte now and then: no single step ever takes long."""
+
+    def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        while not hook.released.wait(0.02):
+            handler.wfile.write(b"x")
+
+    return answer
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def hook(clock: HandClock) -> Iterator[Hook]:
+    with Hook(clock) as hook:
+        yield hook
+
+
+Start = Callable[..., Notices]
+
+
+@pytest.fixture
+def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
+    """Notices to a port of this machine, or only to the log."""
+    caplog.set_level(logging.DEBUG, "tailrace")
+    started: list[Notices] = []
+
+    def notices(port: int | None, **options: Any) -> Notices:
+        webhook = None
+        if port is not None:
+            webhook = WebhookOptions(f"http://127.0.0.1:{port}/hook/T0KEN?v=1", {"Authorization": SECRET}, **options)
+        log = Log(pipeline="orders")
+        made = Notices("orders", log, webhook, dead_letter_topic="letters", clock=clock, chance=lambda: 0.5)
+        started.append(made)
+        return made
+
+    yield notices
+    for made in started:
+        made.close(0)
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str = "set aside") -> list[dict[str, Any]]:
+    return [record.__dict__["fields"] for record in caplog.records if record.getMessage() == event]
+
+
+class TestTally:
+    def test_what_is_new_is_due_at_once_then_rests_and_is_summed(self) -> None:
+        tally = Tally(60)
+        assert tally.add(A, 2, at=10)
+        assert tally.take(100) == [Notice(*A, 2, 10, 10)]
+        assert not tally.add(A, 1, at=11)
+        assert not tally.add(A, 3, at=12)
+        assert tally.next_due() == 160
+        assert tally.take(159.9) == []
+        assert tally.take(160) == [Notice(*A, 4, 11, 12)]
+
+    def test_a_pair_that_was_quiet_is_forgotten_and_new_again(self) -> None:
+        tally = Tally(60)
+        tally.add(A, 1, at=0)
+        tally.take(0)
+        assert tally.take(60) == []
+        assert tally.next_due() == float("inf")
+        assert tally.add(A, 1, at=61)
+
+    def test_what_came_while_it_was_told_is_left_for_the_next_time(self) -> None:
+        tally = Tally(60)
+        tally.add(A, 1, at=0)
+        notice = tally.due(0)
+        assert notice
+        tally.add(A, 5, at=1)
+        tally.settle(notice, 2)
+        assert tally.left() == 5
+        assert tally.take(62) == [Notice(*A, 5, 0, 1)]
+
+    def test_one_that_is_put_off_lets_the_others_pass(self) -> None:
+        tally = Tally(60)
+        tally.add(A, 1, at=0)
+        tally.add(B, 1, at=0)
+        first = tally.due(0)
+        assert first == Notice(*A, 1, 0, 0)
+        tally.put_off(first, 0, lambda: 0.5)
+        assert tally.take(0.9) == [Notice(*B, 1, 0, 0)]
+        assert tally.take(1) == [first]
+
+    @given(st.lists(st.tuples(st.sampled_from([INVALID, POISON]), st.integers(0, 400), st.integers(1, 5))))
+    def test_the_total_is_right_and_the_pairs_are_bounded(self, letters: list[tuple[str, int, int]]) -> None:
+        tally, told = Tally(60), []
+        for at, (reason, number, count) in enumerate(letters):
+            tally.add((reason, f"T{number}"), count, at)
+            if at % 7 == 0:
+                told += tally.take(at)
+        told += tally.take(float("inf"))
+        for reason in (INVALID, POISON):
+            assert sum(n.letters for n in told if n.reason == reason) == sum(c for r, _, c in letters if r == reason)
+        assert len(tally._pairs) <= MAX_PAIRS + 2
+        assert tally.left() == 0
+
+
+class TestTelling:
+    def test_a_new_pair_is_told_at_once(self, start: Start, hook: Hook, clock: HandClock) -> None:
+        start(hook.port).set_aside(INVALID, "OrderPlaced", 3)
+        wait_until(lambda: hook.told)
+        at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds")
+        assert hook.told == [
+            {
+                "pipeline": "orders",
+                "reason": INVALID,
+                "type": "OrderPlaced",
+                "count": 3,
+                "since": at,
+                "until": at,
+                "dead_letter_topic": "letters",
+                "hint": f"tailrace dlq list orders.yaml --reason {INVALID} --type OrderPlaced",
+            }
+        ]
+        assert hook.paths == ["/hook/T0KEN?v=1"]
+        assert hook.headers[0]["Authorization"] == SECRET
+        assert hook.headers[0]["Content-Type"] == "application/json"
+        assert hook.headers[0]["Host"] == f"127.0.0.1:{hook.port}"
+
+    def test_then_once_in_an_interval_with_the_sum_in_the_log_and_by_the_webhook(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        notices = start(hook.port, interval=30)
+        notices.set_aside(*A)
+        clock.settle()
+        for _ in range(5):
+            clock.move(5)
+            notices.set_aside(*A, 2)
+        clock.move(4.9)
+        assert hook.counts() == [1]
+        clock.move(0.1)
+        clock.move(300)
+        assert hook.counts() == [1, 10]
+        assert hook.told[1]["since"] < hook.told[1]["until"]
+        assert [line["letters"] for line in lines(caplog)] == [1, 10]
+
+    def test_pairs_differ_by_reason_and_by_type(self, start: Start, hook: Hook, clock: HandClock) -> None:
+        notices = start(hook.port)
+        for pair in ((INVALID, "A"), (POISON, "A"), (INVALID, "B"), (INVALID, "A")):
+            notices.set_aside(*pair)
+        clock.settle()
+        clock.move(60)
+        found = sorted((told["reason"], told["type"]) for told in hook.told)
+        assert set(found) == {(INVALID, "A"), (INVALID, "B"), (POISON, "A")}
+        assert sum(told["count"] for told in hook.told) == 4
+
+    def test_without_a_webhook_there_is_the_log(
+        self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        start(None).set_aside(INVALID, "OrderPlaced")
+        clock.settle()
+        (line,) = lines(caplog)
+        assert line == {
+            "pipeline": "orders",
+            "reason": INVALID,
+            "type": "OrderPlaced",
+            "letters": 1,
+            "since": datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds"),
+            "topic": "letters",
+        }
+        assert caplog.records[0].levelno == logging.WARNING
+
+    def test_a_name_can_neither_write_to_a_terminal_nor_run_in_a_shell(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        start(hook.port).set_aside(INVALID, "*\x1b[2J\r\n'; rm -rf $HOME #")
+        clock.settle()
+        assert lines(caplog)[0]["type"] == "*�[2J��'; rm -rf $HOME #"
+        option, pattern = shlex.split(hook.told[0]["hint"])[-2:]
+        assert option == "--type"
+        assert fnmatchcase(hook.told[0]["type"], pattern)
+        assert not fnmatchcase("x" + hook.told[0]["type"], pattern)
+
+    def test_an_endless_name_is_cut(self, start: Start, hook: Hook, clock: HandClock) -> None:
+        start(hook.port).set_aside(INVALID, "x" * 1_000_000)
+        clock.settle()
+        assert hook.told[0]["type"] == "x" * (LONGEST_TYPE - 1) + "…"
+        assert "--type" not in hook.told[0]["hint"]
+
+    def test_a_hundred_thousand_types_take_no_memory_and_the_total_is_right(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = status(500)
+        notices = start(hook.port)
+        for number in range(MAX_PAIRS + 1):
+            notices.set_aside(INVALID, f"Type{number}")
+        clock.settle()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(MAX_PAIRS + 1, 100_000):
+                notices.set_aside(INVALID, f"Type{number}")
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert grown < 100_000
+        hook.answer, failed = status(204), len(hook.told)
+        clock.move(60)
+        assert sum(told["count"] for told in hook.told[failed:]) == 100_000
+        (rest,) = [told for told in hook.told if told["type"] == OTHER]
+        assert "--type" not in rest["hint"]
+        assert sum(line["letters"] for line in lines(caplog)) == 100_000
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("code", [500, 503, 408, 429, 599])
+    def test_what_may_pass_is_tried_again_with_growing_delays_and_the_sum(
+        self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = status(code)
+        notices = start(hook.port)
+        notices.set_aside(*A)
+        clock.settle()
+        for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
+            notices.set_aside(*A)
+            clock.move(seconds - 0.1)
+            clock.move(0.1)
+        assert hook.times == pytest.approx([0, 1, 3, 7, 15, 31, 63, 123, 183])
+        hook.answer = status(200)
+        clock.move(60)
+        assert hook.counts() == [*range(1, 10), 9]
+        assert [line["what"] for line in lines(caplog, "webhook failed")] == [f"status {code}"]
+        assert len(lines(caplog, "webhook answers again")) == 1
+        notices.close(SLACK)
+        assert not lines(caplog, "webhook was not told of all")
+
+    @pytest.mark.parametrize("code", [400, 401, 404, 410, 301, 302, 303, 307, 308])
+    def test_a_refusal_is_not_tried_again_and_said_once(
+        self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = status(code, Location=f"http://127.0.0.1:{hook.port}/elsewhere")
+        notices = start(hook.port)
+        notices.set_aside(*A)
+        notices.set_aside(*B)
+        clock.settle()
+        clock.move(3600)
+        assert (hook.counts("A"), hook.counts("B")) == ([1], [1])
+        assert set(hook.paths) == {"/hook/T0KEN?v=1"}
+        (line,) = lines(caplog, "webhook refused")
+        assert line["what"].startswith(f"status {code}")
+        notices.close(SLACK)
+        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [2]
+
+    def test_a_server_that_is_away_is_told_when_it_comes_back(
+        self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            notices = start(port)
+            notices.set_aside(*A)
+            clock.settle()
+            assert [line["what"] for line in lines(caplog, "webhook failed")] == ["Connection refused"]
+        notices.set_aside(*A, 6)
+        with Hook(clock, port=port) as hook:
+            clock.move(1)
+            assert hook.counts() == [7]
+
+    def test_a_notice_it_chokes_on_does_not_hold_up_the_others(
+        self, start: Start, hook: Hook, clock: HandClock
+    ) -> None:
+        hook.answer = lambda handler, told: status(500 if told["type"] == "A" else 204)(handler, told)
+        notices = start(hook.port)
+        notices.set_aside(*A)
+        clock.settle()
+        notices.set_aside(*B)
+        clock.move(1)
+        clock.move(2)
+        assert hook.counts("B") == [1]
+        assert len(hook.counts("A")) > 1
+
+    def test_a_name_that_nobody_knows_fails_like_any_other_trouble(self) -> None:
+        answer = Webhook(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
+        assert answer.verdict is Verdict.FAILED
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"SSH-2.0-nothing\r\n",
+            f"HTTP/1.1 {SECRET}\r\n\r\n".encode(),
+            b"HTTP/1.1 200 " + SECRET.encode() * 10_000,
+            b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * 1000 + b"\r\n",
+            b"\x00\xff" * 5000,
+        ],
+        ids=["nothing", "not http", "echo", "endless line", "too many headers", "binary"],
+    )
+    def test_whatever_it_answers_is_a_failure_that_quotes_nothing(
+        self, data: bytes, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = raw(data)
+        start(hook.port).set_aside(*A)
+        clock.settle()
+        (line,) = lines(caplog, "webhook failed")
+        assert line["webhook"] == f"http://127.0.0.1:{hook.port}"
+        everything = repr([record.__dict__ for record in caplog.records])
+        assert "hunter2" not in everything
+        assert "T0KEN" not in everything
+        hook.answer = status(200)
+        clock.move(1)
+        assert hook.counts() == [1, 1]
+
+    @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
+    def test_a_call_is_over_in_time(self, behaviour: Callable[[Hook], Answering], hook: Hook) -> None:
+        hook.answer = behaviour(hook)
+        began = time.monotonic()
+        answer = Webhook(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
+        assert answer == (Verdict.FAILED, "no answer within 0.3 s")
+        assert 0.3 <= time.monotonic() - began < SLACK
+
+    def test_an_answer_counts_before_its_body_is_through(self, hook: Hook) -> None:
+        def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx")
+            hook.released.wait(60)
+
+        hook.answer = answer
+        assert Webhook(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).verdict is Verdict.TOLD
+
+
+class TestCertificates:
+    @pytest.fixture(params=["127.0.0.1", "10.9.9.9"])
+    def secured(
+        self, request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock
+    ) -> Iterator[tuple[Hook, Path, str]]:
+        file = certificate(tmp_path, request.param)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        with Hook(clock, tls=context) as hook:
+            yield hook, file, request.param
+
+    def test_only_one_that_is_trusted_and_for_this_host_is_accepted(
+        self, secured: tuple[Hook, Path, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hook, file, address = secured
+        options = WebhookOptions(f"https://127.0.0.1:{hook.port}/", {"Authorization": SECRET})
+        verdict, words = Webhook(options).post(b"{}", SLACK)
+        assert verdict is Verdict.FAILED
+        assert words.startswith("its certificate is not accepted: ")
+        assert hook.told == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        verdict, words = Webhook(options).post(b"{}", SLACK)
+        if address == "127.0.0.1":
+            assert (verdict, len(hook.told)) == (Verdict.TOLD, 1)
+        else:
+            assert (verdict, hook.told) == (Verdict.FAILED, [])
+            assert "not valid for '127.0.0.1'" in words
+
+    def test_a_server_that_never_shakes_hands_is_given_up_in_time(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            options = WebhookOptions(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
+            began = time.monotonic()
+            answer = Webhook(options).post(b"{}", 60)
+        assert answer.verdict is Verdict.FAILED
+        assert time.monotonic() - began < SLACK
+
+
+class TestClosing:
+    def test_what_is_left_is_still_written_and_told(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        notices = start(hook.port)
+        notices.set_aside(*A)
+        clock.settle()
+        notices.set_aside(*A, 4)
+        notices.set_aside(*B, 2)
+        notices.close(SLACK)
+        assert (hook.counts("A"), hook.counts("B")) == ([1, 4], [2])
+        assert [line["letters"] for line in lines(caplog) if line["type"] == "A"] == [1, 4]
+        assert not lines(caplog, "webhook was not told of all")
+
+    @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
+    def test_a_call_under_way_does_not_keep_it(
+        self,
+        behaviour: Callable[[Hook], Answering],
+        start: Start,
+        hook: Hook,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        hook.answer = behaviour(hook)
+        notices = start(hook.port, timeout=60)
+        notices.set_aside(*A, 2)
+        wait_until(lambda: hook.told)
+        notices.set_aside(*B, 3)
+        began = time.monotonic()
+        notices.close(0.2)
+        assert time.monotonic() - began < SLACK
+        assert sum(line["letters"] for line in lines(caplog)) == 5
+        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [5]
+
+    def test_one_that_fails_is_tried_one_last_time_and_no_more(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = status(500)
+        notices = start(hook.port)
+        notices.set_aside(*A)
+        clock.settle()
+        notices.close(SLACK)
+        assert len(hook.told) == 2
+        notices.close(SLACK)
+        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [1]
+        assert len(hook.told) == 2
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "hooks.example.org",
+            "ftp://hooks.example.org",
+            "http://",
+            "https:///path",
+            "https://user:hunter2@hooks.example.org",
+            "https://hunter2@hooks.example.org",
+            "https://hooks.example.org/#part",
+            "https://hooks.example.org/a b",
+            "https://hooks.example.org/a\r\nX: y",
+            "https://hooks.example.org:99999/",
+            "https://hooks.example.org:0/",
+            "https://hooks.exämple.org/",
+            "http://[::1/",
+        ],
+    )
+    def test_an_address_that_cannot_be_used_is_refused_and_not_repeated(self, url: str) -> None:
+        with pytest.raises(ConfigError) as refused:
+            WebhookOptions(url)
+        assert "hunter2" not in str(refused.value)
+
+    @pytest.mark.parametrize("name", ["", "Two Words", "X:", "Host", "content-length", "Content-Type", "Ünï"])
+    def test_a_header_that_is_none_or_ours_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match="cannot be sent"):
+            WebhookOptions("https://hooks.example.org", {name: "x"})
+
+    @pytest.mark.parametrize("value", ["hunter2\n", "hunter2\r\nX: y", "hunter2\x00", "hunter2…"])
+    def test_a_value_that_cannot_be_sent_is_refused_and_not_repeated(self, value: str) -> None:
+        with pytest.raises(ConfigError, match="Authorization") as refused:
+            WebhookOptions("https://hooks.example.org", {"Authorization": value})
+        assert "hunter2" not in str(refused.value)
+
+    def test_printing_them_shows_no_secret(self) -> None:
+        options = WebhookOptions("https://hooks.example.org:8443/services/T0KEN?sig=x", {"Authorization": SECRET})
+        assert "hunter2" not in repr(options)
+        assert "T0KEN" not in repr(options)
+        assert options.place == "https://hooks.example.org:8443"
+
+
+def certificate(folder: Path, address: str) -> Path:
+    """A key and a certificate for an address, signed by itself, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hook")])
+    today = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "hook.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return file
