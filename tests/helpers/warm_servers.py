@@ -203,7 +203,7 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     time.tzset()
     # It looks at the environment when it is imported.
-    importlib.reload(importlib.import_module("tailrace.killpoint"))
+    importlib.reload(importlib.import_module("tailrace.failpoints"))
     program, *arguments = request["arguments"]
     if program == "-m":
         name, *arguments = arguments
