@@ -30,7 +30,7 @@ from tailrace.routing.specs import Condition, Rule, TopicSpec
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.validation import Checker
-from tailrace.testkit.stack import Registry, Stack
+from tailrace.testkit.stack import RegistryServer, Stack
 from tailrace.testkit.topic_reader import read_all
 
 SHAPE = Shape("100 rows a transaction", 1500, 100)
@@ -54,7 +54,7 @@ def main() -> None:
     result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "drain": [], "steps": []}
     with (
         Stack("16", progress=_say) as stack,
-        Registry(progress=_say) as registry,
+        RegistryServer(progress=_say) as registry,
         tempfile.TemporaryDirectory() as name,
     ):
         folder = Path(name)

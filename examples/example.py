@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from tailrace.testkit.demo.command import Command
+from tailrace.testkit.demo.command import TailraceProcess
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack.paths import new_run_dir
-from tailrace.testkit.workload.writer import Writer
+from tailrace.testkit.workload.writer import WorkloadWriter
 
 ROOT = Path(__file__).parent.parent
 Rows = dict[str, str]
@@ -27,7 +27,7 @@ class Example(ABC, Generic[S]):
     def __init__(self, service: S) -> None:
         self.service = service
         package = type(self).__module__.rpartition(".")[0]
-        self.worker = Command(
+        self.worker = TailraceProcess(
             "worker",
             new_run_dir("example", None),
             ["project", f"{package}.app:app"],
@@ -48,5 +48,5 @@ class Example(ABC, Generic[S]):
         """What it must hold in the end: what the outbox comes to."""
 
     @abstractmethod
-    def disturb(self, earlier: Writer) -> None:
+    def disturb(self, earlier: WorkloadWriter) -> None:
         """Does something that a projection must get over, while events arrive. `earlier` wrote, and has ended."""

@@ -21,10 +21,10 @@ from examples.order_summary.proof import OrderSummary
 from examples.user_cards.proof import UserCards
 from tailrace.cli.output import print_error
 from tailrace.errors import TailraceError
-from tailrace.testkit.demo.display import Show, on
-from tailrace.testkit.demo.environment import Scene
+from tailrace.testkit.demo.display import Display, display_for
+from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.stack import StackError, wait_until
-from tailrace.testkit.workload.writer import Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 EXAMPLES: dict[str, type[Example[Any]]] = {"order_summary": OrderSummary, "user_cards": UserCards}
 RATE = 20.0
@@ -41,14 +41,14 @@ DIFFERENT = 1
 class Run:
     """One example on an open scene. `close` ends the writers and the worker, wherever they are."""
 
-    def __init__(self, example: Example[Any], show: Show, *, seed: int) -> None:
+    def __init__(self, example: Example[Any], show: Display, *, seed: int) -> None:
         self._example = example
         self._show = show
         self._writers = [self._writer(seed), self._writer(seed + 1)]
         self._shown: Rows = {}
 
-    def _writer(self, seed: int) -> Writer:
-        writer: Writer = self._example.service.writer(seed=seed, keys=KEYS, mix=MIX)
+    def _writer(self, seed: int) -> WorkloadWriter:
+        writer: WorkloadWriter = self._example.service.writer(seed=seed, keys=KEYS, mix=MIX)
         return writer
 
     def play(self, seconds: float) -> int:
@@ -78,7 +78,7 @@ class Run:
         wait_until(ready, START_TIMEOUT, what=f"the start of the {what}")
         self._show.note(f"{what} started")
 
-    def _write(self, writer: Writer, seconds: float) -> None:
+    def _write(self, writer: WorkloadWriter, seconds: float) -> None:
         self._show.note(f"writing {RATE:.0f} transactions/s to {self._example.service.outbox}, some roll back")
         writer.start(rate=RATE)
         self._watch(seconds)
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         del os.environ[name]
     kind = EXAMPLES[given.example]
     try:
-        with closing(on(sys.stdout)) as show, Scene() as scene:
+        with closing(display_for(sys.stdout)) as show, DemoEnvironment() as scene:
             scene.open(show.busy)
             show.note(scene.description())
             for service in scene.services:

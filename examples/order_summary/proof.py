@@ -8,7 +8,7 @@ import psycopg
 
 from examples.example import Example, Rows
 from tailrace.testkit.demo.orders import Orders
-from tailrace.testkit.workload.writer import Writer
+from tailrace.testkit.workload.writer import WorkloadWriter
 
 # An order's events are numbered by `revision`: the last one says what it comes to, all behind the first are changes.
 EXPECTED = """
@@ -39,6 +39,6 @@ class OrderSummary(Example[Orders]):
                 for key, amount, currency, changes in connection.execute(query)
             }
 
-    def disturb(self, earlier: Writer) -> None:
+    def disturb(self, earlier: WorkloadWriter) -> None:
         self.worker.kill()
         self.worker.start()

@@ -10,9 +10,9 @@ from pymongo import MongoClient
 
 from examples.example import Example, Rows
 from tailrace.testkit.demo.users import Users
-from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.oracle import WriteOutcome
 from tailrace.testkit.workload.users import ENTITIES, OUTBOX, outbox_document
-from tailrace.testkit.workload.writer import Event, Writer
+from tailrace.testkit.workload.writer import WorkloadEvent, WorkloadWriter
 
 DELETED, TOLD_AGAIN = 3, 6
 
@@ -41,8 +41,8 @@ class UserCards(Example[Users]):
                 cards[key] = _told({"email": said["email"], "city": city, "changes": changes})
         return cards
 
-    def disturb(self, earlier: Writer) -> None:
-        versions = {entry.key: entry.seq for entry in earlier.ledger if entry.outcome is Outcome.COMMITTED}
+    def disturb(self, earlier: WorkloadWriter) -> None:
+        versions = {entry.key: entry.seq for entry in earlier.written if entry.outcome is WriteOutcome.COMMITTED}
         for number, (key, last) in enumerate(list(versions.items())[:TOLD_AGAIN]):
             if number < DELETED:
                 self._write(key, last + 1, {"event_type": "UserDeleted", "payload": None})
@@ -50,7 +50,7 @@ class UserCards(Example[Users]):
 
     def _write(self, key: str, version: int, other: dict[str, Any]) -> None:
         """A user and the event of it in one transaction, as the service itself writes them."""
-        event = Event(str(uuid.uuid4()), key, version, valid=True)
+        event = WorkloadEvent(str(uuid.uuid4()), key, version, valid=True)
         document = outbox_document(event, topic=self.service.topic, at=datetime.now(UTC)) | other
         with self._client() as client, client.start_session() as session, session.start_transaction():
             if document["payload"] is None:

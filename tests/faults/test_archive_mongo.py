@@ -29,7 +29,7 @@ from tailrace.state import offsets
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.users import OUTBOX, outbox_document
-from tailrace.testkit.workload.writer import Event
+from tailrace.testkit.workload.writer import WorkloadEvent
 from tailrace.worker.wiring import assemble
 
 
@@ -42,7 +42,7 @@ def alone(users: Users) -> None:
 def old_documents(users: Users, count: int, collection: str = OUTBOX) -> list[str]:
     """Of 200 days ago and after, a second between each two."""
     begin = datetime.now(UTC) - timedelta(days=200)
-    events = [Event(str(uuid.uuid4()), f"u{number % 7}", number + 1, valid=True) for number in range(count)]
+    events = [WorkloadEvent(str(uuid.uuid4()), f"u{number % 7}", number + 1, valid=True) for number in range(count)]
     documents = [
         {**outbox_document(event, topic=users.topic, at=begin + timedelta(seconds=number)), "trace": f"t-{number}"}
         for number, event in enumerate(events)
@@ -145,7 +145,7 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     # A field twice in an id, and one that is no UTF-8: what is decoded and encoded again is not what it was.
     field = b"\x10a\0\x01\0\0\0"
     ids = (b"\x03_id\0\x13\0\0\0" + field * 2 + b"\0", b"\x02_id\0\x04\0\0\0a\xff\xfe\0")
-    odd = [Event(str(uuid.uuid4()), "u1", 1, valid=True) for _ in ids]
+    odd = [WorkloadEvent(str(uuid.uuid4()), "u1", 1, valid=True) for _ in ids]
     with users.client() as client:
         for id_, event in zip(ids, odd, strict=True):
             fields = id_ + bson.encode(outbox_document(event, topic=users.topic, at=old))[4:-1]

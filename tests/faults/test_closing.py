@@ -23,7 +23,7 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
 from tailrace.state.owner_watch import OwnerWatch
 from tailrace.state.ownership import Claim
-from tailrace.testkit.stack import KafkaBroker, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import read_all
 from tailrace.wakeup import Wake
 
@@ -33,7 +33,7 @@ LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
     """A broker that may be paused."""
-    with KafkaBroker(source=Source.LOCAL) as broker:
+    with KafkaBroker(choice=ServerChoice.LOCAL) as broker:
         yield broker
 
 

@@ -58,7 +58,7 @@ def test_the_slot_is_gone(pair: Pair) -> None:
     assert not shop.caught_up().missing
     passed_all(shop)
     assert connector.stop() == 0
-    before = len(shop.writers[0].ledger)
+    before = len(shop.writers[0].written)
     work(shop)
     pair.standby.caught_up()
     pair.fail_over()
@@ -66,7 +66,7 @@ def test_the_slot_is_gone(pair: Pair) -> None:
     shop.start(wait=False).failed("SlotMissing")
     told = plan(shop)
     assert told["case"]["code"] == "SlotMissing", told
-    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
+    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].written) - before, 0), told
     assert told["left_out"]["passed"] == before, "the ledger's snapshot is of the old timeline, and holds"
     assert not any("stay published" in note for note in told["notes"]), told
     apply(shop)
@@ -164,19 +164,19 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     work(shop)
     assert not shop.caught_up().missing
     assert connector.stop() == 0
-    last = shop.writers[0].ledger[-1].id
+    last = shop.writers[0].written[-1].id
     lost = shop.execute("SELECT to_jsonb(outbox)::text FROM outbox WHERE id = %s", last)[0][0]
     reached = shop.positions()[-1]
     tailrace("position", "reset", shop.file, "--to", f"event:{first}", "--yes")
     pair.fail_over()
     assert len(gone(shop)) == 9
-    before = len(shop.writers[0].ledger)
+    before = len(shop.writers[0].written)
     work(shop)
 
     def judged() -> None:
         told = plan(shop)
         assert told["case"]["code"] == "WrongLog", told
-        assert (told["missed"], told["undecided"]) == (len(shop.writers[0].ledger) - before, 0), told
+        assert (told["missed"], told["undecided"]) == (len(shop.writers[0].written) - before, 0), told
         assert any("left timeline 1 at" in note and "stay published" in note for note in told["notes"]), told
 
     # Set back to where both logs are the same: what was published behind that counts all the same.

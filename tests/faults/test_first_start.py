@@ -17,7 +17,7 @@ from tailrace.errors import SourceUnavailable
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
-from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import read_all
 from tailrace.testkit.workload.orders import Mix
@@ -69,8 +69,8 @@ class Session:
 
     def __init__(self, shop: Shop, name: str) -> None:
         self._connection = psycopg.connect(shop.dsn)
-        self._ledger = shop.writer().ledger
-        self._entries: list[Entry] = []
+        self._written = shop.writer().written
+        self._entries: list[WrittenEvent] = []
         self._name = name
         self.xid = int(self._connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])  # type: ignore[index]
 
@@ -81,7 +81,7 @@ class Session:
         )
         row = self._connection.execute(statement, (self._name, PAYLOAD)).fetchone()
         assert row is not None
-        self._entries.append(Entry(row[0], self._name, len(self._entries), True, Outcome.COMMITTED))
+        self._entries.append(WrittenEvent(row[0], self._name, len(self._entries), True, WriteOutcome.COMMITTED))
 
     def insert_in_savepoints(self) -> None:
         """Rows of subtransactions, nested and one behind the other, have numbers of their own; one rolls back."""
@@ -93,12 +93,12 @@ class Session:
         self._connection.execute("SAVEPOINT three")
         self.insert()
         gone = self._entries.pop()
-        self._ledger.append(gone._replace(outcome=Outcome.ROLLED_BACK))
+        self._written.append(gone._replace(outcome=WriteOutcome.ROLLED_BACK))
         self._connection.execute("ROLLBACK TO three")
 
     def commit(self) -> None:
         self._connection.commit()
-        self._ledger.extend(self._entries)
+        self._written.extend(self._entries)
         self._connection.close()
 
 

@@ -10,18 +10,20 @@ from typing import cast
 import pytest
 
 from helpers.shop import close_shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, KafkaSet, PostgresServer, wait_until
+from tailrace.testkit.stack import KafkaBroker, KafkaCluster, PostgresServer, wait_until
 from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.fixture
-def kafka_set() -> Iterator[KafkaSet]:
+def kafka_set() -> Iterator[KafkaCluster]:
     # Long enough for brokers that share a busy machine; Kafka's own default is 9 s.
-    with KafkaSet(properties={"broker.session.timeout.ms": "6000"}) as members:
+    with KafkaCluster(properties={"broker.session.timeout.ms": "6000"}) as members:
         yield members
 
 
-def test_a_broker_that_hangs_while_others_lead(postgres: PostgresServer, kafka_set: KafkaSet, tmp_path: Path) -> None:
+def test_a_broker_that_hangs_while_others_lead(
+    postgres: PostgresServer, kafka_set: KafkaCluster, tmp_path: Path
+) -> None:
     """What was sent to it is sent again elsewhere, before anything is given up."""
     shop = open_shop(postgres, cast("KafkaBroker", kafka_set), tmp_path)
     try:

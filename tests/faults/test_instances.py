@@ -19,14 +19,14 @@ from helpers.broken_kafka import HASTY, IMPATIENT, sleeping
 from helpers.second_instance import publishes
 from helpers.shop import Connector, Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.fixture(scope="module")
 def hasty_kafka() -> Iterator[KafkaBroker]:
     """Looks for transactions that are out of time twice a second, not every ten seconds."""
-    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as broker:
+    with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as broker:
         yield broker
 
 

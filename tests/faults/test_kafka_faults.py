@@ -11,7 +11,7 @@ import pytest
 from helpers.broken_kafka import HASTY, IMPATIENT, read_only
 from helpers.shop import Shop, close_shop, open_shop
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.workload.orders import Mix
 
 # Everything is sent and nothing committed: waits there until it is told to go on.
@@ -37,7 +37,7 @@ main()
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
     """A broker that may be killed."""
-    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as broker:
+    with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as broker:
         yield broker
 
 
@@ -57,9 +57,9 @@ def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:
         shop.writer(mix=Mix(events_per_transaction=30)).start(rate=10)
     wait_until(lambda: len(shop.positions()) > 10, 60, what="some batches to be stored")
     shop.kafka.kill()
-    committed = sum(len(writer.ledger) for writer in shop.writers)
+    committed = sum(len(writer.written) for writer in shop.writers)
     connector.says('"waiting"', COMMIT_TIMEOUT + 30)
-    assert sum(len(writer.ledger) for writer in shop.writers) > committed, "the service goes on"
+    assert sum(len(writer.written) for writer in shop.writers) > committed, "the service goes on"
     assert connector.running
     assert shop.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", shop.slot) != [("lost",)]
     shop.kafka.start()
@@ -86,7 +86,10 @@ def test_a_broker_restarts_under_load(own_shop: Shop) -> None:
 
 def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, tmp_path: Path) -> None:
     """Kafka ends the transaction by its timeout while we cannot be heard: nobody took over, so we go on."""
-    with TcpProxy() as proxy, KafkaBroker(properties=HASTY, advertised_port=proxy.port, source=Source.LOCAL) as broker:
+    with (
+        TcpProxy() as proxy,
+        KafkaBroker(properties=HASTY, advertised_port=proxy.port, choice=ServerChoice.LOCAL) as broker,
+    ):
         proxy.point_at(proxy.host, broker.port)
         shop = open_shop(postgres, broker, tmp_path)
         try:
@@ -119,7 +122,7 @@ def test_a_deleted_topic_stops_the_pipeline(shop: Shop) -> None:
     admin = shop.kafka.admin()
     admin.delete_topics([shop.topic])[shop.topic].result(20)
     before = shop.positions()[-1]
-    lost = {entry.id for entry in writer.ledger}
+    lost = {entry.id for entry in writer.written}
     for _ in range(3):
         writer.transaction(rollback=False)
     connector.failed("TopicMissing")
@@ -152,7 +155,7 @@ def test_a_topic_that_refuses_us_stops_the_pipeline(shop: Shop, which: str) -> N
     shop.connectors[-1].stop()
     before, seen = shop.positions()[-1], shop.verdict()
     shop.writer(mix=Mix(invalid=0.5), seed=7).transaction(events=12, rollback=False)
-    assert {entry.valid for entry in shop.writers[-1].ledger} == {True, False}
+    assert {entry.valid for entry in shop.writers[-1].written} == {True, False}
     with read_only(shop, getattr(shop, which)):
         connector = shop.start(wait=False)
         connector.failed("TopicRefused")

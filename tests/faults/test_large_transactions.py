@@ -11,7 +11,7 @@ import pytest
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
 from tailrace.positions.lsn import parse_lsn
-from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 from tailrace.testkit.stack import wait_until
 
 ROWS = 300_000
@@ -35,8 +35,8 @@ def write(shop: Shop, rows: int, note: int) -> int:
     for name, value in {"keys": KEYS, "bytes": note, "rows": rows}.items():
         statement = statement.replace(f"%({name})s", str(value))
     shop.execute(statement)
-    shop.writer().ledger.extend(
-        Entry(f"00000000-0000-4000-8000-{n:012x}", f"order-{n % KEYS}", n, True, Outcome.COMMITTED)
+    shop.writer().written.extend(
+        WrittenEvent(f"00000000-0000-4000-8000-{n:012x}", f"order-{n % KEYS}", n, True, WriteOutcome.COMMITTED)
         for n in range(1, rows + 1)
     )
     return parse_lsn(str(shop.execute("SELECT pg_current_wal_lsn()")[0][0]))

@@ -10,14 +10,14 @@ import pytest
 from bson import ObjectId
 
 from helpers.users import Users, close_users, open_users
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 
 @pytest.fixture(scope="module")
 def small_mongo() -> Iterator[MongoServer]:
     """A server of our own, whose oplog is soon full."""
-    with MongoServer(oplog_mb=1, source=Source.LOCAL) as server:
+    with MongoServer(oplog_mb=1, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
@@ -123,7 +123,7 @@ def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:
         users.start()
     writer = users.writers[0]
     writer.transaction(rollback=False)
-    committed = {entry.id for entry in writer.ledger}
+    committed = {entry.id for entry in writer.written}
     with users.client() as client:
         database = client[users.database]
         if end == "drop":
@@ -231,7 +231,7 @@ def test_poison_is_set_aside_and_the_stream_moves_on(users: Users) -> None:
 
 
 def test_a_wire_that_is_cut_and_one_that_falls_silent(kafka: KafkaBroker, tmp_path: Path) -> None:
-    with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+    with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
         server.advertise(proxy.port)
         users = open_users(server, kafka, tmp_path, link_timeout=3)
         try:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from helpers.broken_kafka import HASTY, IMPATIENT, read_only, sleeping
 from helpers.users import Users, close_users, open_users
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 from tailrace.testkit.workload.writer import Mix
 
 BACKLOG = 30_000
@@ -26,7 +26,7 @@ BOUND_MB = 250
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
     """A broker that may be killed."""
-    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as broker:
+    with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as broker:
         yield broker
 
 
@@ -46,9 +46,9 @@ def test_all_brokers_down_for_a_while(own_users: Users) -> None:
     writer.start(rate=10)
     wait_until(lambda: len(users.positions()) > 10, 60, what="some batches to be stored")
     users.kafka.kill()
-    committed = len(writer.ledger)
+    committed = len(writer.written)
     connector.says('"waiting"', COMMIT_TIMEOUT + 30)
-    assert len(writer.ledger) > committed, "the service goes on"
+    assert len(writer.written) > committed, "the service goes on"
     assert connector.running
     users.kafka.start()
     writer.stop()

@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 
 from helpers.users import Users, close_users, open_users
 from tailrace import failpoints
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import read_all
 
 
@@ -80,7 +80,7 @@ def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users, anew:
 
 
 def test_the_offsets_topic_is_deleted_while_mongodb_is_away(kafka: KafkaBroker, tmp_path: Path) -> None:
-    with MongoServer(source=Source.LOCAL) as server:
+    with MongoServer(choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path, link_timeout=2)
         try:
             topic = own_offsets_topic(users)

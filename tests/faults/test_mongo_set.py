@@ -11,13 +11,13 @@ import pytest
 from pymongo.write_concern import WriteConcern
 
 from helpers.users import Users, close_users, open_users
-from tailrace.testkit.stack import KafkaBroker, MongoSet, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoReplicaSet, wait_until
 from tailrace.testkit.workload.users import outbox_document
-from tailrace.testkit.workload.writer import Event
+from tailrace.testkit.workload.writer import WorkloadEvent
 
 
 @pytest.fixture
-def set_users(mongo_set: MongoSet, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+def set_users(mongo_set: MongoReplicaSet, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
     users = open_users(mongo_set, kafka, tmp_path, link_timeout=5)
     yield users
     for member in mongo_set.members:
@@ -27,7 +27,7 @@ def set_users(mongo_set: MongoSet, kafka: KafkaBroker, tmp_path: Path) -> Iterat
     close_users(users)
 
 
-def test_the_primary_steps_down_under_load(set_users: Users, mongo_set: MongoSet) -> None:
+def test_the_primary_steps_down_under_load(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     users = set_users
     connector = users.start()
     writer = users.writer()
@@ -42,7 +42,7 @@ def test_the_primary_steps_down_under_load(set_users: Users, mongo_set: MongoSet
     assert connector.running, connector.log
 
 
-def test_the_primary_is_killed_under_load(set_users: Users, mongo_set: MongoSet) -> None:
+def test_the_primary_is_killed_under_load(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     users = set_users
     connector = users.start()
     writer = users.writer()
@@ -60,7 +60,7 @@ def test_the_primary_is_killed_under_load(set_users: Users, mongo_set: MongoSet)
     assert connector.running, connector.log
 
 
-def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoSet) -> None:
+def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     """A write with w: 1 that only the old primary had: acknowledged, then undone, and never published (I3)."""
     users = set_users
     connector = users.start()
@@ -70,7 +70,7 @@ def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoSet
     others = [member for member in mongo_set.members if member is not old]
     for member in others:
         member.fall_behind()
-    undone = Event(str(uuid.uuid4()), "undone", 1, valid=True)
+    undone = WorkloadEvent(str(uuid.uuid4()), "undone", 1, valid=True)
     document = outbox_document(undone, topic=users.topic, at=datetime.now(UTC))
     with old.client() as client:
         outbox = client[users.database].get_collection("outbox", write_concern=WriteConcern(w=1))
@@ -89,7 +89,7 @@ def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoSet
     assert connector.running, connector.log
 
 
-def test_without_a_majority_it_waits_and_says_so(set_users: Users, mongo_set: MongoSet) -> None:
+def test_without_a_majority_it_waits_and_says_so(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     """No primary, no stream: it tries again with growing delays, and goes on by itself when the set is whole."""
     users = set_users
     connector = users.start()

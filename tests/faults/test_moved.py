@@ -6,7 +6,7 @@ import subprocess
 
 from helpers.recovery import apply, goes_on, plan, ran_before, work
 from helpers.shop import Shop
-from tailrace.testkit.stack import PostgresServer, Source
+from tailrace.testkit.stack import PostgresServer, ServerChoice
 
 
 def move(shop: Shop, server: PostgresServer) -> None:
@@ -28,7 +28,7 @@ def test_another_cluster_with_the_same_rows(shop: Shop) -> None:
     shop.configure(source={"on_log_loss": "recover"})
     ran_before(shop)
     work(shop)
-    with PostgresServer("16", source=Source.LOCAL) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL) as server:
         move(shop, server)
         work(shop)
         connector = shop.start(wait=False)

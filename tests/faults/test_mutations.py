@@ -15,9 +15,9 @@ import pytest
 
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
-from tailrace.testkit.oracle import judge
+from tailrace.testkit.oracle import check_delivery
 from tailrace.testkit.stack import wait_until
-from tailrace.testkit.topic_reader import read_all, sightings
+from tailrace.testkit.topic_reader import consumed_records, read_all
 from tailrace.testkit.workload.orders import Mix
 
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
@@ -161,10 +161,10 @@ def test_a_reader_of_uncommitted_records_is_seen(shop: Shop) -> None:
     shop.start()
     assert shop.caught_up().ok
     seen, letters = (
-        sightings(read_all(shop.kafka.bootstrap, [topic], isolation="read_uncommitted"))
+        consumed_records(read_all(shop.kafka.bootstrap, [topic], isolation="read_uncommitted"))
         for topic in (shop.topic, shop.letters)
     )
-    verdict = judge(shop.writers[0].ledger, seen, letters)
+    verdict = check_delivery(shop.writers[0].written, seen, letters)
     assert not verdict.ok
     assert verdict.duplicated
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from helpers.broken_kafka import HASTY, IMPATIENT
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.users import close_users, open_users
-from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.stack.ports import free_port
 
 # Every wait for the next attempt would take ten minutes, as if the outage had lasted for hours.
@@ -33,7 +33,7 @@ def patient(tmp_path: Path) -> list[str]:
 
 
 def test_kafka_comes_back(postgres: PostgresServer, tmp_path: Path, patient: list[str]) -> None:
-    with KafkaBroker(properties=HASTY, source=Source.LOCAL) as kafka:
+    with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as kafka:
         shop = open_shop(postgres, kafka, tmp_path)
         try:
             shop.configure(kafka={"settings": IMPATIENT})
@@ -52,7 +52,7 @@ def test_kafka_comes_back(postgres: PostgresServer, tmp_path: Path, patient: lis
 
 
 def test_postgres_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
-    with PostgresServer("16", source=Source.LOCAL) as postgres:
+    with PostgresServer("16", choice=ServerChoice.LOCAL) as postgres:
         shop = open_shop(postgres, kafka, tmp_path)
         try:
             connector = shop.start(program=patient)
@@ -67,7 +67,7 @@ def test_postgres_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[s
 
 
 def test_mongodb_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
-    with MongoServer(source=Source.LOCAL) as mongo:
+    with MongoServer(choice=ServerChoice.LOCAL) as mongo:
         users = open_users(mongo, kafka, tmp_path)
         users.configure(source={"link_timeout": 2})
         try:

@@ -12,7 +12,7 @@ from helpers.parking import BAD, arrived, ask, board, good, ids, in_front, lette
 from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.dlq.parked_keys import waiting_topic
-from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.oracle import WriteOutcome
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.orders import Mix
@@ -94,9 +94,9 @@ def adds_up(shop: Shop) -> None:
     """Per key: what is published, waits or was set aside is what was committed, and nothing overtook what waits."""
     seen, waits = shop.published(), waiting(shop)
     aside = {header(message, "id") for message in letters(shop)}
-    for key in {entry.key for writer in shop.writers for entry in writer.ledger}:
-        entries = [entry for writer in shop.writers for entry in writer.ledger if entry.key == key]
-        committed = [entry.id for entry in entries if entry.outcome is Outcome.COMMITTED]
+    for key in {entry.key for writer in shop.writers for entry in writer.written}:
+        entries = [entry for writer in shop.writers for entry in writer.written if entry.key == key]
+        committed = [entry.id for entry in entries if entry.outcome is WriteOutcome.COMMITTED]
         published = [each.id for each in seen if each.key == key]
         behind = waits.get(key, [])
         assert [each for each in committed if each not in aside] == published + behind, key

@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.workload.orders import Mix
 
 LINK_TIMEOUT = 2
@@ -25,7 +25,7 @@ STOPS_WITHIN = 20.0
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """A server to be killed; it would wait for a silent reader for a minute."""
-    with PostgresServer("16", source=Source.LOCAL, settings={"wal_sender_timeout": "60s"}) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL, settings={"wal_sender_timeout": "60s"}) as server:
         yield server
 
 
@@ -208,8 +208,8 @@ def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None
     patience = timedelta(seconds=2)
     settings = {"wal_sender_timeout": f"{patience.total_seconds():.0f}s"}
     with (
-        PostgresServer("16", source=Source.LOCAL, settings=settings) as postgres,
-        KafkaBroker(source=Source.LOCAL) as kafka,
+        PostgresServer("16", choice=ServerChoice.LOCAL, settings=settings) as postgres,
+        KafkaBroker(choice=ServerChoice.LOCAL) as kafka,
         closing(open_shop(postgres, kafka, tmp_path)) as shop,
     ):
         shop.configure(limits={"batch_records": 5})

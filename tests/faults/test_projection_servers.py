@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupState
 from helpers.kill_loop import ended_within
 from helpers.projection import Projected
 from tailrace.projections.faust.maintenance import LOOK_SECONDS
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 IDLE_SECONDS = 10
 
@@ -19,7 +19,7 @@ IDLE_SECONDS = 10
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Projected]:
     """With servers of its own, to be killed."""
-    with PostgresServer(source=Source.LOCAL) as postgres, KafkaBroker(source=Source.LOCAL) as kafka:
+    with PostgresServer(choice=ServerChoice.LOCAL) as postgres, KafkaBroker(choice=ServerChoice.LOCAL) as kafka:
         made = Projected(postgres, kafka, tmp_path)
         yield made
         made.close()

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.kill_loop import ended_within
 from helpers.projection import Projected
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 IMPATIENT = """
 from tailrace.projections import upkeep
@@ -61,7 +61,7 @@ def test_a_worker_that_cannot_begin_to_read_ends(projected: Projected) -> None:
 @pytest.fixture
 def own(postgres: PostgresServer, tmp_path: Path) -> Iterator[Projected]:
     """With a broker of its own, to be killed."""
-    with KafkaBroker(source=Source.LOCAL) as kafka:
+    with KafkaBroker(choice=ServerChoice.LOCAL) as kafka:
         made = Projected(postgres, kafka, tmp_path)
         yield made
         made.close()

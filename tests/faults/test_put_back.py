@@ -17,7 +17,7 @@ from helpers.recovery import apply, passed_all, plan, recover
 from helpers.second_instance import copy_of
 from helpers.shop import Shop, close_shop, open_shop
 from tailrace import failpoints
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
 INSERT = (
@@ -28,7 +28,7 @@ INSERT = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    with PostgresServer("16", source=Source.LOCAL) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL) as server:
         yield server
 
 
@@ -173,7 +173,7 @@ def test_a_second_instance_at_a_copy(own: Shop) -> None:
     first = own.start()
     write(own, 1, 5)
     all_published(own)
-    with PostgresServer("16", source=Source.LOCAL) as other:
+    with PostgresServer("16", choice=ServerChoice.LOCAL) as other:
         other.stop()
         settings = (other.data_dir / "tailrace.conf").read_text()
         shutil.rmtree(other.data_dir)

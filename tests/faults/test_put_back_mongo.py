@@ -11,12 +11,12 @@ import pytest
 
 from helpers.recovery import apply, plan
 from helpers.users import Users, close_users, open_users
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 
 
 @pytest.fixture
 def own(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
-    with MongoServer(source=Source.LOCAL) as server:
+    with MongoServer(choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path)
         yield users
         close_users(users)

@@ -85,9 +85,9 @@ def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
     assert plan(shop)["case"] is None
     assert "nothing to recover" in refused(shop, "ConfigError")
     for row, fault, code in FAULTS:
-        before = len(shop.writers[0].ledger)
+        before = len(shop.writers[0].written)
         fault(shop)
-        missed = len(shop.writers[0].ledger) - before
+        missed = len(shop.writers[0].written) - before
         if fault is slot_advanced:
             slot, seen = shop.confirmed_lsn(), len(shop.published())
             told = plan(shop)

@@ -36,7 +36,7 @@ from tailrace.errors import ConfigError
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.worker.wiring import kafka_options
 
 
@@ -76,7 +76,7 @@ def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
     told = plan(shop)
     assert (told["missed"], told["left_out"]["passed"], told["undecided"]) == (9, 13, 0), told
     assert not told["read_whole_topics"], entries(shop)
-    published = shop.writers[0].ledger[0].id
+    published = shop.writers[0].written[0].id
     shop.execute("UPDATE outbox SET aggregateid = aggregateid WHERE id = %s", published)
     told = plan(shop)
     assert (told["missed"], told["left_out"]["published"], told["undecided"]) == (9, 1, 0), told
@@ -152,7 +152,7 @@ def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:
 def own() -> Iterator[PostgresServer]:
     """A server to be taken back in time; it keeps next to no WAL for slots."""
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "48MB", "min_wal_size": "32MB"}
-    with PostgresServer("16", source=Source.LOCAL, settings={**settings, "restore_command": "false"}) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL, settings={**settings, "restore_command": "false"}) as server:
         yield server
 
 
@@ -214,7 +214,7 @@ def test_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: P
     wait_until(lambda: int(shop.execute("SELECT pg_current_xact_id()::text")[0][0]) > passed, what="newer transactions")
     shop.start(wait=False).failed("WrongLog")
     # A sequence that went back gives ids out once more: such a row is another event, and must not pass for the old one.
-    gone = next(entry.id for entry in shop.writers[0].ledger if entry.id not in shop.in_outbox())
+    gone = next(entry.id for entry in shop.writers[0].written if entry.id not in shop.in_outbox())
     row = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', 'k', %s, %s)"
     shop.execute(row, gone, "OrderPlaced", good(99))
     assert "ids" in refused(shop, "RecoveryUncertain")

@@ -10,13 +10,13 @@ import pytest
 from helpers.recovery import apply, goes_on, plan, ran_before, recover, refused, right, work
 from helpers.users import Users, close_users, open_users
 from tailrace import failpoints
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 
 
 @pytest.fixture(scope="module")
 def small_mongo() -> Iterator[MongoServer]:
     """A server of our own, whose oplog is soon full."""
-    with MongoServer(oplog_mb=1, source=Source.LOCAL) as server:
+    with MongoServer(oplog_mb=1, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
@@ -47,14 +47,14 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     users = own_users
     users.configure(limits={"batch_records": 5})
     ran_before(users)
-    before = len(users.writers[0].ledger)
+    before = len(users.writers[0].written)
     work(users, 5)
     with users.client() as client:
         client[users.database].outbox.update_many({}, {"$set": {"status": "seen"}})
     roll_over(users)
     told = plan(users)
     assert told["case"]["code"] == "HistoryLost", told
-    assert (told["missed"], told["undecided"]) == (len(users.writers[0].ledger) - before, 0), told
+    assert (told["missed"], told["undecided"]) == (len(users.writers[0].written) - before, 0), told
     for point in (failpoints.SLOT_CREATED, f"{failpoints.AFTER_PRODUCE}:2", f"{failpoints.AFTER_COMMIT}:2"):
         killed = recover(users, "apply", "--yes", kill=point)
         assert killed.returncode == -9, (point, killed.stderr)
@@ -75,7 +75,7 @@ def test_dropped_or_forgotten(users: Users) -> None:
     work(users)
     assert plan(users)["case"]["code"] == "WrongLog"
     # An id that was published before, given to another event: it must not pass for that one.
-    again = users.insert(event_id=users.writers[0].ledger[0].id, entity_id="another", payload={"user": "another"})
+    again = users.insert(event_id=users.writers[0].written[0].id, entity_id="another", payload={"user": "another"})
     assert "other events" in refused(users, "RecoveryUncertain")
     with users.client() as client:
         client[users.database].outbox.delete_one({"event_id": again})

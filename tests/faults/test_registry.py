@@ -26,14 +26,14 @@ from cryptography.x509.oid import NameOID
 
 from tailrace.errors import Action, ConfigError, Reason, RegistryRefused, RegistryUnavailable, Rejected, TailraceError
 from tailrace.event import OutboxEvent
-from tailrace.projections.core.registry import Registry as Decode
+from tailrace.projections.core.registry import RegistryServer as Decode
 from tailrace.schemas.compiled import Contract
 from tailrace.schemas.json_schema import JsonContract
 from tailrace.schemas.registry.cache import RegistryContracts
 from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.requests import ATTEMPTS, MAX_BYTES
 from tailrace.schemas.validation import Checker
-from tailrace.testkit.stack import Direction, Registry, TcpProxy, wait_until
+from tailrace.testkit.stack import Direction, RegistryServer, TcpProxy, wait_until
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 SECRET = "hunter2-xyz"
@@ -68,7 +68,7 @@ class Line:
 
 
 @pytest.fixture
-def line(registry: Registry) -> Iterator[Line]:
+def line(registry: RegistryServer) -> Iterator[Line]:
     parts = urlsplit(registry.url)
     assert parts.hostname
     with TcpProxy((parts.hostname, parts.port or 80)) as proxy:
@@ -76,7 +76,7 @@ def line(registry: Registry) -> Iterator[Line]:
 
 
 @pytest.fixture
-def subject(registry: Registry) -> str:
+def subject(registry: RegistryServer) -> str:
     """One with a schema."""
     name = f"Order-{uuid.uuid4().hex[:12]}"
     with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:

@@ -17,7 +17,7 @@ import pytest
 from helpers.shop import SCHEMA, Shop
 from tailrace.cli import main
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
-from tailrace.testkit.stack import Registry, TcpProxy, wait_until
+from tailrace.testkit.stack import RegistryServer, TcpProxy, wait_until
 from tailrace.testkit.topic_reader import read_all
 
 
@@ -45,7 +45,7 @@ def pipeline(shop: Shop, url: str, subjects: str, *, folder: bool) -> None:
 
 @pytest.mark.parametrize("folder", [True, False], ids=["ids of a folder", "schemas of the registry"])
 def test_a_cold_start_waits_for_the_registry_and_says_so(
-    shop: Shop, registry: Registry, subjects: str, folder: bool
+    shop: Shop, registry: RegistryServer, subjects: str, folder: bool
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
     register(shop)
@@ -63,7 +63,7 @@ def test_a_cold_start_waits_for_the_registry_and_says_so(
         assert verdict.ok, verdict
 
 
-def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: Registry, subjects: str) -> None:
+def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: RegistryServer, subjects: str) -> None:
     """What it has seen goes on; a version it has not seen waits for the registry, and nothing is set aside for that."""
     pipeline(shop, registry.url, subjects, folder=True)
     register(shop)
@@ -114,7 +114,7 @@ class Front:
 
 
 @pytest.fixture
-def front(registry: Registry) -> Iterator[Front]:
+def front(registry: RegistryServer) -> Iterator[Front]:
     front = Front(registry.url)
     thread = threading.Thread(target=front.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -125,7 +125,7 @@ def front(registry: Registry) -> Iterator[Front]:
 
 
 def test_neither_a_strange_answer_nor_a_strange_type_stops_a_pipeline_that_has_run(
-    shop: Shop, registry: Registry, front: Front
+    shop: Shop, registry: RegistryServer, front: Front
 ) -> None:
     """A maintenance page is an outage, also for a process that starts meanwhile; a type that cannot be a subject is
     set aside. Only before the first event is a page instead of a registry a wrong setting."""
@@ -156,7 +156,7 @@ def test_neither_a_strange_answer_nor_a_strange_type_stops_a_pipeline_that_has_r
 
 
 def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(
-    shop: Shop, registry: Registry, subjects: str
+    shop: Shop, registry: RegistryServer, subjects: str
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
     shop.start(wait=False).failed("SchemaError", exit_code=2)
@@ -164,7 +164,7 @@ def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(
 
 
 def test_register_and_diff_tell_what_is_where(
-    shop: Shop, registry: Registry, subjects: str, capsys: pytest.CaptureFixture[str]
+    shop: Shop, registry: RegistryServer, subjects: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
 
@@ -189,7 +189,7 @@ def test_register_and_diff_tell_what_is_where(
     assert '+  "title": "another"' in str(told["differences"][0]["diff"])
 
 
-def test_records_carry_the_id_that_the_registry_gave(shop: Shop, registry: Registry, subjects: str) -> None:
+def test_records_carry_the_id_that_the_registry_gave(shop: Shop, registry: RegistryServer, subjects: str) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
     register(shop)
     shop.configure(format={"schema_id": "prefix"})

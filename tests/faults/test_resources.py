@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.orders import Mix
 
@@ -21,7 +21,7 @@ from tailrace.testkit.workload.orders import Mix
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
     """A broker that may be paused."""
-    with KafkaBroker(source=Source.LOCAL) as broker:
+    with KafkaBroker(choice=ServerChoice.LOCAL) as broker:
         yield broker
 
 

@@ -36,11 +36,11 @@ def entries(service: Service) -> list[position_history.Entry]:
 def write(service: Service, number: int) -> list[str]:
     """Transactions whose events are published by the time this returns; the ids, in order."""
     writer = service.writers[0] if service.writers else service.writer()
-    known = {entry.id for entry in writer.ledger}
+    known = {entry.id for entry in writer.written}
     for _ in range(number):
         writer.transaction(rollback=False)
     assert not service.caught_up().missing
-    return [entry.id for entry in writer.ledger if entry.id not in known]
+    return [entry.id for entry in writer.written if entry.id not in known]
 
 
 def noted(service: Service) -> position_history.Entry:

@@ -17,9 +17,9 @@ from tailrace.cli import main
 from tailrace.config.load import load_pipeline
 from tailrace.state import known_topics
 from tailrace.state.offsets import read_keys
-from tailrace.testkit.oracle import Sighting
+from tailrace.testkit.oracle import ConsumedRecord
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
-from tailrace.testkit.topic_reader import header, read_all, sightings
+from tailrace.testkit.topic_reader import consumed_records, header, read_all
 from tailrace.worker.wiring import kafka_options
 
 Verify = Callable[..., dict[str, Any]]
@@ -56,13 +56,13 @@ def second(shop: Shop, suffix: str = "_v2") -> Shop:
     return other
 
 
-def read(shop: Shop, topic: str) -> list[Sighting]:
+def read(shop: Shop, topic: str) -> list[ConsumedRecord]:
     if topic not in shop.kafka.admin().list_topics(timeout=10).topics:
         return []
-    return sightings(read_all(shop.kafka.bootstrap, [topic]))
+    return consumed_records(read_all(shop.kafka.bootstrap, [topic]))
 
 
-def on(shop: Shop, topic: str, count: int) -> list[Sighting]:
+def on(shop: Shop, topic: str, count: int) -> list[ConsumedRecord]:
     wait_until(lambda: len(read(shop, topic)) >= count, 60, what=f"{count} records on {topic}")
     found = read(shop, topic)
     assert len(found) == count, found

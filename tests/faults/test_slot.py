@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from helpers.shop import Shop, close_shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[PostgresServer]:
     """A server that keeps next to no WAL for slots."""
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "48MB", "min_wal_size": "32MB"}
-    with PostgresServer("16", source=Source.LOCAL, settings=settings) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL, settings=settings) as server:
         yield server
 
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from helpers.shop import Shop, close_shop, open_shop
-from tailrace.testkit.oracle import Entry, Outcome
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 
@@ -22,7 +22,7 @@ class Till:
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
-        self._ledger = shop.writer().ledger
+        self._written = shop.writer().written
         self._seq = 0
 
     def sell(self, *, table: str = "outbox", key_column: str = "aggregateid", **extra: str) -> str:
@@ -32,19 +32,19 @@ class Till:
         self.committed(entry)
         return entry.id
 
-    def prepare(self, table: str, key_column: str, extra: dict[str, str]) -> tuple[Entry, str, list[str]]:
+    def prepare(self, table: str, key_column: str, extra: dict[str, str]) -> tuple[WrittenEvent, str, list[str]]:
         names = ["id", "aggregatetype", key_column, "type", "payload", *extra]
         event = str(uuid.uuid4())
         payload = json.dumps({"order": "k", "revision": 1, "amount": 1, "currency": "EUR"})
         places = ", ".join(["%s"] * len(names))
         statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})"
         values = [event, "order", "k", "OrderPlaced", payload, *extra.values()]
-        return Entry(event, "k", 0, True, Outcome.COMMITTED), statement, values
+        return WrittenEvent(event, "k", 0, True, WriteOutcome.COMMITTED), statement, values
 
-    def committed(self, entry: Entry) -> None:
+    def committed(self, entry: WrittenEvent) -> None:
         """Call it in commit order: that is the order consumers must see."""
         self._seq += 1
-        self._ledger.append(entry._replace(seq=self._seq))
+        self._written.append(entry._replace(seq=self._seq))
 
 
 def lsn(shop: Shop) -> int:
@@ -261,7 +261,7 @@ def test_partitions_published_one_by_one_are_refused(shop: Shop) -> None:
 @pytest.fixture(scope="module")
 def preparing() -> Iterator[PostgresServer]:
     """A server that can prepare transactions."""
-    with PostgresServer("16", source=Source.LOCAL, settings={"max_prepared_transactions": "5"}) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL, settings={"max_prepared_transactions": "5"}) as server:
         yield server
 
 

@@ -29,7 +29,7 @@ from tailrace.projections.mongo.client import _connect, translated
 from tailrace.projections.postgres.session import connect as connect_store
 from tailrace.sources.mongo.client import connect, identify
 from tailrace.sources.postgres.connection import Link
-from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
@@ -145,7 +145,7 @@ def fronts(postgres: PostgresServer, certificates: Certificates, tmp_path: Path)
     with (
         TlsFront(right, postgres.port, postgres=True) as database,
         TlsFront(right) as brokers,
-        KafkaBroker(advertised_port=brokers.port, source=Source.LOCAL) as kafka,
+        KafkaBroker(advertised_port=brokers.port, choice=ServerChoice.LOCAL) as kafka,
     ):
         brokers.target = kafka.port
         shop = open_shop(postgres, kafka, tmp_path)

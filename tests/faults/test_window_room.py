@@ -13,7 +13,7 @@ from helpers.shop import Shop, close_shop, open_shop
 from tailrace.check.health import look
 from tailrace.cli.status import _slot_lines
 from tailrace.config.load import load_pipeline
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 MB = 1 << 20
 MOST = 96
@@ -26,7 +26,7 @@ ROOM = "SELECT coalesce(safe_wal_size, -1), wal_status FROM pg_replication_slots
 @pytest.fixture
 def own(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
     settings = {"max_slot_wal_keep_size": f"{MOST}MB", "max_wal_size": "64MB", "min_wal_size": "32MB"}
-    with PostgresServer("16", source=Source.LOCAL, settings=settings) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL, settings=settings) as server:
         shop = open_shop(server, kafka, tmp_path)
         yield shop
         close_shop(shop)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace.testkit.stack.cache import filled
+from tailrace.testkit.stack.cache import cached_folder
 
 BUILD = Path(__file__).parents[2] / "build"
 JSONSCHEMA = "4.26.0"
@@ -61,7 +61,7 @@ def asyncapi_schema(version: str) -> Any:
 
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
     BUILD.mkdir(exist_ok=True)
-    return filled(BUILD, name, fill)
+    return cached_folder(BUILD, name, fill)
 
 
 def _unpack(archive: Path, prefix: str, folder: Path) -> None:

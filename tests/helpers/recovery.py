@@ -21,7 +21,7 @@ from tailrace.errors import TailraceError
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry
-from tailrace.testkit.oracle import Verdict, backward
+from tailrace.testkit.oracle import OracleVerdict, backward_positions
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import stored_positions
 from tailrace.testkit.workload.writer import Mix
@@ -106,14 +106,14 @@ def _told(service: Service, command: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def right(service: Service) -> Verdict:
+def right(service: Service) -> OracleVerdict:
     """Nothing is missing and nothing is twice; positions go forward from the last one of the recovery on."""
     verdict = service.caught_up()
     topic = service.settings["kafka"].get("offsets_topic", "tailrace-offsets")
     stored = stored_positions(service.kafka.bootstrap, service.name, topic)
     marked = [number for number, position in enumerate(stored) if getattr(position, "recovery", None)]
     assert marked, "no recovery has stored anything"
-    verdict.positions = backward([position.progress for position in stored[marked[-1] :]])
+    verdict.positions = backward_positions([position.progress for position in stored[marked[-1] :]])
     assert verdict.ok, verdict
     return verdict
 

@@ -22,10 +22,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from helpers import warm_servers as warm
 from tailrace.positions.base import Position
-from tailrace.testkit.oracle import Sighting, Verdict, backward, judge
+from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, backward_positions, check_delivery
 from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
-from tailrace.testkit.topic_reader import Reader, read_all, sightings, stored_positions
-from tailrace.testkit.workload.writer import Writer
+from tailrace.testkit.topic_reader import Reader, consumed_records, read_all, stored_positions
+from tailrace.testkit.workload.writer import WorkloadWriter
 
 
 class Connector:
@@ -100,7 +100,7 @@ class Service(ABC):
         self.folder = folder
         self.name = name
         self.settings: dict[str, Any] = {}
-        self.writers: list[Writer] = []
+        self.writers: list[WorkloadWriter] = []
         self.connectors: list[Connector] = []
 
     @property
@@ -152,24 +152,24 @@ class Service(ABC):
             connector.says('"running"', 120)
         return connector
 
-    def writer(self, seed: int | None = None, **options: Any) -> Writer:
+    def writer(self, seed: int | None = None, **options: Any) -> WorkloadWriter:
         writer = self.make_writer(seed=len(self.writers) if seed is None else seed, **options)
         self.writers.append(writer)
         return writer
 
     @abstractmethod
-    def make_writer(self, **options: Any) -> Writer:
+    def make_writer(self, **options: Any) -> WorkloadWriter:
         """A writer of this service; `writer` keeps it in mind."""
 
     @abstractmethod
     def in_outbox(self) -> set[str]:
         """The ids that the outbox holds now."""
 
-    def published(self) -> list[Sighting]:
-        return sightings(read_all(self.kafka.bootstrap, [self.topic]))
+    def published(self) -> list[ConsumedRecord]:
+        return consumed_records(read_all(self.kafka.bootstrap, [self.topic]))
 
-    def dead_lettered(self) -> list[Sighting]:
-        return sightings(read_all(self.kafka.bootstrap, [self.letters]))
+    def dead_lettered(self) -> list[ConsumedRecord]:
+        return consumed_records(read_all(self.kafka.bootstrap, [self.letters]))
 
     def undecided(self) -> bool:
         """Whether a transaction is open on the topic: readers of committed records see less than there is."""
@@ -187,18 +187,18 @@ class Service(ABC):
         ]
         return ends[0] != ends[1]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> OracleVerdict:
         """What the oracle says now; positions are checked, too."""
-        ledger = [entry for writer in self.writers for entry in writer.ledger]
-        verdict = judge(ledger, self.published(), self.dead_lettered(), in_table=self.in_outbox())
+        ledger = [entry for writer in self.writers for entry in writer.written]
+        verdict = check_delivery(ledger, self.published(), self.dead_lettered(), in_table=self.in_outbox())
         verdict.positions = self.astray()
         return verdict
 
     def astray(self) -> list[str]:
         """What is wrong with the positions."""
-        return backward([position.progress for position in self.positions()])
+        return backward_positions([position.progress for position in self.positions()])
 
-    def caught_up(self, timeout: float = 60) -> Verdict:
+    def caught_up(self, timeout: float = 60) -> OracleVerdict:
         """Waits until nothing committed is missing, then returns the verdict."""
         connector = self.connectors[-1]
         # One reader of each topic for as long as it is waited: to read all of it again takes longer each time.
@@ -208,9 +208,9 @@ class Service(ABC):
         ):
 
             def missing() -> bool:
-                ledger = [entry for writer in self.writers for entry in writer.ledger]
-                found = sightings(events.more()), sightings(letters.more())
-                return bool(judge(ledger, *found, in_table=self.in_outbox()).missing)
+                ledger = [entry for writer in self.writers for entry in writer.written]
+                found = consumed_records(events.more()), consumed_records(letters.more())
+                return bool(check_delivery(ledger, *found, in_table=self.in_outbox()).missing)
 
             try:
                 wait_until(lambda: not missing() or not connector.running, timeout)

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.service import Connector, Service
 from tailrace.positions.postgres import LsnPosition
-from tailrace.testkit.oracle import backward
+from tailrace.testkit.oracle import backward_positions
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import stored_positions
 from tailrace.testkit.workload.orders import SHOP_DDL, OrdersWriter, ids_in_table
@@ -72,7 +72,7 @@ class Shop(Service):
         # The slot first: what is confirmed now must have been stored before.
         confirmed = self.confirmed_lsn()
         positions = self.positions()
-        astray = backward([position.progress for position in positions])
+        astray = backward_positions([position.progress for position in positions])
         if positions and confirmed is not None and confirmed > positions[-1].lsn:
             astray.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
         return astray

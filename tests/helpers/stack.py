@@ -13,7 +13,15 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tailrace.testkit.stack import KafkaBroker, MongoServer, MongoSet, PostgresServer, Registry, Source, wait_until
+from tailrace.testkit.stack import (
+    KafkaBroker,
+    MongoReplicaSet,
+    MongoServer,
+    PostgresServer,
+    RegistryServer,
+    ServerChoice,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +34,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def postgres18() -> Iterator[PostgresServer]:
     """Postgres 18, always our own: the address in the environment names one server of one version."""
-    with PostgresServer("18", source=Source.LOCAL) as server:
+    with PostgresServer("18", choice=ServerChoice.LOCAL) as server:
         yield server
 
 
@@ -45,16 +53,16 @@ def mongo() -> Iterator[MongoServer]:
 
 
 @pytest.fixture(scope="module")
-def mongo_set() -> Iterator[MongoSet]:
+def mongo_set() -> Iterator[MongoReplicaSet]:
     """Three members for the tests of one file, which may kill and pause them but must leave them running."""
-    with MongoSet() as members:
+    with MongoReplicaSet() as members:
         yield members
 
 
 @pytest.fixture(scope="session")
-def registry() -> Iterator[Registry]:
+def registry() -> Iterator[RegistryServer]:
     """A schema registry, or whichever TAILRACE_STACK_REGISTRY names. Subjects are shared: make names of your own."""
-    with Registry() as server:
+    with RegistryServer() as server:
         yield server
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.stack.paths import new_folder, new_run_dir, unprivileged
 from tailrace.testkit.stack.postgres_local import ENVIRONMENT
 from tailrace.testkit.stack.process import LocalProcess
@@ -21,7 +21,7 @@ class Standby(PostgresServer):
     """Made by pg_basebackup of a running `primary`, which it follows until it is promoted."""
 
     def __init__(self, primary: PostgresServer, settings: Mapping[str, str]) -> None:
-        super().__init__(primary.version, settings={**primary.settings, **settings}, source=Source.LOCAL)
+        super().__init__(primary.version, settings={**primary.settings, **settings}, choice=ServerChoice.LOCAL)
         self._primary = primary
 
     def _create(self) -> None:
@@ -94,7 +94,7 @@ def open_pair(
     prepare: str = "SELECT 1",
 ) -> Iterator[Pair]:
     """`settings` are for both, `standby` for the other alone; `prepare` is said to the primary before the backup."""
-    with PostgresServer(version, source=Source.LOCAL, settings=dict(settings or {})) as primary:
+    with PostgresServer(version, choice=ServerChoice.LOCAL, settings=dict(settings or {})) as primary:
         shop = open_shop(primary, kafka, folder)
         with primary.connect() as connection:
             connection.execute(prepare)  # type: ignore[call-overload]

@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from helpers.service import Service
 from tailrace.positions.mongo import TokenPosition
-from tailrace.testkit.stack import KafkaBroker, MongoServer, MongoSet
+from tailrace.testkit.stack import KafkaBroker, MongoReplicaSet, MongoServer
 from tailrace.testkit.topic_reader import stored_positions
 from tailrace.testkit.workload.users import (
     ENTITIES,
@@ -25,7 +25,7 @@ from tailrace.testkit.workload.users import (
     ids_in_collection,
     outbox_document,
 )
-from tailrace.testkit.workload.writer import Event
+from tailrace.testkit.workload.writer import WorkloadEvent
 
 USER_SCHEMA = {
     "type": "object",
@@ -44,7 +44,12 @@ class Users(Service):
     ENTITIES = ENTITIES
 
     def __init__(
-        self, mongo: MongoServer | MongoSet, kafka: KafkaBroker, folder: Path, name: str, collections: Sequence[str]
+        self,
+        mongo: MongoServer | MongoReplicaSet,
+        kafka: KafkaBroker,
+        folder: Path,
+        name: str,
+        collections: Sequence[str],
     ) -> None:
         super().__init__(kafka, folder, name)
         self.mongo = mongo
@@ -71,7 +76,7 @@ class Users(Service):
 
     def insert(self, key: str = "k", seq: int = 1, *, collection: str = OUTBOX, **fields: Any) -> str:
         """One outbox document by hand, as a majority has it; `fields` replace or add. Returns its event_id."""
-        event = Event(str(uuid.uuid4()), key, seq, valid=True)
+        event = WorkloadEvent(str(uuid.uuid4()), key, seq, valid=True)
         document = {**outbox_document(event, topic=self.topic, at=datetime.now(UTC)), **fields}
         with self.client() as client:
             client[self.database].get_collection(collection, write_concern=MAJORITY).insert_one(document)
@@ -82,7 +87,7 @@ class Users(Service):
 
 
 def open_users(
-    mongo: MongoServer | MongoSet,
+    mongo: MongoServer | MongoReplicaSet,
     kafka: KafkaBroker,
     folder: Path,
     *,

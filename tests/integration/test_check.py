@@ -18,7 +18,7 @@ from tailrace.check import postgres as preflight_postgres
 from tailrace.cli import main
 from tailrace.positions.base import to_stored
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 PASSWORD = "check-s3cret"
@@ -311,7 +311,7 @@ def test_a_dropped_slot_and_a_slot_of_someone_else(shop: Shop, run: Run) -> None
 
 def test_an_invalidated_slot(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
     settings = {"max_slot_wal_keep_size": "16MB", "max_replication_slots": "1", "max_wal_senders": "1"}
-    with PostgresServer("16", settings=settings, source=Source.LOCAL) as postgres:
+    with PostgresServer("16", settings=settings, choice=ServerChoice.LOCAL) as postgres:
         shop = open_shop(postgres, kafka, tmp_path)
         shop.start().stop()
         assert run(shop.file).failures() == []

@@ -7,7 +7,7 @@ from confluent_kafka.admin import NewTopic
 from helpers.shop import Shop
 from tailrace.check.preflight import preflight
 from tailrace.check.result import Check, State
-from tailrace.testkit.stack import KafkaSet, wait_until
+from tailrace.testkit.stack import KafkaCluster, wait_until
 
 OFFSETS = "tailrace-offsets"
 
@@ -20,7 +20,7 @@ def test_topics_with_one_copy(shop: Shop) -> None:
         check = found(name)
         return check.state is State.WARN and "has one copy" in check.found
 
-    with KafkaSet() as kafka:
+    with KafkaCluster() as kafka:
         shop.configure(kafka={"bootstrap": kafka.bootstrap})
         assert found(f"topic {shop.topic}").state is State.WARN, "it is to be created with one copy"
         admin = kafka.admin()

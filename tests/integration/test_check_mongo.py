@@ -19,8 +19,8 @@ from tailrace.cli import main
 from tailrace.outbox.mongosh import user_commands
 from tailrace.positions.base import to_stored
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, mongo_local, wait_until
-from tailrace.testkit.stack.mongo_set import MongoSet
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, mongo_local, wait_until
+from tailrace.testkit.stack.mongo_set import MongoReplicaSet
 from tailrace.testkit.workload.users import OUTBOX
 
 PASSWORD = "check-s3cret"
@@ -68,7 +68,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
     """A server that asks everyone who they are."""
-    with MongoServer(auth=True, source=Source.LOCAL) as server:
+    with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
@@ -192,7 +192,7 @@ class Alone(MongoServer):
 
 
 def test_a_server_that_is_alone(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
-    with Alone(source=Source.LOCAL) as server:
+    with Alone(choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path)
         users.configure(source={"mongo": server.direct_uri})
         report = run(users)
@@ -201,7 +201,7 @@ def test_a_server_that_is_alone(kafka: KafkaBroker, tmp_path: Path, run: Run) ->
         assert "start" not in report.checks
 
 
-def test_a_set_with_a_member_down(mongo_set: MongoSet, kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+def test_a_set_with_a_member_down(mongo_set: MongoReplicaSet, kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
     users = open_users(mongo_set, kafka, tmp_path)
     assert run(users).state("members") == OK
     member = next(each for each in mongo_set.members if each is not mongo_set.await_primary())
@@ -343,7 +343,7 @@ def test_a_pipeline_whose_position_was_lost(users: Users, run: Run) -> None:
 
 
 def test_a_log_that_no_longer_reaches_back(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
-    with MongoServer(oplog_mb=16, source=Source.LOCAL) as server:
+    with MongoServer(oplog_mb=16, choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path)
         users.start().stop()
         assert run(users).failures() == []

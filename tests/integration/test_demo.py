@@ -25,7 +25,7 @@ from pymongo import MongoClient
 from tailrace import cli
 from tailrace.testkit.demo import service_run
 from tailrace.testkit.demo.projection_check import Histories
-from tailrace.testkit.demo.projection_process import TABLE, Summary
+from tailrace.testkit.demo.projection_process import TABLE, OrderSummaryProjection
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 from tailrace.testkit.stack.kafka_local import JAVA_OPTIONS
 from tailrace.testkit.stack.process import descendants
@@ -196,16 +196,16 @@ def test_what_is_lost_or_applied_twice_is_noticed(
     def forgetful(bootstrap: str, topics: list[str]) -> list[Message]:
         return read_all(bootstrap, topics)[:-1]
 
-    histories = Summary.histories
+    histories = OrderSummaryProjection.histories
 
-    def applied_twice(summary: Summary) -> Histories:
+    def applied_twice(summary: OrderSummaryProjection) -> Histories:
         with psycopg.connect(summary.orders.dsn) as connection:
             first = f"SELECT min(order_id) FROM {TABLE}"
             connection.execute(f"UPDATE {TABLE} SET events = events || events[1] WHERE order_id = ({first})")
         return histories(summary)
 
     monkeypatch.setattr(service_run, "read_all", forgetful)
-    monkeypatch.setattr(Summary, "histories", applied_twice)
+    monkeypatch.setattr(OrderSummaryProjection, "histories", applied_twice)
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
     assert caught.value.code == 1

@@ -14,7 +14,7 @@ from psycopg import sql
 from helpers.shop import Connector
 from tailrace.cli import main
 from tailrace.sql_names import quote_table
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 PASSWORD = "init-run-s3cret"
@@ -24,7 +24,7 @@ ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """A server of its own: the role of the SQL has one name for the whole cluster."""
-    with PostgresServer("16", source=Source.LOCAL) as server:
+    with PostgresServer("16", choice=ServerChoice.LOCAL) as server:
         with server.connect() as connection:
             # What a cloud gives its customers: not a superuser, but one who may make roles that replicate.
             connection.execute(f"CREATE ROLE app LOGIN CREATEROLE REPLICATION PASSWORD '{PASSWORD}'")

@@ -19,7 +19,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from helpers.service import Connector
 from tailrace.cli import main
 from tailrace.outbox.mongosh import collection_commands, script, user_commands
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 USER = "reader"
@@ -31,7 +31,7 @@ ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
 @pytest.fixture(scope="module")
 def server() -> Iterator[MongoServer]:
     """A server of its own: the user has one name for the whole set."""
-    with MongoServer(auth=True, source=Source.LOCAL) as server:
+    with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 

@@ -13,8 +13,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from helpers.users import Users, close_users, open_users
 from tailrace.positions.mongo import ClusterTime
-from tailrace.testkit.oracle import Outcome, Verdict
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.oracle import OracleVerdict, WriteOutcome
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.users import UsersWriter, create_users, ids_in_collection
 from tailrace.testkit.workload.writer import Mix
@@ -28,7 +28,7 @@ def two(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[User
     close_users(users)
 
 
-def exactly_once(verdict: Verdict) -> None:
+def exactly_once(verdict: OracleVerdict) -> None:
     assert verdict.ok, str(verdict)
     assert min(verdict.committed, verdict.rolled_back, verdict.published, verdict.dead_lettered) > 0, str(verdict)
 
@@ -47,9 +47,9 @@ def test_committed_events_arrive_once_and_in_order_and_aborted_ones_never(users:
     for _ in range(60):
         writer.transaction()
     exactly_once(users.caught_up())
-    outcomes = {outcome: [each for each in writer.ledger if each.outcome is outcome] for outcome in Outcome}
-    assert outcomes[Outcome.UNKNOWN] == []
-    assert {each.id for each in outcomes[Outcome.COMMITTED]} == users.in_outbox()
+    outcomes = {outcome: [each for each in writer.written if each.outcome is outcome] for outcome in WriteOutcome}
+    assert outcomes[WriteOutcome.UNKNOWN] == []
+    assert {each.id for each in outcomes[WriteOutcome.COMMITTED]} == users.in_outbox()
     # Not by the oracle's word alone: the revisions of each user, as its consumers see them, only grow.
     revisions: defaultdict[bytes, list[int]] = defaultdict(list)
     messages = read_all(users.kafka.bootstrap, [users.topic])
@@ -110,7 +110,7 @@ def test_from_the_beginning(users: Users) -> None:
     writer = users.writer(mix=Mix(rollback=0.2, invalid=0.1))
     for _ in range(60):
         writer.transaction()
-    before = {entry.id for entry in writer.ledger if entry.outcome is Outcome.COMMITTED and entry.valid}
+    before = {entry.id for entry in writer.written if entry.outcome is WriteOutcome.COMMITTED and entry.valid}
     writer.start(rate=100)
     users.start()
     wait_until(lambda: len(users.published()) > len(before) + 50, 60, what="events from behind the start")
@@ -155,21 +155,21 @@ def test_a_restart_goes_on_where_it_was(users: Users) -> None:
 
 def test_the_writer_speaks_the_truth_though_the_server_dies_under_it() -> None:
     """Else the oracle's verdict would be worth nothing: only what is unknown may be either way."""
-    with MongoServer(source=Source.LOCAL) as server:
+    with MongoServer(choice=ServerChoice.LOCAL) as server:
         create_users(server.uri, "service")
         writer = UsersWriter(server.uri, "service")
         writer.start(rate=500)
         for _ in range(3):
-            so_far = len(writer.ledger)
-            wait_until(lambda seen=so_far: len(writer.ledger) > seen + 50, 60, what="further transactions")
+            so_far = len(writer.written)
+            wait_until(lambda seen=so_far: len(writer.written) > seen + 50, 60, what="further transactions")
             server.kill()
             server.start()
-        so_far = len(writer.ledger)
-        wait_until(lambda: len(writer.ledger) > so_far + 50, 60, what="transactions after the last start")
+        so_far = len(writer.written)
+        wait_until(lambda: len(writer.written) > so_far + 50, 60, what="transactions after the last start")
         writer.stop()
         found = ids_in_collection(server.uri, "service")
-    word = {outcome: {each.id for each in writer.ledger if each.outcome is outcome} for outcome in Outcome}
-    assert word[Outcome.COMMITTED] <= found
-    assert not word[Outcome.ROLLED_BACK] & found
-    assert found <= word[Outcome.COMMITTED] | word[Outcome.UNKNOWN]
-    assert min(len(word[Outcome.COMMITTED]), len(word[Outcome.ROLLED_BACK])) > 0
+    word = {outcome: {each.id for each in writer.written if each.outcome is outcome} for outcome in WriteOutcome}
+    assert word[WriteOutcome.COMMITTED] <= found
+    assert not word[WriteOutcome.ROLLED_BACK] & found
+    assert found <= word[WriteOutcome.COMMITTED] | word[WriteOutcome.UNKNOWN]
+    assert min(len(word[WriteOutcome.COMMITTED]), len(word[WriteOutcome.ROLLED_BACK])) > 0

@@ -21,7 +21,7 @@ from tailrace.projections.mongo import partition_lock
 from tailrace.projections.mongo import transaction as mongo_transaction
 from tailrace.projections.mongo.store import MongoStore
 from tailrace.projections.mongo.transaction import MongoTransaction
-from tailrace.testkit.stack import MongoServer, MongoSet, Source, mongo_local, wait_until
+from tailrace.testkit.stack import MongoReplicaSet, MongoServer, ServerChoice, mongo_local, wait_until
 from tailrace.testkit.stack.ports import HOST, free_port
 
 FIRST = Partition("orders", 0)
@@ -39,12 +39,12 @@ def place() -> str:
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[MongoServer]:
     """One that soon ends transactions which nobody goes on with."""
-    with MongoServer(source=Source.LOCAL, settings={"transactionLifetimeLimitSeconds": "3"}) as server:
+    with MongoServer(choice=ServerChoice.LOCAL, settings={"transactionLifetimeLimitSeconds": "3"}) as server:
         yield server
 
 
 @asynccontextmanager
-async def opened(server: MongoServer | MongoSet, place: str, **options: Any) -> AsyncIterator[MongoStore]:
+async def opened(server: MongoServer | MongoReplicaSet, place: str, **options: Any) -> AsyncIterator[MongoStore]:
     store = MongoStore(server.uri, place, **options)
     await store.open(place)
     try:
@@ -63,7 +63,7 @@ async def apply(transaction: MongoTransaction, ids: list[str], behind: int) -> s
     return new
 
 
-def history(server: MongoServer | MongoSet, place: str) -> dict[str, int]:
+def history(server: MongoServer | MongoReplicaSet, place: str) -> dict[str, int]:
     with server.client() as client:
         return {each["_id"]: each["times"] for each in client[place].history.find()}
 
@@ -252,7 +252,7 @@ class TestCommit:
         asyncio.run(scenario())
         assert history(hurried, place) == {"a": 1, "b": 1}
 
-    def test_a_primary_that_steps_down_within_a_transaction(self, mongo_set: MongoSet, place: str) -> None:
+    def test_a_primary_that_steps_down_within_a_transaction(self, mongo_set: MongoReplicaSet, place: str) -> None:
         async def scenario() -> None:
             async with opened(mongo_set, place) as store:
                 assert await in_transaction(store, ["a"], 1) == {"a"}
@@ -277,7 +277,7 @@ class TestCommit:
         asyncio.run(scenario())
         assert history(mongo_set, place) == {"a": 1, "b": 1, "c": 1}
 
-    def test_a_primary_that_dies_within_a_transaction(self, mongo_set: MongoSet, place: str) -> None:
+    def test_a_primary_that_dies_within_a_transaction(self, mongo_set: MongoReplicaSet, place: str) -> None:
         async def scenario() -> None:
             async with opened(mongo_set, place) as store:
                 primary = mongo_set.await_primary()
@@ -443,7 +443,7 @@ class TestOpen:
         assert "very-secret" not in str(error)
 
     def test_a_wrong_password_and_a_missing_right_are_a_matter_of_settings(self, place: str) -> None:
-        with MongoServer(source=Source.LOCAL, auth=True) as server:
+        with MongoServer(choice=ServerChoice.LOCAL, auth=True) as server:
             reader = server.create_user("reader", "very-secret", [{"role": "read", "db": place}])
             for uri in (reader, reader.replace("very-secret", "very-wrong")):
                 error = asyncio.run(raised(MongoStore(uri, place).open(place)))

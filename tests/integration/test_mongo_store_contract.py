@@ -12,7 +12,7 @@ from helpers.store_contract import StoreContract
 from helpers.store_scenarios import Stores
 from tailrace.projections.mongo.effects import MongoEffects
 from tailrace.projections.mongo.store import MongoStore
-from tailrace.testkit.stack import MongoServer, Source, TcpProxy
+from tailrace.testkit.stack import MongoServer, ServerChoice, TcpProxy
 
 
 class MongoStores:
@@ -48,7 +48,7 @@ class MongoStores:
 @pytest.fixture(scope="module")
 def wired() -> Iterator[tuple[MongoServer, TcpProxy]]:
     """A server of its own, since others' sessions must not be killed."""
-    with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+    with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
         server.advertise(proxy.port)
         yield server, proxy
 

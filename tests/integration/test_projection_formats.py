@@ -26,7 +26,7 @@ from tailrace.errors import ConfigError, Reason, RegistryUnavailable
 from tailrace.event import OutboxEvent, Route
 from tailrace.projections import Event, PostgresStore, Projection, Rehearsal, projection_app
 from tailrace.projections.core.event import read
-from tailrace.projections.core.registry import Registry as Decoder
+from tailrace.projections.core.registry import RegistryServer as Decoder
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import Format, record_maker
 from tailrace.schemas.compiled import Contract
@@ -34,7 +34,7 @@ from tailrace.schemas.folder import load_folder
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import compare, identified, register
 from tailrace.schemas.validation import Checker
-from tailrace.testkit.stack import KafkaBroker, Registry, TcpProxy, wait_until
+from tailrace.testkit.stack import KafkaBroker, RegistryServer, TcpProxy, wait_until
 from tailrace.testkit.topic_reader import read_all
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ FORMATS = [
 class Shop:
     """Types of events of its own, registered from a folder; `events` are in the formats of the connector."""
 
-    def __init__(self, registry: Registry, folder: Path) -> None:
+    def __init__(self, registry: RegistryServer, folder: Path) -> None:
         self.mark = uuid.uuid4().hex[:8]
         money = {**MONEY, "namespace": f"shop{self.mark}"}
         order = {**AVRO, "namespace": f"shop{self.mark}"}
@@ -110,7 +110,7 @@ def _subject(contract: Contract) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(registry: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return Shop(registry, tmp_path_factory.mktemp("shop"))
 
 
@@ -134,7 +134,7 @@ def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings:
 
 @in_loop
 async def test_every_format_reaches_the_handler_as_data(
-    shop: Shop, kafka: KafkaBroker, registry: Registry, database: str
+    shop: Shop, kafka: KafkaBroker, registry: RegistryServer, database: str
 ) -> None:
     topic = f"orders-{shop.mark}"
     kafka.create_topic(topic)
@@ -161,7 +161,7 @@ async def test_every_format_reaches_the_handler_as_data(
 
 
 @contextmanager
-def proxied(registry: Registry) -> Iterator[tuple[TcpProxy, str]]:
+def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, str]]:
     parts = urlsplit(registry.url)
     assert parts.hostname
     with TcpProxy((parts.hostname, parts.port or 80)) as proxy:
@@ -170,7 +170,7 @@ def proxied(registry: Registry) -> Iterator[tuple[TcpProxy, str]]:
 
 @in_loop
 async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does_not_need_it(
-    shop: Shop, registry: Registry, database: str
+    shop: Shop, registry: RegistryServer, database: str
 ) -> None:
     form, seen = Format(value="avro", schema_id="prefix"), list[Any]()
     with proxied(registry) as (proxy, url):
@@ -198,7 +198,7 @@ async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does
 
 
 @in_loop
-async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: Registry, database: str) -> None:
+async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: RegistryServer, database: str) -> None:
     """The event loop goes on: what needs no schema is read meanwhile, by another lane."""
     with proxied(registry) as (proxy, url):
         proxy.blackhole()
@@ -222,7 +222,7 @@ def _answered(decoder: Decoder, event: Event) -> bool:
 
 @in_loop
 async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nobodys_fault(
-    shop: Shop, registry: Registry, database: str
+    shop: Shop, registry: RegistryServer, database: str
 ) -> None:
     seen: list[Any] = []
     orders = projection(shop, database, registry.url, seen)
@@ -253,7 +253,9 @@ async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nob
 
 
 @in_loop
-async def test_what_the_page_shows_works(registry: Registry, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_page_shows_works(
+    registry: RegistryServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The block of docs/projections.md, as it stands there, with the models of the example."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/projections.md").read_text(), re.DOTALL)
     [source] = [block for block in blocks if "decode=Registry(" in block]
@@ -275,7 +277,7 @@ async def test_what_the_page_shows_works(registry: Registry, database: str, monk
 
 
 def test_models_of_a_registry(
-    shop: Shop, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shop: Shop, registry: RegistryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "orders.yaml"
     file.write_text(

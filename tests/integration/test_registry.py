@@ -26,7 +26,7 @@ from tailrace.schemas.json_schema import DRAFTS, JsonContract
 from tailrace.schemas.registry.cache import RegistryContracts
 from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import compare, identified, in_order, register
-from tailrace.testkit.stack import Direction, Registry, Source, StackError, TcpProxy, wait_until
+from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, StackError, TcpProxy, wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
 from tailrace.testkit.stack.registry import VARIABLE
@@ -41,7 +41,7 @@ PRICE = {"type": "record", "name": "Price", "fields": [{"name": "gross", "type":
 
 
 @pytest.fixture(scope="module")
-def client(registry: Registry) -> Iterator[RegistryClient]:
+def client(registry: RegistryServer) -> Iterator[RegistryClient]:
     with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
         yield client
 
@@ -71,9 +71,9 @@ class TestServer:
         taken = socket.create_server(("127.0.0.1", 0))
         ports = [taken.getsockname()[1], free_port()]
         monkeypatch.setattr("tailrace.testkit.stack.registry.free_port", lambda: ports.pop(0))
-        with taken, Registry(source=Source.LOCAL) as server:
+        with taken, RegistryServer(choice=ServerChoice.LOCAL) as server:
             assert ports == []  # somebody was quicker at the first one
-            run_dir, guardian, url = server.process.run_dir, server.process.guardian_pid, server.url
+            run_dir, guardian, url = server.process.run_dir, server.process.reaper_pid, server.url
             with RegistryClient(RegistryOptions(url, timeout=20)) as client:
                 found = client.register(subject, ORDER, "json")
                 server.kill()
@@ -89,10 +89,12 @@ class TestServer:
         assert len(everyone) >= 2
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in everyone), what="the end of the registry")
 
-    def test_an_address_in_the_environment_is_used(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_address_in_the_environment_is_used(
+        self, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv(VARIABLE, registry.url)
-        with Registry() as named:
-            assert (named.source, named.url) == (Source.ADDRESS, registry.url)
+        with RegistryServer() as named:
+            assert (named.source, named.url) == (ServerChoice.ADDRESS, registry.url)
             with pytest.raises(StackError, match="not a local one"):
                 named.kill()
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
@@ -101,12 +103,12 @@ class TestServer:
         monkeypatch.setattr("tailrace.testkit.stack.server.ADDRESS_TIMEOUT", 0.2)
         monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")
         with pytest.raises(StackError, match="answer from the schema registry") as failed:
-            Registry().start()
+            RegistryServer().start()
         assert VARIABLE in failed.value.remedy
 
     def test_there_is_none_from_docker(self) -> None:
         with pytest.raises(StackError, match="Docker"):
-            Registry(source=Source.DOCKER)
+            RegistryServer(choice=ServerChoice.DOCKER)
 
 
 class TestFetching:
@@ -250,7 +252,7 @@ class TestClient:
         with pytest.raises(SchemaError, match="PROTOBUF, which is not supported"):
             client.fetch(subject)
 
-    def test_an_address_beside_the_registry_is_no_registry(self, registry: Registry) -> None:
+    def test_an_address_beside_the_registry_is_no_registry(self, registry: RegistryServer) -> None:
         parts = urlsplit(registry.url)
         with (
             RegistryClient(RegistryOptions(f"{parts.scheme}://{parts.netloc}/elsewhere", timeout=20)) as client,
@@ -264,7 +266,7 @@ class TestClient:
 
 
 class TestContracts:
-    def test_a_version_is_asked_for_once(self, registry: Registry, client: RegistryClient, subject: str) -> None:
+    def test_a_version_is_asked_for_once(self, registry: RegistryServer, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
             contract = contracts.find(subject, "1")
@@ -277,7 +279,7 @@ class TestContracts:
             assert contracts.find(subject, "1") is contract
             assert proxy.moved(Direction.TO_SERVER) == asked
 
-    def test_an_unknown_type_is_asked_for_once(self, registry: Registry, subject: str) -> None:
+    def test_an_unknown_type_is_asked_for_once(self, registry: RegistryServer, subject: str) -> None:
         with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
             assert contracts.find(subject, None) is None
             assert contracts.versions(subject) == []
@@ -397,7 +399,7 @@ class TestRegistering:
 
 
 @contextmanager
-def proxied(registry: Registry) -> Iterator[tuple[TcpProxy, RegistryClient]]:
+def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, RegistryClient]]:
     """A client whose questions go through a proxy, so that they can be counted."""
     parts = urlsplit(registry.url)
     assert parts.hostname

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 from tailrace.testkit.stack import (
     KafkaBroker,
     PostgresServer,
-    Source,
+    ServerChoice,
     Stack,
     StackError,
     TcpProxy,
@@ -56,7 +56,7 @@ with Stack(source=Source.LOCAL, mongo=True) as stack:
             "database": connection.execute("SELECT current_user").fetchone()[0],
             "cluster": stack.kafka.cluster_id,
             "pids": [pid for server in servers for pid in server.pids],
-            "guardians": [server.process.guardian_pid for server in servers],
+            "guardians": [server.process.reaper_pid for server in servers],
             "run_dirs": [str(server.process.run_dir) for server in servers],
         }
     print(json.dumps(told), flush=True)
@@ -101,13 +101,13 @@ def produce(bootstrap: str, topic: str, value: bytes = b"x") -> None:
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[PostgresServer]:
-    with PostgresServer(source=Source.LOCAL, settings={"wal_sender_timeout": "5s"}) as server:
+    with PostgresServer(choice=ServerChoice.LOCAL, settings={"wal_sender_timeout": "5s"}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
-    with KafkaBroker(source=Source.LOCAL, properties={"message.max.bytes": "54321"}) as broker:
+    with KafkaBroker(choice=ServerChoice.LOCAL, properties={"message.max.bytes": "54321"}) as broker:
         yield broker
 
 
@@ -116,7 +116,7 @@ def test_the_shared_postgres_gives_each_test_a_database(database: str, postgres:
     assert scalar(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
     # Left behind on purpose: the fixture must be able to drop a database that has a slot.
     scalar(database, "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')::text")
-    assert postgres.version_num // 10000 == 16 or postgres.source is Source.ADDRESS
+    assert postgres.version_num // 10000 == 16 or postgres.source is ServerChoice.ADDRESS
 
 
 def test_postgres_18_is_there_too(postgres18: PostgresServer) -> None:
@@ -171,7 +171,7 @@ def test_a_paused_postgres_is_silent_and_goes_on_when_resumed(own_postgres: Post
 
 
 def test_the_cluster_of_a_killed_postgres_leaves_no_shared_memory() -> None:
-    with PostgresServer(source=Source.LOCAL) as server:
+    with PostgresServer(choice=ServerChoice.LOCAL) as server:
         lock = (server.data_dir / "postmaster.pid").read_text().splitlines()
         segment = lock[6].split()[1]
         assert segment in segments()
@@ -184,7 +184,7 @@ def segments() -> set[str]:
 
 
 def test_a_setting_postgres_cannot_use_is_reported_with_its_log() -> None:
-    server = PostgresServer(source=Source.LOCAL, settings={"shared_buffers": "a lot"})
+    server = PostgresServer(choice=ServerChoice.LOCAL, settings={"shared_buffers": "a lot"})
     with pytest.raises(StackError, match="ended while it was starting") as caught:
         server.__enter__()
     assert 'invalid value for parameter "shared_buffers"' in caught.value.why
@@ -193,7 +193,7 @@ def test_a_setting_postgres_cannot_use_is_reported_with_its_log() -> None:
 
 def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(StackError, match="no Postgres 9 here"):
-        PostgresServer("9", source=Source.LOCAL).start()
+        PostgresServer("9", choice=ServerChoice.LOCAL).start()
 
 
 def test_a_port_that_somebody_took_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_a_port_that_somebody_took_is_given_up_for_another(monkeypatch: pytest.M
         for_postgres, for_kafka = iter(offers), iter(offers[1:] + [free_port() for _ in range(3)])
         monkeypatch.setattr(postgres, "free_port", lambda: next(for_postgres))
         monkeypatch.setattr(kafka_local, "free_port", lambda: next(for_kafka))
-        with Stack(source=Source.LOCAL) as stack:
+        with Stack(choice=ServerChoice.LOCAL) as stack:
             assert stack.postgres.port == offers[2]
             assert stack.kafka.port not in offers
 
@@ -217,7 +217,7 @@ def test_programs_out_of_reach_are_staged(monkeypatch: pytest.MonkeyPatch) -> No
     try:
         monkeypatch.setattr(postgres_local, "reachable", lambda _path, _user: False)
         monkeypatch.setattr(postgres_local, "shared_cache_dir", lambda _user: cache)
-        with PostgresServer("18", source=Source.LOCAL) as server:
+        with PostgresServer("18", choice=ServerChoice.LOCAL) as server:
             assert server.bin_dir is not None
             assert server.bin_dir.is_relative_to(cache)
             assert server.version_num // 10000 == 18
@@ -295,14 +295,14 @@ def test_properties_reach_the_broker(own_kafka: KafkaBroker) -> None:
 
 
 def test_a_property_kafka_cannot_use_is_reported_with_its_log() -> None:
-    broker = KafkaBroker(source=Source.LOCAL, properties={"num.io.threads": "many"})
+    broker = KafkaBroker(choice=ServerChoice.LOCAL, properties={"num.io.threads": "many"})
     with pytest.raises(StackError, match="ended while it was starting") as caught:
         broker.__enter__()
     assert "num.io.threads" in caught.value.why
 
 
 def test_clients_of_kafka_go_through_the_proxy_and_others_past_it() -> None:
-    with TcpProxy() as proxy, KafkaBroker(source=Source.LOCAL, advertised_port=proxy.port) as broker:
+    with TcpProxy() as proxy, KafkaBroker(choice=ServerChoice.LOCAL, advertised_port=proxy.port) as broker:
         proxy.point_at(HOST, broker.port)
         broker.create_topic("proxied")
         assert broker.bootstrap == proxy.address
@@ -318,7 +318,7 @@ def test_clients_of_kafka_go_through_the_proxy_and_others_past_it() -> None:
 
 def test_two_stacks_at_once_are_strangers_to_each_other() -> None:
     def identity(_: int) -> tuple[Any, ...]:
-        with Stack(source=Source.LOCAL) as stack:
+        with Stack(choice=ServerChoice.LOCAL) as stack:
             system = scalar(stack.postgres.dsn(), "SELECT system_identifier FROM pg_control_system()")
             ports = stack.postgres.port, stack.kafka.port
             return system, stack.kafka.cluster_id, *ports, stack.postgres.data_dir

@@ -16,7 +16,16 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
-from tailrace.testkit.stack import MongoMember, MongoServer, MongoSet, Source, StackError, TcpProxy, mongo, wait_until
+from tailrace.testkit.stack import (
+    MongoReplicaSet,
+    MongoServer,
+    ReplicaSetMember,
+    ServerChoice,
+    StackError,
+    TcpProxy,
+    mongo,
+    wait_until,
+)
 from tailrace.testkit.stack.ports import HOST, free_port
 
 pytest_plugins = ["helpers.stack"]
@@ -31,7 +40,7 @@ from tailrace.testkit.stack import MongoSet
 with MongoSet() as members:
     processes = [member.process for member in members.members]
     print(json.dumps({
-        "pids": [pid for process in processes for pid in (process.pid, process.guardian_pid)],
+        "pids": [pid for process in processes for pid in (process.pid, process.reaper_pid)],
         "run_dirs": [str(process.run_dir) for process in processes],
     }), flush=True)
     sys.stdin.read()
@@ -40,13 +49,13 @@ with MongoSet() as members:
 
 @pytest.fixture(scope="module")
 def own_mongo() -> Iterator[MongoServer]:
-    with MongoServer(source=Source.LOCAL, settings={"cursorTimeoutMillis": "54321"}) as server:
+    with MongoServer(choice=ServerChoice.LOCAL, settings={"cursorTimeoutMillis": "54321"}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
-    with MongoServer(source=Source.LOCAL, auth=True) as server:
+    with MongoServer(choice=ServerChoice.LOCAL, auth=True) as server:
         yield server
 
 
@@ -98,7 +107,7 @@ class TestOne:
             client.drop_database(name)
 
     def test_it_is_a_primary_of_its_own_set_and_leaves_no_database(self) -> None:
-        with MongoServer(source=Source.LOCAL) as server, server.client() as client:
+        with MongoServer(choice=ServerChoice.LOCAL) as server, server.client() as client:
             hello = client.admin.command("hello")
             assert hello["isWritablePrimary"]
             assert hello["setName"] == server.set_name
@@ -148,7 +157,7 @@ class TestOne:
             assert patient.admin.command("ping")["ok"]
 
     def test_a_parameter_it_cannot_use_is_reported_with_its_log(self) -> None:
-        server = MongoServer(source=Source.LOCAL, settings={"noSuchThing": "1"})
+        server = MongoServer(choice=ServerChoice.LOCAL, settings={"noSuchThing": "1"})
         with pytest.raises(StackError, match="MongoDB ended while it was starting") as caught:
             server.__enter__()
         assert "noSuchThing" in caught.value.why
@@ -158,7 +167,7 @@ class TestOne:
     ) -> None:
         offers = [own_mongo.port, good := free_port()]
         monkeypatch.setattr(mongo, "free_port", lambda: offers.pop(0))
-        with MongoServer(source=Source.LOCAL) as server:
+        with MongoServer(choice=ServerChoice.LOCAL) as server:
             assert server.port == good
         with own_mongo.client() as client:
             assert client.admin.command("hello")["setName"] == own_mongo.set_name
@@ -175,7 +184,7 @@ class TestOne:
         assert own_mongo.running
 
     def test_a_small_oplog_forgets(self) -> None:
-        with MongoServer(source=Source.LOCAL, oplog_mb=1) as server, server.client() as client:
+        with MongoServer(choice=ServerChoice.LOCAL, oplog_mb=1) as server, server.client() as client:
             collection = client.shop.orders
             with collection.watch() as changes:
                 collection.insert_one({})
@@ -195,7 +204,7 @@ class TestOne:
 
 class TestBehindAProxy:
     def test_who_asks_for_the_members_goes_through_it_and_feels_a_cut(self) -> None:
-        with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+        with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
             with hasty(server.uri) as client, server.client() as direct:
                 client.shop.kept.insert_one({"value": 1})
@@ -214,7 +223,7 @@ class TestBehindAProxy:
                 assert values(client, "shop") == [1, 3]
 
     def test_a_restarted_one_is_still_known_by_the_proxy(self) -> None:
-        with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+        with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
             uri = server.uri
             server.kill()
@@ -224,7 +233,7 @@ class TestBehindAProxy:
                 assert client.nodes == {(HOST, proxy.port)}
 
     def test_one_that_starts_behind_a_proxy_that_refuses_says_so(self) -> None:
-        with MongoServer(source=Source.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
+        with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
             server.kill()
             proxy.refuse()
@@ -272,7 +281,7 @@ class TestUsers:
 class TestThree:
     """A replica set of three; every test leaves all of them running."""
 
-    def test_it_steps_down_and_another_is_elected(self, mongo_set: MongoSet) -> None:
+    def test_it_steps_down_and_another_is_elected(self, mongo_set: MongoReplicaSet) -> None:
         name = new_name()
         with MongoClient[dict[str, Any]](mongo_set.uri) as client:
             client[name].kept.insert_one({"value": 1})
@@ -286,7 +295,7 @@ class TestThree:
             assert values(client, name) == [1, 2]
 
     @pytest.mark.parametrize("end", ["kill", "pause"])
-    def test_the_others_go_on_without_a_primary_that_is_gone(self, mongo_set: MongoSet, end: str) -> None:
+    def test_the_others_go_on_without_a_primary_that_is_gone(self, mongo_set: MongoReplicaSet, end: str) -> None:
         name = new_name()
         old = mongo_set.await_primary()
         with MongoClient[dict[str, Any]](mongo_set.uri, socketTimeoutMS=5000) as client:
@@ -301,7 +310,7 @@ class TestThree:
                 old.start() if end == "kill" else old.resume()
             wait_until(lambda: follows(old, name, [1, 2]), 60, what="the return of the old primary")
 
-    def test_what_only_a_dead_primary_had_is_rolled_back(self, mongo_set: MongoSet) -> None:
+    def test_what_only_a_dead_primary_had_is_rolled_back(self, mongo_set: MongoReplicaSet) -> None:
         name = new_name()
         old = mongo_set.await_primary()
         others = [member for member in mongo_set.members if member is not old]
@@ -335,7 +344,7 @@ class TestThree:
             )
 
 
-def follows(member: MongoMember, database: str, expected: list[Any]) -> bool:
+def follows(member: ReplicaSetMember, database: str, expected: list[Any]) -> bool:
     """Whether it has the same as the primary, and so took back what it should not have."""
     try:
         with member.client() as client:

@@ -12,7 +12,7 @@ import pytest
 from helpers.users import Users, close_users, open_users
 from tailrace.cli import main
 from tailrace.outbox.mongosh import user_commands
-from tailrace.testkit.stack import KafkaBroker, MongoServer, Source, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
 
 PASSWORD = "status-s3cret"
 
@@ -193,7 +193,7 @@ def test_tail_shows_what_is_published(users: Users, capsys: pytest.CaptureFixtur
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
     """A server that asks everyone who they are."""
-    with MongoServer(auth=True, source=Source.LOCAL) as server:
+    with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 

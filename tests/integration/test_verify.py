@@ -17,7 +17,7 @@ from helpers.users import Users
 from tailrace.check.health import News
 from tailrace.cli import main
 from tailrace.routing.partition import partition_of
-from tailrace.testkit.oracle import Outcome
+from tailrace.testkit.oracle import WriteOutcome
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.writer import Mix
@@ -79,8 +79,8 @@ def produce(service: Service, like: Message, **headers: str) -> None:
 
 def invalid(service: Service) -> int:
     """How many events were committed that cannot be published."""
-    ledger = [entry for writer in service.writers for entry in writer.ledger]
-    return sum(not entry.valid and entry.outcome is Outcome.COMMITTED for entry in ledger)
+    ledger = [entry for writer in service.writers for entry in writer.written]
+    return sum(not entry.valid and entry.outcome is WriteOutcome.COMMITTED for entry in ledger)
 
 
 def faults(told: Told) -> dict[str, int]:

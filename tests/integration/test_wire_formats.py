@@ -26,7 +26,7 @@ from tailrace.schemas.avro.compiled import AvroContract
 from tailrace.schemas.compiled import Contract, Registered, SchemaSet
 from tailrace.schemas.json_schema import JsonContract
 from tailrace.schemas.validation import Checker
-from tailrace.testkit.stack import KafkaBroker, Registry
+from tailrace.testkit.stack import KafkaBroker, RegistryServer
 from tailrace.testkit.topic_reader import read_all
 
 ORDER = {"number": 5, "note": "žluť", "lines": [{"sku": "A-1", "price": "12.50"}], "placed": "2026-01-02T03:04:05.678Z"}
@@ -65,7 +65,7 @@ class Trip:
     """An event's way: its schema registered, checked, written in a format, sent, and read from the topic."""
 
     kafka: KafkaBroker
-    registry: Registry
+    registry: RegistryServer
     topic: str = field(default_factory=lambda: f"orders-{uuid.uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Trip:
 
 
 @pytest.fixture
-def trip(kafka: KafkaBroker, registry: Registry) -> Iterator[Trip]:
+def trip(kafka: KafkaBroker, registry: RegistryServer) -> Iterator[Trip]:
     trip = Trip(kafka, registry)
     yield trip
     trip.client.close()

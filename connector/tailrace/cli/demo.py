@@ -11,10 +11,10 @@ import typer
 from tailrace.cli.output import emit_json
 from tailrace.cli.stack import Version
 from tailrace.extras import install
-from tailrace.testkit.demo.display import on
-from tailrace.testkit.demo.environment import Scene
-from tailrace.testkit.demo.keep_running import linger
-from tailrace.testkit.demo.scenario import Play
+from tailrace.testkit.demo.display import display_for
+from tailrace.testkit.demo.environment import DemoEnvironment
+from tailrace.testkit.demo.keep_running import keep_running
+from tailrace.testkit.demo.scenario import Scenario
 
 
 def demo(
@@ -40,12 +40,12 @@ def demo(
       tailrace demo --json --seed 7
     """
     chosen = random.randrange(10_000) if seed is None else seed  # noqa: S311 - a workload, not a secret
-    with closing(on(sys.stderr if as_json else sys.stdout)) as show, Scene(postgres.value) as scene:
+    with closing(display_for(sys.stderr if as_json else sys.stdout)) as show, DemoEnvironment(postgres.value) as scene:
         scene.open(show.busy)
         show.note(f"{scene.description()}; seed {chosen}")
         if not scene.projections:
             show.note(f"no projection: Faust is not installed. {install('faust')}")
-        with closing(Play(scene, show, writing_seconds=seconds, seed=chosen)) as play:
+        with closing(Scenario(scene, show, writing_seconds=seconds, seed=chosen)) as play:
             report = play.run()
         if as_json:
             # The same terminal may show both: first the drawing ends, then the object comes.
@@ -54,5 +54,5 @@ def demo(
         else:
             show.report(report)
         if keep:
-            linger(scene, show, seed=chosen)
+            keep_running(scene, show, seed=chosen)
     return report.exit_code

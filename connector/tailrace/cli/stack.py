@@ -14,7 +14,7 @@ from enum import StrEnum
 import typer
 
 from tailrace.cli.output import emit_json, say, table
-from tailrace.testkit.stack import KafkaBroker, Registry, background
+from tailrace.testkit.stack import KafkaBroker, RegistryServer, background
 from tailrace.testkit.stack.cache import quiet
 
 app = typer.Typer(
@@ -117,10 +117,10 @@ def fetch(
     """
     KafkaBroker(progress=_progress).prepare()
     if registry:
-        Registry(progress=_progress).prepare()
+        RegistryServer(progress=_progress).prepare()
 
 
-def _told(known: list[background.Entry]) -> list[dict[str, object]]:
+def _told(known: list[background.BackgroundServer]) -> list[dict[str, object]]:
     return [{"server": e.name, "version": e.version, "address": e.address} for e in known]
 
 

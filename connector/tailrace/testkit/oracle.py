@@ -18,23 +18,23 @@ from typing import Any, NamedTuple
 from tailrace.positions.base import Progress
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
 
 
-class Entry(NamedTuple):
+class WrittenEvent(NamedTuple):
     """One event as its writer knows it; `seq` counts up per key in commit order."""
 
     id: str
     key: str
     seq: int
     valid: bool
-    outcome: Outcome
+    outcome: WriteOutcome
 
 
-class Sighting(NamedTuple):
+class ConsumedRecord(NamedTuple):
     """One record as a reader saw it."""
 
     id: str
@@ -45,7 +45,7 @@ class Sighting(NamedTuple):
 
 
 @dataclass
-class Verdict:
+class OracleVerdict:
     """Counts, and one list of event ids for every way to be wrong."""
 
     committed: int = 0
@@ -81,19 +81,19 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(
-    ledger: Iterable[Entry],
-    published: Sequence[Sighting],
-    letters: Sequence[Sighting] = (),
+def check_delivery(
+    ledger: Iterable[WrittenEvent],
+    published: Sequence[ConsumedRecord],
+    letters: Sequence[ConsumedRecord] = (),
     *,
     in_table: Collection[str] | None = None,
-) -> Verdict:
+) -> OracleVerdict:
     """`in_table` holds the ids that the outbox table has in the end; needed only if outcomes are unknown."""
-    verdict = Verdict(published=len(published), dead_lettered=len(letters))
-    committed: dict[str, Entry] = {}
+    verdict = OracleVerdict(published=len(published), dead_lettered=len(letters))
+    committed: dict[str, WrittenEvent] = {}
     for entry in ledger:
-        if entry.outcome is Outcome.COMMITTED or (
-            entry.outcome is Outcome.UNKNOWN and in_table is not None and entry.id in in_table
+        if entry.outcome is WriteOutcome.COMMITTED or (
+            entry.outcome is WriteOutcome.UNKNOWN and in_table is not None and entry.id in in_table
         ):
             committed[entry.id] = entry
         else:
@@ -109,9 +109,9 @@ def judge(
     return verdict
 
 
-def _disordered(committed: dict[str, Entry], published: Sequence[Sighting]) -> list[str]:
+def _disordered(committed: dict[str, WrittenEvent], published: Sequence[ConsumedRecord]) -> list[str]:
     """Events that stand behind a later event of their key; a key on two partitions has no order at all."""
-    by_key: defaultdict[str, list[Sighting]] = defaultdict(list)
+    by_key: defaultdict[str, list[ConsumedRecord]] = defaultdict(list)
     for sighting in published:
         if sighting.id in committed:
             by_key[sighting.key].append(sighting)
@@ -129,6 +129,6 @@ def _disordered(committed: dict[str, Entry], published: Sequence[Sighting]) -> l
     return wrong
 
 
-def backward(positions: Sequence[Progress]) -> list[str]:
+def backward_positions(positions: Sequence[Progress]) -> list[str]:
     """Stored positions, in the order they were stored, that are behind an earlier one (I6)."""
     return [f"{after} after {before}" for before, after in pairwise(positions) if after < before]

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.positions.base import Position, from_stored
-from tailrace.testkit.oracle import Sighting
+from tailrace.testkit.oracle import ConsumedRecord
 
 READ_TIMEOUT = 60.0
 
@@ -104,10 +104,10 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
             consumer.list_topics(partition.topic, timeout=10)  # or the client goes on asking whoever led it before
 
 
-def sightings(messages: Iterable[Message]) -> list[Sighting]:
+def consumed_records(messages: Iterable[Message]) -> list[ConsumedRecord]:
     """As the oracle takes them."""
     return [
-        Sighting(
+        ConsumedRecord(
             header(message, "id"),
             (message.key() or b"").decode(),
             str(message.topic()),

@@ -9,29 +9,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.positions.base import Progress
-from tailrace.testkit.oracle import Entry, Outcome, Sighting, Verdict, backward, judge
+from tailrace.testkit.oracle import (
+    ConsumedRecord,
+    OracleVerdict,
+    WriteOutcome,
+    WrittenEvent,
+    backward_positions,
+    check_delivery,
+)
 
 TOPIC, LETTERS = "orders", "letters"
 
 
 def entry(
-    event: str, key: str = "k", seq: int = 1, *, valid: bool = True, outcome: Outcome = Outcome.COMMITTED
-) -> Entry:
-    return Entry(event, key, seq, valid, outcome)
+    event: str,
+    key: str = "k",
+    seq: int = 1,
+    *,
+    valid: bool = True,
+    outcome: WriteOutcome = WriteOutcome.COMMITTED,
+) -> WrittenEvent:
+    return WrittenEvent(event, key, seq, valid, outcome)
 
 
-def seen(event: str, key: str = "k", offset: int = 0, *, topic: str = TOPIC, partition: int = 0) -> Sighting:
-    return Sighting(event, key, topic, partition, offset)
+def seen(event: str, key: str = "k", offset: int = 0, *, topic: str = TOPIC, partition: int = 0) -> ConsumedRecord:
+    return ConsumedRecord(event, key, topic, partition, offset)
 
 
-def wrong(verdict: Verdict) -> set[str]:
+def wrong(verdict: OracleVerdict) -> set[str]:
     """The names of the lists that are not empty."""
     return {name for name, value in vars(verdict).items() if isinstance(value, list) and value}
 
 
 def test_a_correct_history_is_ok() -> None:
-    verdict = judge(
-        [entry("a", seq=1), entry("b", seq=2), entry("c", seq=3, valid=False), entry("d", outcome=Outcome.ROLLED_BACK)],
+    verdict = check_delivery(
+        [
+            entry("a", seq=1),
+            entry("b", seq=2),
+            entry("c", seq=3, valid=False),
+            entry("d", outcome=WriteOutcome.ROLLED_BACK),
+        ],
         [seen("a", offset=0), seen("b", offset=5)],
         [seen("c", topic=LETTERS)],
     )
@@ -43,7 +60,7 @@ def test_a_correct_history_is_ok() -> None:
 
 
 def test_nothing_is_ok() -> None:
-    assert judge([], []).ok
+    assert check_delivery([], []).ok
 
 
 @pytest.mark.parametrize(
@@ -54,7 +71,7 @@ def test_nothing_is_ok() -> None:
         ([entry("a", valid=False)], [], [seen("a"), seen("a", offset=1)], "duplicated"),
         ([], [seen("a")], [], "phantom"),
         ([], [], [seen("a")], "phantom"),
-        ([entry("a", outcome=Outcome.ROLLED_BACK)], [seen("a")], [], "phantom"),
+        ([entry("a", outcome=WriteOutcome.ROLLED_BACK)], [seen("a")], [], "phantom"),
         ([entry("a", valid=False)], [seen("a")], [], "misplaced"),
         ([entry("a")], [], [seen("a")], "misplaced"),
         ([entry("a", seq=1), entry("b", seq=2)], [seen("b", offset=0), seen("a", offset=1)], [], "out_of_order"),
@@ -62,25 +79,25 @@ def test_nothing_is_ok() -> None:
     ],
 )
 def test_each_way_to_be_wrong_has_its_list(
-    ledger: list[Entry], published: list[Sighting], letters: list[Sighting], kind: str
+    ledger: list[WrittenEvent], published: list[ConsumedRecord], letters: list[ConsumedRecord], kind: str
 ) -> None:
-    verdict = judge(ledger, published, letters)
+    verdict = check_delivery(ledger, published, letters)
     assert wrong(verdict) == {kind}
     assert not verdict.ok
     assert kind in str(verdict)
 
 
 def test_an_event_in_both_places_is_duplicated() -> None:
-    assert "duplicated" in wrong(judge([entry("a")], [seen("a")], [seen("a", topic=LETTERS)]))
+    assert "duplicated" in wrong(check_delivery([entry("a")], [seen("a")], [seen("a", topic=LETTERS)]))
 
 
 def test_keys_have_no_order_among_each_other() -> None:
     ledger = [entry("a", "one", 1), entry("b", "two", 1), entry("c", "one", 2)]
-    assert judge(ledger, [seen("b", "two", 0), seen("a", "one", 1), seen("c", "one", 2)]).ok
+    assert check_delivery(ledger, [seen("b", "two", 0), seen("a", "one", 1), seen("c", "one", 2)]).ok
 
 
 def test_order_is_that_of_offsets_not_of_reading() -> None:
-    assert judge([entry("a", seq=1), entry("b", seq=2)], [seen("b", offset=1), seen("a", offset=0)]).ok
+    assert check_delivery([entry("a", seq=1), entry("b", seq=2)], [seen("b", offset=1), seen("a", offset=0)]).ok
 
 
 @pytest.mark.parametrize(
@@ -96,8 +113,8 @@ def test_order_is_that_of_offsets_not_of_reading() -> None:
 def test_an_unknown_outcome_is_settled_by_the_table(
     in_table: set[str] | None, published: bool, kinds: set[str]
 ) -> None:
-    ledger = [entry("a", outcome=Outcome.UNKNOWN)]
-    assert wrong(judge(ledger, [seen("a")] if published else [], in_table=in_table)) == kinds
+    ledger = [entry("a", outcome=WriteOutcome.UNKNOWN)]
+    assert wrong(check_delivery(ledger, [seen("a")] if published else [], in_table=in_table)) == kinds
 
 
 @pytest.mark.parametrize(
@@ -116,50 +133,50 @@ def test_an_unknown_outcome_is_settled_by_the_table(
     ],
 )
 def test_positions_only_go_forward(positions: list[Progress], found: int) -> None:
-    assert len(backward(positions)) == found
+    assert len(backward_positions(positions)) == found
 
 
 def test_positions_turn_a_verdict_red() -> None:
-    verdict = judge([], [])
+    verdict = check_delivery([], [])
     verdict.positions = ["back"]
     assert not verdict.ok
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Entry], list[Sighting], list[Sighting]]:
+def histories(draw: st.DrawFn) -> tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]]:
     """What a faultless connector makes of any ledger: a key has one partition, offsets grow with gaps."""
-    ledger: list[Entry] = []
+    ledger: list[WrittenEvent] = []
     counts: Counter[str] = Counter()
     for number in range(draw(st.integers(1, 25))):
         key = draw(st.sampled_from(["a", "b", "c"]))
-        outcome = draw(st.sampled_from([Outcome.COMMITTED, Outcome.COMMITTED, Outcome.ROLLED_BACK]))
+        outcome = draw(st.sampled_from([WriteOutcome.COMMITTED, WriteOutcome.COMMITTED, WriteOutcome.ROLLED_BACK]))
         counts[key] += 1
-        ledger.append(Entry(f"e{number}", key, counts[key], draw(st.booleans()), outcome))
-    published: list[Sighting] = []
-    letters: list[Sighting] = []
+        ledger.append(WrittenEvent(f"e{number}", key, counts[key], draw(st.booleans()), outcome))
+    published: list[ConsumedRecord] = []
+    letters: list[ConsumedRecord] = []
     offset = 0
     for made in ledger:
-        if made.outcome is Outcome.COMMITTED:
+        if made.outcome is WriteOutcome.COMMITTED:
             offset += draw(st.integers(1, 3))
             if made.valid:
-                published.append(Sighting(made.id, made.key, TOPIC, ord(made.key) % 2, offset))
+                published.append(ConsumedRecord(made.id, made.key, TOPIC, ord(made.key) % 2, offset))
             else:
-                letters.append(Sighting(made.id, made.key, LETTERS, 0, offset))
+                letters.append(ConsumedRecord(made.id, made.key, LETTERS, 0, offset))
     return ledger, published, letters
 
 
 @given(histories(), st.randoms(use_true_random=False))
 def test_every_correct_history_is_ok_in_any_order_of_reading(
-    history: tuple[list[Entry], list[Sighting], list[Sighting]], chance: object
+    history: tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]], chance: object
 ) -> None:
     ledger, published, letters = history
     chance.shuffle(published)  # type: ignore[attr-defined]
-    assert judge(ledger, published, letters).ok
+    assert check_delivery(ledger, published, letters).ok
 
 
 @given(histories(), st.data())
 def test_every_change_of_a_correct_history_is_seen(
-    history: tuple[list[Entry], list[Sighting], list[Sighting]], data: st.DataObject
+    history: tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]], data: st.DataObject
 ) -> None:
     ledger, published, letters = history
     behind = max((sighting.offset for sighting in (*published, *letters)), default=0) + 1
@@ -178,7 +195,7 @@ def test_every_change_of_a_correct_history_is_seen(
         changes += ["swap"]
     change = data.draw(st.sampled_from(changes))
     if change == "insert":
-        rolled_back = [made.id for made in ledger if made.outcome is Outcome.ROLLED_BACK]
+        rolled_back = [made.id for made in ledger if made.outcome is WriteOutcome.ROLLED_BACK]
         published.append(seen(data.draw(st.sampled_from(["unknown", *rolled_back])), "a", behind))
         expected = "phantom"
     elif change == "swap":
@@ -207,7 +224,7 @@ def test_every_change_of_a_correct_history_is_seen(
             published[at] = event._replace(partition=event.partition + 2)
             alone = [other for other in published if other.key == event.key] == [published[at]]
             expected = "" if alone else "out_of_order"
-    verdict = judge(ledger, published, letters)
+    verdict = check_delivery(ledger, published, letters)
     if expected:
         assert expected in wrong(verdict)
         assert not verdict.ok

@@ -14,7 +14,7 @@ from tailrace.testkit.stack.process import LocalProcess
 STOP_TIMEOUT = 15.0
 
 
-class Command:
+class TailraceProcess:
     """One process, launched again and again; its log stands in `folder`."""
 
     def __init__(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailrace.testkit.demo.command import Command
+from tailrace.testkit.demo.command import TailraceProcess
 
 
-class Connector(Command):
+class Connector(TailraceProcess):
     """The process of one pipeline; its log stands beside its file."""
 
     def __init__(self, file: Path) -> None:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.testkit.demo.latency import Journey
+from tailrace.testkit.demo.latency import Delivery
 from tailrace.testkit.topic_reader import header
 
 RECENT = 12
 POLL_SECONDS = 0.1
 
 
-class Arrival(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """One event as it is shown."""
 
     place: str
@@ -31,15 +31,15 @@ class Arrival(NamedTuple):
     received_ms: float
 
 
-class Watcher:
+class DemoConsumer:
     """Runs as a thread; `journeys`, `ids`, `letters` and `recent` only ever grow (`recent` scrolls)."""
 
     def __init__(self, bootstrap: str, topic: str, letters: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
         """`tell` puts a payload in a few words."""
-        self.journeys: list[Journey] = []
+        self.journeys: list[Delivery] = []
         self.ids: set[str] = set()
         self.letters = 0
-        self.recent: deque[Arrival] = deque(maxlen=RECENT)
+        self.recent: deque[ReceivedEvent] = deque(maxlen=RECENT)
         self.error: BaseException | None = None
         self._letter_topic = letters
         self._topics = [topic, letters]
@@ -89,9 +89,9 @@ class Watcher:
         letter = message.topic() == self._letter_topic
         self.letters += letter
         self.ids.add(header(message, "id"))
-        self.journeys.append(Journey(committed_ms, now_ms))
+        self.journeys.append(Delivery(committed_ms, now_ms))
         self.recent.append(
-            Arrival(
+            ReceivedEvent(
                 f"{message.topic()}/{message.partition()}@{message.offset()}",
                 (message.key() or b"").decode(),
                 header(message, "type"),

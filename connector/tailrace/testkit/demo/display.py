@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from tailrace.testkit.demo.consumer import Arrival
-from tailrace.testkit.demo.report import Report
+from tailrace.testkit.demo.consumer import ReceivedEvent
+from tailrace.testkit.demo.report import DemoReport
 
 LINE_SECONDS = 1.0
 """Between two looks at the counters in plain output."""
@@ -22,7 +22,7 @@ EVENTS_PER_LINE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PipelineStatus:
     """How one pipeline stands."""
 
     name: str
@@ -36,7 +36,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectionStanding:
+class ProjectionStatus:
     """How a projection stands."""
 
     name: str
@@ -50,12 +50,12 @@ class Frame:
 
     elapsed: float
     total: float
-    standings: Sequence[Standing]
-    projections: Sequence[ProjectionStanding]
-    recent: Sequence[Arrival]
+    standings: Sequence[PipelineStatus]
+    projections: Sequence[ProjectionStatus]
+    recent: Sequence[ReceivedEvent]
 
 
-class Show(Protocol):
+class Display(Protocol):
     def busy(self, text: str) -> None:
         """A long step goes on; called many times a second."""
 
@@ -65,7 +65,7 @@ class Show(Protocol):
     def frame(self, make: Callable[[], Frame], *, last: bool = False) -> None:
         """How things stand; called many times a second, and `make` only when it is time to look."""
 
-    def report(self, report: Report) -> None:
+    def report(self, report: DemoReport) -> None:
         """The verdict."""
 
     def say(self, lines: Sequence[str]) -> None:
@@ -75,16 +75,16 @@ class Show(Protocol):
         """Puts the terminal back in order."""
 
 
-def on(stream: TextIO) -> Show:
+def display_for(stream: TextIO) -> Display:
     """The show that suits `stream`."""
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        from tailrace.testkit.demo.live_display import LiveShow
+        from tailrace.testkit.demo.live_display import LiveDisplay
 
-        return LiveShow(stream)
-    return PlainShow(stream)
+        return LiveDisplay(stream)
+    return PlainDisplay(stream)
 
 
-class PlainShow:
+class PlainDisplay:
     """At most a few lines a second."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -92,7 +92,7 @@ class PlainShow:
         self._began = time.monotonic()
         self._last_frame = 0.0
         self._last_busy = ("", 0.0)
-        self._shown: Arrival | None = None
+        self._shown: ReceivedEvent | None = None
 
     def busy(self, text: str) -> None:
         step = text.partition("(")[0].partition(":")[0]
@@ -124,7 +124,7 @@ class PlainShow:
             for arrival in frame.recent[-EVENTS_PER_LINE:]:
                 self._line(f"     {arrival.place}  {arrival.key}  {arrival.type}  {arrival.text}")
 
-    def report(self, report: Report) -> None:
+    def report(self, report: DemoReport) -> None:
         sections = report.sections()
         rows = [row for _, part in sections for row in part]
         label = max(len(text) for text in (*(row.label for row in rows), *(title for title, _ in sections))) + 2

@@ -12,7 +12,7 @@ from typing import Self
 from tailrace.state import position_history
 from tailrace.testkit.demo.command import STOP_TIMEOUT
 from tailrace.testkit.demo.orders import Orders
-from tailrace.testkit.demo.projection_process import Summary, is_installed
+from tailrace.testkit.demo.projection_process import OrderSummaryProjection, is_installed
 from tailrace.testkit.demo.servers import Servers
 from tailrace.testkit.demo.service import SHOP, Service
 from tailrace.testkit.stack.kafka import quiet_admin
@@ -21,7 +21,7 @@ from tailrace.testkit.stack.paths import new_run_dir
 ASSETS = Path(__file__).parent
 
 
-class Scene:
+class DemoEnvironment:
     """Everything the play needs, made on `open` and gone after `close`."""
 
     def __init__(self, version: str = "16") -> None:
@@ -29,7 +29,7 @@ class Scene:
         suffix = "" if self.servers.ours else f"_{secrets.token_hex(3)}"
         orders = Orders(self.servers, suffix)
         self.services: list[Service] = [orders]
-        self.projections = [Summary(orders, suffix)] if is_installed() else []
+        self.projections = [OrderSummaryProjection(orders, suffix)] if is_installed() else []
         if self.servers.mongo is not None:
             from tailrace.testkit.demo.users import Users
 

@@ -6,9 +6,9 @@ import shlex
 import time
 from contextlib import ExitStack
 
-from tailrace.testkit.demo.display import Show
-from tailrace.testkit.demo.environment import Scene
-from tailrace.testkit.demo.projection_process import MODULE, Summary
+from tailrace.testkit.demo.display import Display
+from tailrace.testkit.demo.environment import DemoEnvironment
+from tailrace.testkit.demo.projection_process import MODULE, OrderSummaryProjection
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.workload.writer import Mix
@@ -19,7 +19,7 @@ KEYS = 20
 LOOK_SECONDS = 0.5
 
 
-def linger(scene: Scene, show: Show, *, seed: int) -> None:
+def keep_running(scene: DemoEnvironment, show: Display, *, seed: int) -> None:
     """Runs connectors, projections and writers until Ctrl-C."""
     processes = [*(service.connector for service in scene.services), *(each.process for each in scene.projections)]
     for process in processes:
@@ -30,12 +30,12 @@ def linger(scene: Scene, show: Show, *, seed: int) -> None:
         for writer in writers:
             last.callback(writer.stop)
             writer.start(rate=RATE)
-        show.say(guide(scene))
+        show.say(instructions(scene))
         while all(process.ready for process in processes) and all(writer.error is None for writer in writers):
             time.sleep(LOOK_SECONDS)
 
 
-def guide(scene: Scene) -> list[str]:
+def instructions(scene: DemoEnvironment) -> list[str]:
     """How to connect, look and stop."""
     topics = [service.topic for service in scene.services]
     return [
@@ -73,7 +73,7 @@ def _service(service: Service) -> list[str]:
     ]
 
 
-def _projection(projection: Summary) -> list[str]:
+def _projection(projection: OrderSummaryProjection) -> list[str]:
     return [
         "",
         f"the projection {projection.NAME}, of {projection.orders.topic} into {projection.orders.DATABASE}",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Journey(NamedTuple):
+class Delivery(NamedTuple):
     committed_ms: int
     received_ms: float
 
@@ -23,7 +23,7 @@ class Journey(NamedTuple):
         return self.received_ms - self.committed_ms
 
 
-class Outage(NamedTuple):
+class Downtime(NamedTuple):
     """A kill and the moment when the connector was running again, in Unix milliseconds."""
 
     killed_ms: float
@@ -43,7 +43,7 @@ class Latency:
     longest_ms: float
 
 
-def measure(journeys: Sequence[Journey], outages: Iterable[Outage]) -> Latency:
+def measure(journeys: Sequence[Delivery], outages: Iterable[Downtime]) -> Latency:
     """`p50_ms` and `p99_ms` are of the steady part; 0 if there is none."""
     restarts = [(outage.killed_ms, _over_ms(journeys, outage)) for outage in outages]
     steady = [
@@ -66,5 +66,5 @@ def percentile(values: Iterable[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def _over_ms(journeys: Iterable[Journey], outage: Outage) -> float:
+def _over_ms(journeys: Iterable[Delivery], outage: Downtime) -> float:
     return min((j.received_ms for j in journeys if j.committed_ms >= outage.running_ms), default=math.inf)

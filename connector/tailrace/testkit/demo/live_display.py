@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.testkit.demo.display import Frame
-from tailrace.testkit.demo.report import Report, seconds
+from tailrace.testkit.demo.report import DemoReport, seconds
 
 FRAME_SECONDS = 0.15
 """Drawing costs time that the writer and the consumer in this process would miss."""
@@ -24,7 +24,7 @@ COUNTERS = ("committed", "rolled back", "on Kafka", "dead letters", "latency p50
 STATES = {"running": "bold green", "restarting": "bold red"}
 
 
-class LiveShow:
+class LiveDisplay:
     """Draws on `stream`, a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -49,7 +49,7 @@ class LiveShow:
         if last or time.monotonic() - self._drawn >= FRAME_SECONDS:
             self._draw(_panel(make()))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: DemoReport) -> None:
         self._live.update(Text(""), refresh=True)
         self._live.stop()
         table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)

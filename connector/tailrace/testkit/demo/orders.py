@@ -18,7 +18,7 @@ from tailrace.testkit.demo.command import STOP_TIMEOUT
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.workload.orders import SHOP_DDL, OrdersWriter, ids_in_table
-from tailrace.testkit.workload.writer import Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 _PIPELINE = """\
 # The orders' pipeline: one outbox table in Postgres to Kafka, exactly once and in order.
@@ -82,7 +82,7 @@ class Orders(Service):
             offsets=self.offsets,
         )
 
-    def writer(self, *, seed: int, keys: int, mix: Mix) -> Writer:
+    def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter:
         return OrdersWriter(self.dsn, seed=seed, keys=keys, mix=mix)
 
     def in_outbox(self) -> set[str]:

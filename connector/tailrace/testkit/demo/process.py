@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 
-from tailrace.testkit.demo.command import Command
-from tailrace.testkit.demo.latency import Outage
+from tailrace.testkit.demo.command import TailraceProcess
+from tailrace.testkit.demo.latency import Downtime
 from tailrace.testkit.stack import StackError
 
 COMING = ("starting", "restarting")
 
 
-class Performer:
+class DemoProcess:
     """`state` is one of: absent, starting, running, restarting, stopped."""
 
-    def __init__(self, name: str, process: Command, task: str) -> None:
+    def __init__(self, name: str, process: TailraceProcess, task: str) -> None:
         """`name` and `task` are what the show tells of it."""
         self.name = name
         self.process = process
         self.task = task
         self.state = "absent"
-        self.outages: list[Outage] = []
+        self.outages: list[Downtime] = []
         self._killed_ms = 0.0
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Performer:
         if self.state not in COMING or not self.process.ready:
             return False
         if self.state == "restarting":
-            self.outages.append(Outage(self._killed_ms, time.time() * 1000))
+            self.outages.append(Downtime(self._killed_ms, time.time() * 1000))
         self.state = "running"
         return True
 

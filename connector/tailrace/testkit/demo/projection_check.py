@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.testkit.oracle import Sighting
+from tailrace.testkit.oracle import ConsumedRecord
 
 Histories = Mapping[str, Sequence[str]]
 """Of each key, the ids of its events in the order in which they were applied."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProjectionComparison:
     """Counts, and one list of event ids for every way to be wrong."""
 
     events: int
@@ -33,7 +33,7 @@ class Comparison:
         return not (self.missing or self.twice or self.phantom or self.out_of_order)
 
 
-def fold(published: Iterable[Sighting]) -> dict[str, list[str]]:
+def expected_histories(published: Iterable[ConsumedRecord]) -> dict[str, list[str]]:
     """An event that stands on the topic twice is one event: whether it may stand there is judged elsewhere."""
     folded: dict[str, dict[str, None]] = {}
     for sighting in sorted(published, key=lambda each: (each.topic, each.partition, each.offset)):
@@ -41,7 +41,7 @@ def fold(published: Iterable[Sighting]) -> dict[str, list[str]]:
     return {key: list(ids) for key, ids in folded.items()}
 
 
-def compare(expected: Histories, found: Histories) -> Comparison:
+def compare(expected: Histories, found: Histories) -> ProjectionComparison:
     """`expected` is the fold, `found` what the projection holds."""
     missing: list[str] = []
     twice: list[str] = []
@@ -55,7 +55,7 @@ def compare(expected: Histories, found: Histories) -> Comparison:
         phantom += [event for event in times if event not in places]
         # Each by its first application, which is where a second one would have been left out.
         out_of_order += _overtaken([event for event in times if event in places], places)
-    return Comparison(
+    return ProjectionComparison(
         events=sum(map(len, expected.values())),
         applied=sum(map(len, found.values())),
         missing=missing,

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tailrace.testkit.demo.command import Command
+from tailrace.testkit.demo.command import TailraceProcess
 from tailrace.testkit.demo.orders import Orders
 from tailrace.testkit.demo.projection_check import Histories
 
@@ -24,7 +24,7 @@ def is_installed() -> bool:
     return all(sys.modules.get(name) is not None or importlib.util.find_spec(name) is not None for name in EXTRA)
 
 
-class Summary:
+class OrderSummaryProjection:
     """A projection of the orders into a schema of its own in their database. It goes with that database.
 
     On Kafka it leaves a topic for dead letters. Its group goes with the topic that it has read.
@@ -36,11 +36,11 @@ class Summary:
         self.orders = orders
         self.group = f"{self.NAME}{suffix}"
         self.letters = f"{self.group}.dead-letters"
-        self._process: Command | None = None
+        self._process: TailraceProcess | None = None
         self._connection: psycopg.Connection | None = None
 
     @property
-    def process(self) -> Command:
+    def process(self) -> TailraceProcess:
         if self._process is None:
             raise RuntimeError("the scene is not open")
         return self._process
@@ -56,7 +56,7 @@ class Summary:
             # until Kafka gives up its predecessor.
             "CONSUMER_GROUP_INSTANCE_ID": f"{self.group}-1",
         }
-        self._process = Command(
+        self._process = TailraceProcess(
             self.NAME, folder, ["project", f"{MODULE}:app"], working="reading", environment=environment
         )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tailrace.testkit.demo.display import ProjectionStanding
-from tailrace.testkit.demo.process import Performer
-from tailrace.testkit.demo.projection_check import compare, fold
-from tailrace.testkit.demo.projection_process import Summary
+from tailrace.testkit.demo.display import ProjectionStatus
+from tailrace.testkit.demo.process import DemoProcess
+from tailrace.testkit.demo.projection_check import compare, expected_histories
+from tailrace.testkit.demo.projection_process import OrderSummaryProjection
 from tailrace.testkit.demo.report import ProjectionResult
-from tailrace.testkit.demo.service_run import Part
+from tailrace.testkit.demo.service_run import ServiceRun
 
 
-class Applying(Performer):
+class ProjectionRun(DemoProcess):
     """A projection at work on the topic of another part."""
 
-    def __init__(self, summary: Summary, source: Part) -> None:
+    def __init__(self, summary: OrderSummaryProjection, source: ServiceRun) -> None:
         super().__init__(f"{summary.NAME} projection", summary.process, f"applying {source.service.topic}")
         self._summary = summary
         self._source = source
@@ -26,8 +26,8 @@ class Applying(Performer):
 
     def judge(self) -> ProjectionResult:
         """Compares its rows with the fold of all that its source was judged by."""
-        comparison = compare(fold(self._source.published), self._summary.histories())
+        comparison = compare(expected_histories(self._source.published), self._summary.histories())
         return ProjectionResult(self._summary.NAME, comparison, self.outages)
 
-    def standing(self) -> ProjectionStanding:
-        return ProjectionStanding(self._summary.NAME, self.state, self._summary.applied())
+    def standing(self) -> ProjectionStatus:
+        return ProjectionStatus(self._summary.NAME, self.state, self._summary.applied())

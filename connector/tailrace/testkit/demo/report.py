@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from tailrace.testkit.demo.latency import Latency, Outage
-from tailrace.testkit.demo.projection_check import Comparison
-from tailrace.testkit.oracle import Verdict
+from tailrace.testkit.demo.latency import Downtime, Latency
+from tailrace.testkit.demo.projection_check import ProjectionComparison
+from tailrace.testkit.oracle import OracleVerdict
 
 EXIT_BROKEN = 1
 
@@ -35,7 +35,7 @@ MISAPPLIED = {
 TIMES = {1: "once", 2: "twice"}
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """A line of the table, with a value for each column; `good` is None where there is nothing to judge."""
 
     label: str
@@ -50,9 +50,9 @@ class Result:
 
     name: str
     database: str
-    verdict: Verdict
+    verdict: OracleVerdict
     latency: Latency
-    outages: Sequence[Outage]
+    outages: Sequence[Downtime]
 
     def count(self, name: str) -> int:
         value = getattr(self.verdict, name)
@@ -76,8 +76,8 @@ class ProjectionResult:
     """Of a projection."""
 
     name: str
-    comparison: Comparison
-    outages: Sequence[Outage]
+    comparison: ProjectionComparison
+    outages: Sequence[Downtime]
 
     def wrong(self) -> dict[str, list[str]]:
         """The ids of what went wrong, by how."""
@@ -103,7 +103,7 @@ class ProjectionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     results: Sequence[Result]
     projections: Sequence[ProjectionResult]
     seed: int
@@ -124,30 +124,36 @@ class Report:
         """The heads of the columns; the last one adds the others up, if there are several."""
         return [*(result.database for result in self.results), *(["total"] if len(self.results) > 1 else [])]
 
-    def sections(self) -> list[tuple[str, list[Row]]]:
+    def sections(self) -> list[tuple[str, list[ReportRow]]]:
         """The table, part by part."""
-        happened = [Row(label, self._counts(name), remark) for name, (label, remark) in COUNTS.items()]
+        happened = [ReportRow(label, self._counts(name), remark) for name, (label, remark) in COUNTS.items()]
         outages = [outage.millis for result in self.results for outage in result.outages]
         back = f"SIGKILL; each time back within {seconds(max(outages))}" if outages else ""
-        happened.append(Row("connector killed", self._added([len(result.outages) for result in self.results]), back))
+        happened.append(
+            ReportRow("connector killed", self._added([len(result.outages) for result in self.results]), back)
+        )
         wrong = [
-            Row(label, self._counts(name), remark, good=not self._total(name))
+            ReportRow(label, self._counts(name), remark, good=not self._total(name))
             for name, (label, remark) in WRONGS.items()
         ]
         latencies = [result.latency for result in self.results]
         steady = sum(latency.steady_events for latency in latencies)
         met = sum(latency.restart_events for latency in latencies)
         times = [
-            Row("p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events that met no restart"),
-            Row("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
-            Row("longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"),
+            ReportRow(
+                "p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events that met no restart"
+            ),
+            ReportRow("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
+            ReportRow(
+                "longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"
+            ),
         ]
         sections = [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
         if self.projections:
             # They are of the orders, and stand in their column.
             rest = [""] * (len(self.columns) - 1)
             applied = [
-                Row(each.name, [f"{each.comparison.applied:,}", *rest], each.told(), good=each.comparison.ok)
+                ReportRow(each.name, [f"{each.comparison.applied:,}", *rest], each.told(), good=each.comparison.ok)
                 for each in self.projections
             ]
             sections.append(("From topic to projection", applied))

@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from tailrace.testkit.demo.consumer import RECENT
-from tailrace.testkit.demo.display import Frame, Show
-from tailrace.testkit.demo.environment import Scene
-from tailrace.testkit.demo.process import Performer
-from tailrace.testkit.demo.projection_run import Applying
-from tailrace.testkit.demo.report import Report, seconds
-from tailrace.testkit.demo.service_run import Part
+from tailrace.testkit.demo.display import Display, Frame
+from tailrace.testkit.demo.environment import DemoEnvironment
+from tailrace.testkit.demo.process import DemoProcess
+from tailrace.testkit.demo.projection_run import ProjectionRun
+from tailrace.testkit.demo.report import DemoReport, seconds
+from tailrace.testkit.demo.service_run import ServiceRun
 from tailrace.testkit.stack import StackError
 
 RATE = 100.0
@@ -30,22 +30,22 @@ START_TIMEOUT = 30.0
 CATCH_UP_TIMEOUT = 30.0
 POLL_SECONDS = 0.03
 
-P = TypeVar("P", bound=Performer)
+P = TypeVar("P", bound=DemoProcess)
 
 
-class Play:
+class Scenario:
     """One performance on an open scene. `close` ends all threads, wherever they are."""
 
-    def __init__(self, scene: Scene, show: Show, *, writing_seconds: float, seed: int) -> None:
+    def __init__(self, scene: DemoEnvironment, show: Display, *, writing_seconds: float, seed: int) -> None:
         self._show = show
         self._writing_seconds = writing_seconds
         self._seed = seed
-        self._parts = [Part(service, seed=seed) for service in scene.services]
-        self._projections = [Applying(summary, self._parts[0]) for summary in scene.projections]
-        self._performers: list[Performer] = [*self._parts, *self._projections]
+        self._parts = [ServiceRun(service, seed=seed) for service in scene.services]
+        self._projections = [ProjectionRun(summary, self._parts[0]) for summary in scene.projections]
+        self._performers: list[DemoProcess] = [*self._parts, *self._projections]
         self._began = time.monotonic()
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         self._start_connectors()
         for part in self._parts:
             part.watcher.start()
@@ -72,7 +72,7 @@ class Play:
             performer.stop()
         self._show.note("all processes stopped; reading all of Kafka from the beginning to compare")
         results = [part.judge() for part in self._parts]
-        return Report(results, [projection.judge() for projection in self._projections], self._seed, wrote)
+        return DemoReport(results, [projection.judge() for projection in self._projections], self._seed, wrote)
 
     def close(self) -> None:
         with ExitStack() as last:
@@ -82,21 +82,21 @@ class Play:
     def _start_connectors(self) -> None:
         for part in self._parts:
             part.start()
-        self._until(Part.is_running, self._parts, START_TIMEOUT, what="the start")
+        self._until(ServiceRun.is_running, self._parts, START_TIMEOUT, what="the start")
 
     def _kill_connectors(self) -> None:
         self._kill(self._parts)
         self._start_connectors()
-        self._until(Part.has_recovered, self._parts, CATCH_UP_TIMEOUT, what="the first event after the restart")
+        self._until(ServiceRun.has_recovered, self._parts, CATCH_UP_TIMEOUT, what="the first event after the restart")
 
     def _kill_projections(self) -> None:
         """The plot goes on before they are back."""
-        self._until(Applying.is_at_work, self._projections, START_TIMEOUT, what="the first event applied")
+        self._until(ProjectionRun.is_at_work, self._projections, START_TIMEOUT, what="the first event applied")
         self._kill(self._projections)
         for projection in self._projections:
             projection.start()
 
-    def _kill(self, performers: Sequence[Performer]) -> None:
+    def _kill(self, performers: Sequence[DemoProcess]) -> None:
         for performer in performers:
             pid = performer.kill()
             self._show.note(f"{performer.name} killed (SIGKILL): pid {pid}, in mid-work", alarm=True)
@@ -105,8 +105,8 @@ class Play:
         """Waits for the live view to be complete; if it never is, the judgement says what is missing."""
         self._show.note("writing ended; waiting for the last events")
         try:
-            self._until(Part.has_caught_up, self._parts, CATCH_UP_TIMEOUT, what="the arrival of the last events")
-            self._until(Applying.has_caught_up, self._projections, CATCH_UP_TIMEOUT, what="the last event applied")
+            self._until(ServiceRun.has_caught_up, self._parts, CATCH_UP_TIMEOUT, what="the arrival of the last events")
+            self._until(ProjectionRun.has_caught_up, self._projections, CATCH_UP_TIMEOUT, what="the last event applied")
         except StackError:
             self._show.note("the last events did not come in time", alarm=True)
         self._show.frame(self._frame, last=True)
@@ -154,7 +154,7 @@ class Play:
         )
 
 
-def _entrance(performer: Performer) -> str:
+def _entrance(performer: DemoProcess) -> str:
     """What is told of one who has come up."""
     pid = performer.process.pid
     if not performer.outages:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, Source, StackError, mongo_local
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, StackError, mongo_local
 from tailrace.testkit.stack.kafka_local import KAFKA
 from tailrace.testkit.stack.paths import cache_dir
-from tailrace.testkit.stack.server import Server
+from tailrace.testkit.stack.server import StackServer
 
 TICK = 0.1
 JARS_MB = 43
@@ -28,14 +28,14 @@ class Servers:
 
     def __init__(self, version: str) -> None:
         self._told: dict[str, list[str]] = {}
-        self.postgres = PostgresServer(version, source=_source(PostgresServer), progress=self._hear(PostgresServer))
-        self.kafka = KafkaBroker(source=_source(KafkaBroker), progress=self._hear(KafkaBroker))
+        self.postgres = PostgresServer(version, choice=_choice(PostgresServer), progress=self._hear(PostgresServer))
+        self.kafka = KafkaBroker(choice=_choice(KafkaBroker), progress=self._hear(KafkaBroker))
         self.mongo = (
-            MongoServer(source=_source(MongoServer), progress=self._hear(MongoServer)) if _has_mongo() else None
+            MongoServer(choice=_choice(MongoServer), progress=self._hear(MongoServer)) if _has_mongo() else None
         )
 
     @property
-    def all(self) -> list[Server]:
+    def all(self) -> list[StackServer]:
         return [self.kafka, self.postgres, *([self.mongo] if self.mongo is not None else [])]
 
     @property
@@ -47,7 +47,7 @@ class Servers:
         """Returns when all answer; `busy` is told what goes on, again and again."""
         failures: list[BaseException] = []
 
-        def run(server: Server) -> None:
+        def run(server: StackServer) -> None:
             try:
                 server.start()
                 self._told[server.NAME].clear()
@@ -69,7 +69,7 @@ class Servers:
             for server in self.all:
                 last.callback(server.close)
 
-    def _hear(self, kind: type[Server]) -> Callable[[str], None]:
+    def _hear(self, kind: type[StackServer]) -> Callable[[str], None]:
         return self._told.setdefault(kind.NAME, []).append
 
     def _progress(self, seconds: float) -> str:
@@ -88,13 +88,13 @@ def current(told: list[str]) -> str:
     return told[-1] if told else ""
 
 
-def _source(kind: type[Server]) -> Source:
-    return Source.ADDRESS if os.environ.get(kind.VARIABLE, "").strip() else Source.LOCAL
+def _choice(kind: type[StackServer]) -> ServerChoice:
+    return ServerChoice.ADDRESS if os.environ.get(kind.VARIABLE, "").strip() else ServerChoice.LOCAL
 
 
 def _has_mongo() -> bool:
     """Whether somebody named one, or this machine can run one."""
-    if _source(MongoServer) is Source.ADDRESS:
+    if _choice(MongoServer) is ServerChoice.ADDRESS:
         return True
     try:
         mongo_local.program()

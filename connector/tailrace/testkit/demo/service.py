@@ -11,7 +11,7 @@ from tailrace.positions.base import Position
 from tailrace.testkit.demo.connector import Connector
 from tailrace.testkit.demo.servers import Servers
 from tailrace.testkit.stack.paths import private_file
-from tailrace.testkit.workload.writer import Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 SHOP = "shop"
 """The database, and the first part of the topics' names."""
@@ -70,7 +70,7 @@ class Service(ABC):
         """The settings file."""
 
     @abstractmethod
-    def writer(self, *, seed: int, keys: int, mix: Mix) -> Writer: ...
+    def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter: ...
 
     @abstractmethod
     def in_outbox(self) -> set[str]:

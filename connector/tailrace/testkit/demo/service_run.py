@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tailrace.testkit.demo.consumer import Watcher
-from tailrace.testkit.demo.display import Standing
+from tailrace.testkit.demo.consumer import DemoConsumer
+from tailrace.testkit.demo.display import PipelineStatus
 from tailrace.testkit.demo.latency import measure, percentile
-from tailrace.testkit.demo.process import Performer
+from tailrace.testkit.demo.process import DemoProcess
 from tailrace.testkit.demo.report import Result
 from tailrace.testkit.demo.service import Service
-from tailrace.testkit.oracle import Outcome, Sighting, backward, judge
-from tailrace.testkit.topic_reader import read_all, sightings, stored_positions
+from tailrace.testkit.oracle import ConsumedRecord, WriteOutcome, backward_positions, check_delivery
+from tailrace.testkit.topic_reader import consumed_records, read_all, stored_positions
 from tailrace.testkit.workload.writer import Mix
 
 KEYS = 200
@@ -17,16 +17,16 @@ MIX = Mix(rollback=0.1, invalid=0.02)
 RECENT_JOURNEYS = 300
 
 
-class Part(Performer):
+class ServiceRun(DemoProcess):
     """`close` ends the writer and the watcher, wherever they are."""
 
     def __init__(self, service: Service, *, seed: int) -> None:
         super().__init__(f"{service.NAME} connector", service.connector, f"tailing {service.outbox}")
         self.service = service
         self.writer = service.writer(seed=seed, keys=KEYS, mix=MIX)
-        self.watcher = Watcher(service.bootstrap, service.topic, service.letters, service.tell)
+        self.watcher = DemoConsumer(service.bootstrap, service.topic, service.letters, service.tell)
         self.committed = 0
-        self.published: list[Sighting] = []
+        self.published: list[ConsumedRecord] = []
         """Everything on the topic, once it is judged."""
         self._counted = self._rolled_back = 0
 
@@ -54,21 +54,21 @@ class Part(Performer):
     def judge(self) -> Result:
         """Reads all of Kafka from the beginning and compares it with the writer's ledger."""
         service = self.service
-        self.published = sightings(read_all(service.bootstrap, [service.topic]))
-        letters = sightings(read_all(service.bootstrap, [service.letters]))
-        verdict = judge(self.writer.ledger, self.published, letters, in_table=service.in_outbox())
+        self.published = consumed_records(read_all(service.bootstrap, [service.topic]))
+        letters = consumed_records(read_all(service.bootstrap, [service.letters]))
+        verdict = check_delivery(self.writer.written, self.published, letters, in_table=service.in_outbox())
         positions = stored_positions(service.bootstrap, service.pipeline, service.offsets)
-        verdict.positions = backward([position.progress for position in positions])
+        verdict.positions = backward_positions([position.progress for position in positions])
         if positions:
             verdict.positions += service.astray(positions[-1])
         latency = measure(self.watcher.journeys, self.outages)
         return Result(service.NAME, service.DATABASE, verdict, latency, self.outages)
 
-    def standing(self) -> Standing:
+    def standing(self) -> PipelineStatus:
         self.count()
         watcher = self.watcher
         recent = [journey.millis for journey in watcher.journeys[-RECENT_JOURNEYS:]]
-        return Standing(
+        return PipelineStatus(
             name=self.service.NAME,
             connector=self.state,
             committed=self.committed,
@@ -80,9 +80,9 @@ class Part(Performer):
 
     def count(self) -> None:
         """Takes in what the ledger has grown by."""
-        for entry in self.writer.ledger[self._counted :]:
+        for entry in self.writer.written[self._counted :]:
             self._counted += 1
-            if entry.outcome is Outcome.ROLLED_BACK:
+            if entry.outcome is WriteOutcome.ROLLED_BACK:
                 self._rolled_back += 1
             else:
                 self.committed += 1

@@ -11,7 +11,7 @@ from tailrace.testkit.demo.servers import Servers
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack import MongoServer
 from tailrace.testkit.workload.users import UsersWriter, create_users, ids_in_collection
-from tailrace.testkit.workload.writer import Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 _PIPELINE = """\
 # The users' pipeline: one outbox collection in MongoDB to Kafka, exactly once and in order.
@@ -63,7 +63,7 @@ class Users(Service):
             offsets=self.offsets,
         )
 
-    def writer(self, *, seed: int, keys: int, mix: Mix) -> Writer:
+    def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter:
         return UsersWriter(self.uri, self.database, topic=self.topic, seed=seed, keys=keys, mix=mix)
 
     def in_outbox(self) -> set[str]:

@@ -15,27 +15,27 @@ last kind can be killed, paused and restarted (`server.local`); ask for it with 
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.flow import Direction
 from tailrace.testkit.stack.kafka import KafkaBroker
-from tailrace.testkit.stack.kafka_set import KafkaMember, KafkaSet
+from tailrace.testkit.stack.kafka_set import ClusterMember, KafkaCluster
 from tailrace.testkit.stack.mongo import MongoServer
-from tailrace.testkit.stack.mongo_set import MongoMember, MongoSet
+from tailrace.testkit.stack.mongo_set import MongoReplicaSet, ReplicaSetMember
 from tailrace.testkit.stack.postgres import PostgresServer
 from tailrace.testkit.stack.proxy import TcpProxy
-from tailrace.testkit.stack.registry import Registry
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.registry import RegistryServer
+from tailrace.testkit.stack.server_choice import ServerChoice
 from tailrace.testkit.stack.stack import Stack
 from tailrace.testkit.stack.waiting import wait_until
 
 __all__ = [
+    "ClusterMember",
     "Direction",
     "KafkaBroker",
-    "KafkaMember",
-    "KafkaSet",
-    "MongoMember",
+    "KafkaCluster",
+    "MongoReplicaSet",
     "MongoServer",
-    "MongoSet",
     "PostgresServer",
-    "Registry",
-    "Source",
+    "RegistryServer",
+    "ReplicaSetMember",
+    "ServerChoice",
     "Stack",
     "StackError",
     "TcpProxy",

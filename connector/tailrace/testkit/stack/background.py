@@ -27,8 +27,8 @@ from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.kafka import quiet_admin
 from tailrace.testkit.stack.paths import private_file, state_dir
-from tailrace.testkit.stack.process import GUARDIAN, LocalProcess
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.process import REAPER, LocalProcess
+from tailrace.testkit.stack.server_choice import ServerChoice
 from tailrace.testkit.stack.stack import Stack
 from tailrace.testkit.stack.waiting import wait_until
 
@@ -37,29 +37,29 @@ ASK_TIMEOUT = 3
 
 
 @dataclass(frozen=True)
-class Entry:
+class BackgroundServer:
     """One server that was left running."""
 
     name: str
     version: str
     address: str
     variable: str
-    guardian: int
+    reaper: int
     run_dir: str
 
     @property
-    def guarded(self) -> bool:
+    def reaper_alive(self) -> bool:
         """Whether its guardian lives; the command line tells it from a stranger that got the same pid."""
         try:
-            words = Path(f"/proc/{self.guardian}/cmdline").read_bytes().split(b"\0")
+            words = Path(f"/proc/{self.reaper}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-        return GUARDIAN.name in {Path(os.fsdecode(word)).name for word in words} and self.run_dir.encode() in words
+        return REAPER.name in {Path(os.fsdecode(word)).name for word in words} and self.run_dir.encode() in words
 
     @property
     def answers(self) -> bool:
         """Whether the server speaks its protocol now."""
-        if not self.guarded:
+        if not self.reaper_alive:
             return False
         if self.variable == postgres.VARIABLE:
             try:
@@ -77,10 +77,10 @@ class Entry:
             return False
 
 
-def entries() -> list[Entry]:
+def entries() -> list[BackgroundServer]:
     """What `up` wrote down, whether it still runs or not."""
     try:
-        return [Entry(**entry) for entry in json.loads(_state_file().read_text(encoding="utf-8"))]
+        return [BackgroundServer(**entry) for entry in json.loads(_state_file().read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError) as exc:
@@ -91,7 +91,7 @@ def entries() -> list[Entry]:
         ) from exc
 
 
-def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) -> tuple[list[Entry], bool]:
+def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) -> tuple[list[BackgroundServer], bool]:
     """Start the servers and leave them running; what runs, and whether this call started it."""
     with _locked():
         known = entries()
@@ -108,7 +108,7 @@ def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) ->
         if known:
             progress("clearing away a stack that no longer answers")
             _down(known)
-        stack = Stack(version, mongo=with_mongo, source=Source.LOCAL, progress=progress)
+        stack = Stack(version, mongo=with_mongo, choice=ServerChoice.LOCAL, progress=progress)
         stack.start()
         try:
             started = [
@@ -120,14 +120,14 @@ def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) ->
                 started.append(_entry("MongoDB", server.version, server.uri, mongo.VARIABLE, server.process))
             _write(started)
             for one in stack.servers:
-                one.let_go()
+                one.detach()
         except BaseException:
             stack.close()
             raise
         return started, True
 
 
-def down() -> list[Entry]:
+def down() -> list[BackgroundServer]:
     """End what `up` started and remove all it wrote; what was ended."""
     with _locked():
         known = entries()
@@ -135,29 +135,29 @@ def down() -> list[Entry]:
         return known
 
 
-def _down(known: list[Entry]) -> None:
+def _down(known: list[BackgroundServer]) -> None:
     for entry in known:
-        if entry.guarded:
-            os.kill(entry.guardian, signal.SIGTERM)
+        if entry.reaper_alive:
+            os.kill(entry.reaper, signal.SIGTERM)
     for entry in known:
         try:
             wait_until(partial(_gone, entry), STOP_TIMEOUT, what=f"the end of {entry.name}")
         except StackError:
             # The server dies with its guardian.
-            os.kill(entry.guardian, signal.SIGKILL)
+            os.kill(entry.reaper, signal.SIGKILL)
         shutil.rmtree(entry.run_dir, ignore_errors=True)
     _state_file().unlink(missing_ok=True)
 
 
-def _gone(entry: Entry) -> bool:
-    return not entry.guarded
+def _gone(entry: BackgroundServer) -> bool:
+    return not entry.reaper_alive
 
 
-def _entry(name: str, version: str, address: str, variable: str, process: LocalProcess) -> Entry:
-    return Entry(name, version, address, variable, process.guardian_pid, str(process.run_dir))
+def _entry(name: str, version: str, address: str, variable: str, process: LocalProcess) -> BackgroundServer:
+    return BackgroundServer(name, version, address, variable, process.reaper_pid, str(process.run_dir))
 
 
-def _write(started: list[Entry]) -> None:
+def _write(started: list[BackgroundServer]) -> None:
     """Whole or not at all, and for our eyes only: the address of Postgres has its password."""
     growing = private_file(
         _state_file().with_suffix(".new"), json.dumps([asdict(entry) for entry in started], indent=2), None

@@ -21,7 +21,7 @@ def quiet(_message: str) -> None:
     """The progress callback of those who do not want to hear."""
 
 
-def filled(parent: Path, name: str, fill: Callable[[Path], None], progress: Progress = quiet) -> Path:
+def cached_folder(parent: Path, name: str, fill: Callable[[Path], None], progress: Progress = quiet) -> Path:
     """The folder `parent/name`; where it is absent, `fill` makes its contents first."""
     final = parent / name
     if final.is_dir():

@@ -22,7 +22,7 @@ MONGO_PORT = 27017
 
 
 @dataclass
-class Running:
+class RunningContainer:
     """A container and the address it is reached at."""
 
     container: Any
@@ -33,7 +33,7 @@ class Running:
         self.container.stop()
 
 
-def start_postgres(version: str, password: str, settings: Mapping[str, str]) -> Running:
+def start_postgres(version: str, password: str, settings: Mapping[str, str]) -> RunningContainer:
     container = _container(f"postgres:{version}")
     container.with_env("POSTGRES_PASSWORD", password)
     container.with_exposed_ports(5432)
@@ -42,10 +42,10 @@ def start_postgres(version: str, password: str, settings: Mapping[str, str]) -> 
         command += ["-c", f"{name}={value}"]
     container.with_command(command)
     _start(container)
-    return Running(container, container.get_container_host_ip(), int(container.get_exposed_port(5432)))
+    return RunningContainer(container, container.get_container_host_ip(), int(container.get_exposed_port(5432)))
 
 
-def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> Running:
+def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> RunningContainer:
     """The broker must know its address before it starts, so the port on our side is drawn, not asked for."""
     container = _container(KAFKA_IMAGE)
     port = free_port()
@@ -64,15 +64,15 @@ def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> R
     for name, value in {**properties, **ours}.items():
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     _start(container)
-    return Running(container, host, port)
+    return RunningContainer(container, host, port)
 
 
-def start_mongo(options: Sequence[str]) -> Running:
+def start_mongo(options: Sequence[str]) -> RunningContainer:
     container = _container(MONGO_IMAGE)
     container.with_exposed_ports(MONGO_PORT)
     container.with_command(["mongod", "--bind_ip_all", *options])
     _start(container)
-    return Running(container, container.get_container_host_ip(), int(container.get_exposed_port(MONGO_PORT)))
+    return RunningContainer(container, container.get_container_host_ip(), int(container.get_exposed_port(MONGO_PORT)))
 
 
 def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types of its own

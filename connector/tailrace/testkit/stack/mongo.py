@@ -27,8 +27,8 @@ from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import new_folder, new_run_dir, private_file
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import Server
-from tailrace.testkit.stack.server_choice import Source, choose
+from tailrace.testkit.stack.server import StackServer
+from tailrace.testkit.stack.server_choice import ServerChoice, choose
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -67,7 +67,7 @@ def _listens(uri: str, timeout: float) -> bool:
     return True
 
 
-class MongoServer(Server):
+class MongoServer(StackServer):
     """MongoDB with server parameters `settings` on top of ours; started on entering.
 
     With `auth` it wants a password from everyone; `uri` has the administrator's.
@@ -82,10 +82,10 @@ class MongoServer(Server):
         settings: Mapping[str, str] | None = None,
         oplog_mb: int | None = None,
         auth: bool = False,
-        source: Source = Source.AUTO,
+        choice: ServerChoice = ServerChoice.AUTO,
         progress: Progress = quiet,
     ) -> None:
-        super().__init__(*choose(source, VARIABLE), progress)
+        super().__init__(*choose(choice, VARIABLE), progress)
         if find_spec("pymongo") is None:
             raise StackError("the driver pymongo is not installed", remedy=install("mongo"))
         if auth and not self.local:
@@ -120,7 +120,7 @@ class MongoServer(Server):
     @property
     def direct_uri(self) -> str:
         """For clients that stay with this one server and go past any proxy."""
-        if self.source is Source.ADDRESS:
+        if self.choice is ServerChoice.ADDRESS:
             return self._address
         return self._address_of(self.port, "directConnection=true", ADMIN, self._password)
 
@@ -162,7 +162,7 @@ class MongoServer(Server):
         self._advertised_port = port
 
     def _uri(self, user: str, password: str) -> str:
-        if self.source is Source.ADDRESS:
+        if self.choice is ServerChoice.ADDRESS:
             return self._address
         if self._container is not None:
             return self.direct_uri
@@ -200,7 +200,7 @@ class MongoServer(Server):
         argv = mongo_local.command(self.port, self.data_dir, self._key if self._auth else None, options)
         self.process.launch(argv, mongo_local.ENVIRONMENT)
 
-    def _start_container(self) -> containers.Running:
+    def _start_container(self) -> containers.RunningContainer:
         running = containers.start_mongo(mongo_local.options(self.set_name, self.settings, self._oplog_mb))
         self._host, self._port = running.host, running.port
         return running
@@ -211,7 +211,7 @@ class MongoServer(Server):
         try:
             with self.client(serverSelectionTimeoutMS=ASK_TIMEOUT_MS, socketTimeoutMS=2 * ASK_TIMEOUT_MS) as client:
                 hello = client.admin.command("hello")
-                if self.source is Source.ADDRESS:
+                if self.choice is ServerChoice.ADDRESS:
                     return None if {"setName", "msg"} & hello.keys() else "it is not a replica set"
                 return self._unready(client, hello)
         except PyMongoError as exc:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tailrace.testkit.stack import mongo_local
 from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.mongo import MAJORITY, Document, MongoServer
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.server_choice import ServerChoice
 from tailrace.testkit.stack.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ HOLDS_BACK = "stopReplProducer"
 WAIT_MS = 60_000
 
 
-class MongoMember(MongoServer):
+class ReplicaSetMember(MongoServer):
     """One of the set. It is started when it speaks, and once it was initiated, when it can be read from."""
 
     def __init__(self, set_name: str, settings: Mapping[str, str], oplog_mb: int | None, progress: Progress) -> None:
-        super().__init__(settings=settings, oplog_mb=oplog_mb, source=Source.LOCAL, progress=progress)
+        super().__init__(settings=settings, oplog_mb=oplog_mb, choice=ServerChoice.LOCAL, progress=progress)
         self.set_name = set_name
         self.initiated = False
 
@@ -80,7 +80,7 @@ class MongoMember(MongoServer):
         return None if hello["isWritablePrimary"] or hello["secondary"] else "it is neither primary nor secondary yet"
 
 
-class MongoSet:
+class MongoReplicaSet:
     """Three members on this machine; started on entering, with a primary."""
 
     def __init__(
@@ -91,7 +91,7 @@ class MongoSet:
         progress: Progress = quiet,
     ) -> None:
         self.set_name = mongo_local.new_set_name()
-        self.members = [MongoMember(self.set_name, settings or {}, oplog_mb, progress) for _ in range(SIZE)]
+        self.members = [ReplicaSetMember(self.set_name, settings or {}, oplog_mb, progress) for _ in range(SIZE)]
 
     def __enter__(self) -> Self:
         try:
@@ -132,21 +132,23 @@ class MongoSet:
 
         return MongoClient(self.uri, **options)
 
-    def primary(self) -> MongoMember | None:
+    def primary(self) -> ReplicaSetMember | None:
         """Who says now that it is the primary; of two, the one that was elected last."""
         claims = [(hello["electionId"], member) for member in self.members if (hello := _primary(member))]
         return max(claims, key=lambda claim: claim[0])[1] if claims else None
 
-    def await_primary(self, not_: MongoMember | None = None, timeout: float = ELECTION_TIMEOUT) -> MongoMember:
+    def await_primary(
+        self, not_: ReplicaSetMember | None = None, timeout: float = ELECTION_TIMEOUT
+    ) -> ReplicaSetMember:
         """The primary, when there is one that the majority follows: a write has passed. Never the one in `not_`."""
 
-        def elected() -> list[MongoMember]:
+        def elected() -> list[ReplicaSetMember]:
             found = self.primary()
             return [found] if found is not None and found is not not_ and _leads(found) else []
 
         return wait_until(elected, timeout, what="the election of a primary")[0]
 
-    def step_down(self, seconds: int = 30) -> MongoMember:
+    def step_down(self, seconds: int = 30) -> ReplicaSetMember:
         """Make the primary step down, whether or not somebody is ready, and stay so; returns the new one."""
         old = self.await_primary()
         with old.client() as client:
@@ -162,17 +164,17 @@ class MongoSet:
                 closed.result()
 
 
-def _follows(member: MongoMember) -> bool:
+def _follows(member: ReplicaSetMember) -> bool:
     hello = member.hello()
     return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
 
 
-def _primary(member: MongoMember) -> Document:
+def _primary(member: ReplicaSetMember) -> Document:
     hello = member.hello()
     return hello if hello.get("isWritablePrimary") else {}
 
 
-def _leads(member: MongoMember) -> bool:
+def _leads(member: ReplicaSetMember) -> bool:
     from pymongo.errors import PyMongoError
 
     try:

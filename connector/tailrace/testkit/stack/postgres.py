@@ -23,14 +23,14 @@ from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import new_run_dir, unprivileged
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import Server
-from tailrace.testkit.stack.server_choice import Source, choose
+from tailrace.testkit.stack.server import StackServer
+from tailrace.testkit.stack.server_choice import ServerChoice, choose
 
 VARIABLE = "TAILRACE_STACK_POSTGRES"
 CONNECT_TIMEOUT = 5
 
 
-class PostgresServer(Server):
+class PostgresServer(StackServer):
     """Postgres `version`, with `settings` on top of ours; started on entering."""
 
     NAME = "Postgres"
@@ -41,10 +41,10 @@ class PostgresServer(Server):
         version: str = "16",
         *,
         settings: Mapping[str, str] | None = None,
-        source: Source = Source.AUTO,
+        choice: ServerChoice = ServerChoice.AUTO,
         progress: Progress = quiet,
     ) -> None:
-        super().__init__(*choose(source, VARIABLE), progress)
+        super().__init__(*choose(choice, VARIABLE), progress)
         self.version = version
         self.settings = dict(settings or {})
         self.bin_dir: Path | None = None
@@ -129,7 +129,7 @@ class PostgresServer(Server):
             postgres_local.clear_crash(self.data_dir)
         self.process.launch([self.bin_dir / "postgres", "-D", self.data_dir], dict(postgres_local.ENVIRONMENT))
 
-    def _start_container(self) -> containers.Running:
+    def _start_container(self) -> containers.RunningContainer:
         password = secrets.token_urlsafe(16)
         settings = {
             "wal_level": "logical",

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tailrace.extras import install
-from tailrace.testkit.stack.cache import Progress, filled
+from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import User, new_folder, private_file, reachable, shared_cache_dir
 from tailrace.testkit.stack.ports import HOST
@@ -81,7 +81,7 @@ def _staged(package: Path, cache: Path, progress: Progress) -> Path:
         for path in (folder, *folder.rglob("*")):
             path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
-    return filled(cache, f"postgres-{metadata.version(DISTRIBUTION)}", fill, progress) / PACKAGE
+    return cached_folder(cache, f"postgres-{metadata.version(DISTRIBUTION)}", fill, progress) / PACKAGE
 
 
 def init(process: LocalProcess, bin_dir: Path, data: Path, password: str, user: User | None) -> None:

@@ -24,7 +24,7 @@ from tailrace.testkit.stack.paths import User
 from tailrace.testkit.stack.waiting import wait_until
 
 ANSWER_TIMEOUT = 20.0  # the guardian answers in milliseconds; this only ends a wait on a machine that is stuck
-GUARDIAN = Path(__file__).with_name("reaper.py")
+REAPER = Path(__file__).with_name("reaper.py")
 
 
 class LocalProcess:
@@ -49,8 +49,8 @@ class LocalProcess:
         self._lock = threading.RLock()
         self._heard = b""
         self._detached = False
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(GUARDIAN), str(os.getpid()), str(run_dir)],
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(REAPER), str(os.getpid()), str(run_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -60,8 +60,8 @@ class LocalProcess:
         )
 
     @property
-    def guardian_pid(self) -> int:
-        return self._guardian.pid
+    def reaper_pid(self) -> int:
+        return self._reaper.pid
 
     @property
     def running(self) -> bool:
@@ -154,21 +154,21 @@ class LocalProcess:
     def close(self) -> None:
         """End the server if it runs, and remove the run directory. May be called again."""
         with self._lock:
-            if self._guardian.stdin is None or self._guardian.stdin.closed:
+            if self._reaper.stdin is None or self._reaper.stdin.closed:
                 return
             try:
                 self._tell({"op": "close"})
             except StackError:
                 pass  # the guardian is gone; its server died with it
-            self._guardian.stdin.close()
-            self._guardian.wait(ANSWER_TIMEOUT)
-            if self._guardian.stdout is not None:
-                self._guardian.stdout.close()
+            self._reaper.stdin.close()
+            self._reaper.wait(ANSWER_TIMEOUT)
+            if self._reaper.stdout is not None:
+                self._reaper.stdout.close()
             self._pid = 0
         # The guardian does this itself, unless somebody killed it.
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leave the server to its guardian: it lives on when we end, until the guardian gets SIGTERM."""
         with self._lock:
             self._tell({"op": "detach"})
@@ -177,18 +177,18 @@ class LocalProcess:
                 ANSWER_TIMEOUT,
                 what=f"the detaching of {self.name}",
             )
-        for pipe in (self._guardian.stdin, self._guardian.stdout):
+        for pipe in (self._reaper.stdin, self._reaper.stdout):
             if pipe is not None:
                 pipe.close()
         # It is meant to outlive us: not a forgotten child, whatever the destructor of Popen would think.
-        self._guardian.returncode = 0
+        self._reaper.returncode = 0
 
     def failure(self, what: str, remedy: str = "") -> StackError:
         """An error with the server's last words."""
         return StackError(what, why=f"the end of its log:\n{tail(self.log)}", remedy=remedy)
 
     def _tell(self, command: Mapping[str, object]) -> None:
-        pipe = self._guardian.stdin
+        pipe = self._reaper.stdin
         if pipe is None or pipe.closed:
             raise StackError(f"{self.name} is closed", remedy="make a new server")
         try:
@@ -198,7 +198,7 @@ class LocalProcess:
 
     def _hears(self, timeout: float) -> bool:
         """Take in what the guardian reports within `timeout`; whether it said anything."""
-        pipe = self._guardian.stdout
+        pipe = self._reaper.stdout
         if pipe is None or pipe.closed or not select.select([pipe], [], [], timeout)[0]:
             return False
         data = os.read(pipe.fileno(), 65536)

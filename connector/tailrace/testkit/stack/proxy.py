@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Self
 
 from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.flow import Direction, Mode, Pair
+from tailrace.testkit.stack.flow import Direction, Flow, ProxiedConnection
 from tailrace.testkit.stack.ports import HOST, can_bind, free_port
 
 ORDER_TIMEOUT = 10.0
@@ -34,8 +34,8 @@ class TcpProxy:
         self.host = HOST
         self._target = target
         self._listener: socket.socket | None = None
-        self._pairs: set[Pair] = set()
-        self._modes = dict.fromkeys(Direction, Mode.FORWARD)
+        self._pairs: set[ProxiedConnection] = set()
+        self._modes = dict.fromkeys(Direction, Flow.FORWARD)
         self._moved = dict.fromkeys(Direction, 0)
         self._cut_at: dict[Direction, int] = {}
         self._rate: float | None = None
@@ -102,17 +102,17 @@ class TcpProxy:
 
     def blackhole(self, *directions: Direction) -> None:
         """Nothing moves any more in these directions (both, when none is named), and nobody is told."""
-        self._order(lambda: self._set(directions, Mode.SILENT))
+        self._order(lambda: self._set(directions, Flow.SILENT))
 
     def hold(self, *directions: Direction) -> None:
         """Take the bytes of these directions (both, when none is named) and keep them until `release`."""
-        self._order(lambda: self._set(directions, Mode.HOLD))
+        self._order(lambda: self._set(directions, Flow.HOLD))
 
     def release(self) -> None:
         """Forward what `hold` kept, in order, and what follows. The same as `restore` for held directions."""
-        held = tuple(way for way, mode in self._modes.items() if mode is Mode.HOLD)
+        held = tuple(way for way, mode in self._modes.items() if mode is Flow.HOLD)
         if held:
-            self._order(lambda: self._set(held, Mode.FORWARD))
+            self._order(lambda: self._set(held, Flow.FORWARD))
 
     def cut_after(self, n_bytes: int, direction: Direction) -> None:
         """Forward exactly `n_bytes` more in this direction, then close everything. Happens once."""
@@ -130,7 +130,7 @@ class TcpProxy:
         """A good wire again: forward, listen, no limit, nothing armed."""
 
         def heal() -> None:
-            self._set((), Mode.FORWARD)
+            self._set((), Flow.FORWARD)
             self._cut_at.clear()
             self._rate = None
 
@@ -156,7 +156,7 @@ class TcpProxy:
                 elif key.fileobj is self._listener:
                     self._welcome()
                 else:
-                    pair: Pair = key.data
+                    pair: ProxiedConnection = key.data
                     if pair in self._pairs:
                         self._serve(pair, key.fileobj, events)  # type: ignore[arg-type]
 
@@ -177,7 +177,7 @@ class TcpProxy:
         if self._target is None:
             client.close()
             return
-        self._pairs.add(Pair(client, self._target))
+        self._pairs.add(ProxiedConnection(client, self._target))
 
     def _renew_interest(self) -> float | None:
         """Tell the selector what each socket waits for; returns how long it may wait at most."""
@@ -191,7 +191,7 @@ class TcpProxy:
             wake_at = min(waiting + ([wake_at] if wake_at is not None else []), default=None)
         return None if wake_at is None else max(0.0, wake_at - now)
 
-    def _register(self, sock: socket.socket, wanted: int, pair: Pair | None) -> None:
+    def _register(self, sock: socket.socket, wanted: int, pair: ProxiedConnection | None) -> None:
         known = self._selector.get_map().get(sock)
         if known is None:
             if wanted:
@@ -201,7 +201,7 @@ class TcpProxy:
         elif known.events != wanted:
             self._selector.modify(sock, wanted, pair)
 
-    def _serve(self, pair: Pair, sock: socket.socket, events: int) -> None:
+    def _serve(self, pair: ProxiedConnection, sock: socket.socket, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 self._write(pair, sock)
@@ -219,7 +219,7 @@ class TcpProxy:
             except OSError:
                 self._drop(pair, reset=True)
 
-    def _write(self, pair: Pair, sock: socket.socket) -> None:
+    def _write(self, pair: ProxiedConnection, sock: socket.socket) -> None:
         if pair.connecting:
             pair.connected()
             return
@@ -238,7 +238,7 @@ class TcpProxy:
             # A plain close, not a reset: a reset could make the receiver lose bytes that did arrive.
             self._cut(reset=False)
 
-    def _set(self, directions: tuple[Direction, ...], mode: Mode) -> None:
+    def _set(self, directions: tuple[Direction, ...], mode: Flow) -> None:
         for way in directions or tuple(Direction):
             self._modes[way] = mode
 
@@ -247,7 +247,7 @@ class TcpProxy:
         for pair in tuple(self._pairs):
             self._drop(pair, reset)
 
-    def _drop(self, pair: Pair, reset: bool = False) -> None:
+    def _drop(self, pair: ProxiedConnection, reset: bool = False) -> None:
         for sock in (pair.client, pair.server):
             self._register(sock, 0, None)
         pair.close(reset)

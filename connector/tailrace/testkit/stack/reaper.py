@@ -31,7 +31,7 @@ EXEC_FAILED = 127
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Guardian:
+class Reaper:
     def __init__(self, owner: int, run_dir: str) -> None:
         self.owner = owner
         self.run_dir = run_dir
@@ -204,4 +204,4 @@ def kill(pid: int, number: int) -> None:
 
 
 if __name__ == "__main__":
-    Guardian(int(sys.argv[1]), sys.argv[2]).watch()
+    Reaper(int(sys.argv[1]), sys.argv[2]).watch()

@@ -27,8 +27,8 @@ from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import new_run_dir
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import Server
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.server import StackServer
+from tailrace.testkit.stack.server_choice import ServerChoice
 
 VARIABLE = "TAILRACE_STACK_REGISTRY"
 VERSION = registry_local.APICURIO
@@ -37,20 +37,20 @@ INFO = "/apis/registry/v3/system/info"
 ASK_TIMEOUT = 2.0
 
 
-class Registry(Server):
+class RegistryServer(StackServer):
     """A schema registry; started on entering."""
 
     NAME = "the schema registry"
     VARIABLE = VARIABLE
     START_TIMEOUT = 90.0  # five seconds on a machine at rest
 
-    def __init__(self, *, source: Source = Source.AUTO, progress: Progress = quiet) -> None:
+    def __init__(self, *, choice: ServerChoice = ServerChoice.AUTO, progress: Progress = quiet) -> None:
         address = os.environ.get(VARIABLE, "").strip()
-        if source is Source.DOCKER:
+        if choice is ServerChoice.DOCKER:
             raise StackError("there is no registry from Docker here", remedy=f"set {VARIABLE}, or use Source.LOCAL")
-        if source is Source.AUTO:
-            source = Source.ADDRESS if address else Source.LOCAL
-        super().__init__(source, address, progress)
+        if choice is ServerChoice.AUTO:
+            choice = ServerChoice.ADDRESS if address else ServerChoice.LOCAL
+        super().__init__(choice, address, progress)
         self._identity = f"tailrace-{uuid.uuid4()}"
         self._port = 0
         self._library = Path()

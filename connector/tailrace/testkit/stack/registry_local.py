@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.extras import install
-from tailrace.testkit.stack.cache import Progress, filled
+from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.kafka_local import java
 from tailrace.testkit.stack.paths import cache_dir
@@ -43,7 +43,7 @@ def application(progress: Progress) -> Path:
             packed.extractall(folder)  # noqa: S202
         archive.unlink()
 
-    return filled(cache_dir(), f"apicurio-{APICURIO}", fill, progress)
+    return cached_folder(cache_dir(), f"apicurio-{APICURIO}", fill, progress)
 
 
 def _fetch(archive: Path, progress: Progress) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tailrace.testkit.stack.cache import Progress
-from tailrace.testkit.stack.containers import Running
+from tailrace.testkit.stack.containers import RunningContainer
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.ports import can_bind
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.server_choice import ServerChoice
 from tailrace.testkit.stack.waiting import wait_until
 
 START_TIMEOUT = 60.0  # recovery after kill -9 of a busy server takes seconds; a machine under load, more
@@ -27,19 +27,19 @@ ADDRESS_TIMEOUT = 5.0  # a server that somebody named runs already
 PORT_ATTEMPTS = 5
 
 
-class Server(ABC):
+class StackServer(ABC):
     """A server from `source`; started on entering."""
 
     NAME: ClassVar[str]
     VARIABLE: ClassVar[str]
     START_TIMEOUT: ClassVar[float] = START_TIMEOUT
 
-    def __init__(self, source: Source, address: str, progress: Progress) -> None:
-        self.source = source
+    def __init__(self, choice: ServerChoice, address: str, progress: Progress) -> None:
+        self.choice = choice
         self._address = address
         self._progress = progress
         self._process: LocalProcess | None = None
-        self._container: Running | None = None
+        self._container: RunningContainer | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -55,7 +55,7 @@ class Server(ABC):
     @property
     def local(self) -> bool:
         """Whether it is a process of ours, to be killed and paused at will."""
-        return self.source is Source.LOCAL
+        return self.choice is ServerChoice.LOCAL
 
     @property
     def process(self) -> LocalProcess:
@@ -94,9 +94,9 @@ class Server(ABC):
             self._create()
             self._start_somewhere()
             return
-        if self.source is Source.ADDRESS:
+        if self.choice is ServerChoice.ADDRESS:
             self._use_address()
-        elif self.source is Source.DOCKER:
+        elif self.choice is ServerChoice.DOCKER:
             if self._container is not None:
                 raise StackError(f"{self.NAME} in Docker is already running")
             self._progress(f"starting {self.NAME} in Docker")
@@ -134,9 +134,9 @@ class Server(ABC):
             self._container.close()
             self._container = None
 
-    def let_go(self) -> None:
-        """Let it live on when this process ends; `process.guardian_pid` is then who to ask to end it."""
-        self.process.let_go()
+    def detach(self) -> None:
+        """Let it live on when this process ends; `process.reaper_pid` is then who to ask to end it."""
+        self.process.detach()
 
     @abstractmethod
     def _create(self) -> None:
@@ -154,7 +154,7 @@ class Server(ABC):
     def _silence(self) -> str | None:
         """Ask by its protocol: None when it answers as it should, else why that is no answer yet."""
 
-    def _start_container(self) -> Running:
+    def _start_container(self) -> RunningContainer:
         """Start it in Docker, where it comes from there."""
         raise StackError(f"{self.NAME} does not come from Docker here", remedy=f"set {self.VARIABLE}")
 
@@ -186,7 +186,7 @@ class Server(ABC):
             last = self._silence()
             return last is None
 
-        timeout = ADDRESS_TIMEOUT if self.source is Source.ADDRESS else self.START_TIMEOUT
+        timeout = ADDRESS_TIMEOUT if self.choice is ServerChoice.ADDRESS else self.START_TIMEOUT
         try:
             wait_until(answers, timeout, what=f"an answer from {self.NAME}")
         except StackError as exc:

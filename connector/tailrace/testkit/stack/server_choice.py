@@ -15,7 +15,7 @@ from pathlib import Path
 PING_TIMEOUT = 2
 
 
-class Source(Enum):
+class ServerChoice(Enum):
     """Where a server comes from."""
 
     AUTO = "auto"
@@ -24,14 +24,14 @@ class Source(Enum):
     LOCAL = "local"
 
 
-def choose(wished: Source, variable: str) -> tuple[Source, str]:
+def choose(wished: ServerChoice, variable: str) -> tuple[ServerChoice, str]:
     """The source to use, and the address when it is one."""
     address = os.environ.get(variable, "").strip()
-    if wished is Source.ADDRESS or (wished is Source.AUTO and address):
-        return Source.ADDRESS, address
-    if wished is Source.DOCKER or (wished is Source.AUTO and engine_answers()):
-        return Source.DOCKER, ""
-    return Source.LOCAL, ""
+    if wished is ServerChoice.ADDRESS or (wished is ServerChoice.AUTO and address):
+        return ServerChoice.ADDRESS, address
+    if wished is ServerChoice.DOCKER or (wished is ServerChoice.AUTO and engine_answers()):
+        return ServerChoice.DOCKER, ""
+    return ServerChoice.LOCAL, ""
 
 
 @cache

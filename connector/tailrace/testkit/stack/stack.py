@@ -14,8 +14,8 @@ from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.kafka import KafkaBroker
 from tailrace.testkit.stack.mongo import MongoServer
 from tailrace.testkit.stack.postgres import PostgresServer
-from tailrace.testkit.stack.server import Server
-from tailrace.testkit.stack.server_choice import Source
+from tailrace.testkit.stack.server import StackServer
+from tailrace.testkit.stack.server_choice import ServerChoice
 
 
 class Stack:
@@ -29,14 +29,14 @@ class Stack:
         properties: Mapping[str, str] | None = None,
         advertised_port: int | None = None,
         mongo: bool = False,
-        source: Source = Source.AUTO,
+        choice: ServerChoice = ServerChoice.AUTO,
         progress: Progress = quiet,
     ) -> None:
-        self.postgres = PostgresServer(version, settings=settings, source=source, progress=progress)
+        self.postgres = PostgresServer(version, settings=settings, choice=choice, progress=progress)
         self.kafka = KafkaBroker(
-            properties=properties, advertised_port=advertised_port, source=source, progress=progress
+            properties=properties, advertised_port=advertised_port, choice=choice, progress=progress
         )
-        self.mongo = MongoServer(source=source, progress=progress) if mongo else None
+        self.mongo = MongoServer(choice=choice, progress=progress) if mongo else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -46,7 +46,7 @@ class Stack:
         self.close()
 
     @property
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[StackServer]:
         """All of them."""
         return [self.postgres, self.kafka, *([self.mongo] if self.mongo else [])]
 

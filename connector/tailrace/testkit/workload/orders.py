@@ -6,7 +6,7 @@ import json
 
 import psycopg
 
-from tailrace.testkit.workload.writer import Event, Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadEvent, WorkloadWriter
 
 SHOP_DDL = """
 CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, amount numeric NOT NULL, revision int NOT NULL);
@@ -26,7 +26,7 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) 
 """
 
 
-class OrdersWriter(Writer):
+class OrdersWriter(WorkloadWriter):
     """Writes orders; the tables are those of `SHOP_DDL`."""
 
     ENTITY = "order"
@@ -39,7 +39,7 @@ class OrdersWriter(Writer):
     def _begin(self) -> None:
         self._connected()
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: WorkloadEvent) -> None:
         connection = self._connected()
         amount = self._random.randint(1, 99_999) / 100
         payload = {

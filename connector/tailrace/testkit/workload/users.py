@@ -18,7 +18,7 @@ from pymongo.errors import ConnectionFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from tailrace.testkit.workload.writer import Event, Mix, Writer
+from tailrace.testkit.workload.writer import Mix, WorkloadEvent, WorkloadWriter
 
 ENTITIES, OUTBOX, TOPIC = "users", "outbox", "users"
 MAJORITY = WriteConcern("majority")
@@ -39,7 +39,7 @@ def create_users(uri: str, database: str, collections: Sequence[str] = (OUTBOX,)
             client[database].create_collection(name, write_concern=MAJORITY)
 
 
-class UsersWriter(Writer):
+class UsersWriter(WorkloadWriter):
     """Writes users; with several outbox collections, each user's events are in one of them."""
 
     ENTITY = "user"
@@ -67,7 +67,7 @@ class UsersWriter(Writer):
     def _begin(self) -> None:
         self._in_session().start_transaction(ReadConcern("snapshot"), MAJORITY)
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: WorkloadEvent) -> None:
         session = self._in_session()
         database = session.client[self._database]
         database[ENTITIES].update_one(
@@ -113,7 +113,7 @@ class UsersWriter(Writer):
             self._client = None
 
 
-def outbox_document(event: Event, *, topic: str, at: datetime) -> Document:
+def outbox_document(event: WorkloadEvent, *, topic: str, at: datetime) -> Document:
     """As services write it that have a publisher which polls: with fields for that one's bookkeeping."""
     payload = {
         "user": event.key,

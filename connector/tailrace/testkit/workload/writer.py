@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from tailrace.testkit.oracle import Entry, Outcome
+from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Mix:
     """At most; each transaction writes 1 to this many."""
 
 
-class Event(NamedTuple):
+class WorkloadEvent(NamedTuple):
     """What is to be written: `seq` is the entity's new revision, a payload that is not `valid` breaks its schema."""
 
     id: str
@@ -40,14 +40,14 @@ class Event(NamedTuple):
     valid: bool
 
 
-class Writer(ABC):
+class WorkloadWriter(ABC):
     """Commits transactions one after another on its own connection; call `transaction` or run it as a thread."""
 
     ENTITY: ClassVar[str]
     """What keys begin with."""
 
     def __init__(self, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
-        self.ledger: list[Entry] = []
+        self.written: list[WrittenEvent] = []
         self.error: BaseException | None = None
         self._random = random.Random(seed)  # noqa: S311 - a workload, not a secret
         self._mix = mix or Mix()
@@ -56,35 +56,35 @@ class Writer(ABC):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def transaction(self, events: int | None = None, *, rollback: bool | None = None) -> list[Entry]:
+    def transaction(self, events: int | None = None, *, rollback: bool | None = None) -> list[WrittenEvent]:
         """One transaction; its events, with their outcome, are in the ledger and returned."""
         count = events if events is not None else self._random.randint(1, self._mix.events_per_transaction)
         rolled_back = self._random.random() < self._mix.rollback if rollback is None else rollback
-        entries: list[Entry] = []
-        outcome = Outcome.ROLLED_BACK
+        entries: list[WrittenEvent] = []
+        outcome = WriteOutcome.ROLLED_BACK
         try:
             self._begin()
             for _ in range(count):
                 event = self._event(entries)
                 self._write(event)
-                entries.append(Entry(*event, Outcome.UNKNOWN))
+                entries.append(WrittenEvent(*event, WriteOutcome.UNKNOWN))
             if rolled_back:
                 self._roll_back()
             else:
                 # From here until the answer the outcome is not ours to know.
-                outcome = Outcome.UNKNOWN
+                outcome = WriteOutcome.UNKNOWN
                 self._commit()
-                outcome = Outcome.COMMITTED
+                outcome = WriteOutcome.COMMITTED
         except Exception as error:
             if not self._is_away(error):
                 raise
             self._give_up()
         finally:
             entries = [entry._replace(outcome=outcome) for entry in entries]
-            if outcome is not Outcome.ROLLED_BACK:
+            if outcome is not WriteOutcome.ROLLED_BACK:
                 for entry in entries:
                     self._seq[entry.key] = entry.seq
-            self.ledger += entries
+            self.written += entries
         return entries
 
     def start(self, *, rate: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -114,18 +114,18 @@ class Writer(ABC):
         if self.error is not None:
             raise self.error
 
-    def _event(self, before: list[Entry]) -> Event:
+    def _event(self, before: list[WrittenEvent]) -> WorkloadEvent:
         key = self._random.choice(self._keys)
         seq = max([self._seq[key], *(entry.seq for entry in before if entry.key == key)]) + 1
         valid = self._random.random() >= self._mix.invalid
-        return Event(str(uuid.UUID(int=self._random.getrandbits(128), version=4)), key, seq, valid)
+        return WorkloadEvent(str(uuid.UUID(int=self._random.getrandbits(128), version=4)), key, seq, valid)
 
     @abstractmethod
     def _begin(self) -> None:
         """Opens a transaction, and before it the connection if there is none."""
 
     @abstractmethod
-    def _write(self, event: Event) -> None:
+    def _write(self, event: WorkloadEvent) -> None:
         """The entity in its new revision, and its event."""
 
     @abstractmethod

@@ -9,27 +9,27 @@ import sys
 import pytest
 
 from tailrace.testkit.demo import display, live_display
-from tailrace.testkit.demo.consumer import Arrival
-from tailrace.testkit.demo.latency import Latency, Outage
+from tailrace.testkit.demo.consumer import ReceivedEvent
+from tailrace.testkit.demo.latency import Downtime, Latency
 from tailrace.testkit.demo.projection_check import compare
-from tailrace.testkit.demo.report import ProjectionResult, Report, Result
-from tailrace.testkit.oracle import Verdict
+from tailrace.testkit.demo.report import DemoReport, ProjectionResult, Result
+from tailrace.testkit.oracle import OracleVerdict
 
 ARRIVALS = [
-    Arrival("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0, 1.0),
-    Arrival("users.dead-letters/0@0", "user-2", "UserRegistered", "schema validation failed", True, 9.0, 2.0),
+    ReceivedEvent("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0, 1.0),
+    ReceivedEvent("users.dead-letters/0@0", "user-2", "UserRegistered", "schema validation failed", True, 9.0, 2.0),
 ]
 STANDINGS = [
-    display.Standing("orders", "running", 1200, 30, 1100, 20, 11.0),
-    display.Standing("users", "restarting", 900, 31, 800, 19, 12.0),
+    display.PipelineStatus("orders", "running", 1200, 30, 1100, 20, 11.0),
+    display.PipelineStatus("users", "restarting", 900, 31, 800, 19, 12.0),
 ]
-PROJECTIONS = [display.ProjectionStanding("order_summary", "running", 1050)]
+PROJECTIONS = [display.ProjectionStatus("order_summary", "running", 1050)]
 FRAME = display.Frame(1.0, 15.0, STANDINGS, PROJECTIONS, ARRIVALS)
 LATENCY = Latency(9, 1, 8, 20, 1400)
-ORDERS = Result("orders", "Postgres", Verdict(committed=1120, published=1100), LATENCY, [Outage(0, 900)])
-USERS = Result("users", "MongoDB", Verdict(committed=80, published=70), LATENCY, [Outage(0, 1800)])
-SUMMARY = ProjectionResult("order_summary", compare({"a": ["a1"]}, {"a": ["a1"]}), [Outage(0, 2000)])
-REPORT = Report([ORDERS, USERS], [SUMMARY], 7, 15.0)
+ORDERS = Result("orders", "Postgres", OracleVerdict(committed=1120, published=1100), LATENCY, [Downtime(0, 900)])
+USERS = Result("users", "MongoDB", OracleVerdict(committed=80, published=70), LATENCY, [Downtime(0, 1800)])
+SUMMARY = ProjectionResult("order_summary", compare({"a": ["a1"]}, {"a": ["a1"]}), [Downtime(0, 2000)])
+REPORT = DemoReport([ORDERS, USERS], [SUMMARY], 7, 15.0)
 
 
 class Clock:
@@ -113,7 +113,7 @@ def test_the_terminal_shows_the_same() -> None:
             return True
 
     out = Terminal()
-    drawn = live_display.LiveShow(out)
+    drawn = live_display.LiveDisplay(out)
     drawn.busy("starting Kafka")
     drawn.note("connector killed (SIGKILL)", alarm=True)
     drawn.frame(lambda: FRAME, last=True)

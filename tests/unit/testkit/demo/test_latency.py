@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.testkit.demo.latency import Journey, Outage, measure, percentile
+from tailrace.testkit.demo.latency import Delivery, Downtime, measure, percentile
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)])
@@ -14,25 +14,25 @@ def test_percentiles_are_nearest_ranks(share: float, expected: float) -> None:
 
 def test_nothing_measured_is_nothing() -> None:
     assert percentile([], 0.5) == 0.0
-    latency = measure([], [Outage(1, 2)])
+    latency = measure([], [Downtime(1, 2)])
     assert (latency.steady_events, latency.p99_ms, latency.longest_ms) == (0, 0.0, 0.0)
 
 
 def test_events_that_met_a_restart_are_counted_apart_and_are_the_longest() -> None:
     journeys = [
-        Journey(100, 110.0),  # before the kill
-        Journey(995, 2150.0),  # on its way when the kill came
-        Journey(1500, 2160.0),  # committed while nothing ran
-        Journey(2100, 2180.0),  # after the restart, behind what had piled up: the restart ends here
-        Journey(2170, 2190.0),  # committed before that end
-        Journey(3000, 3030.0),
+        Delivery(100, 110.0),  # before the kill
+        Delivery(995, 2150.0),  # on its way when the kill came
+        Delivery(1500, 2160.0),  # committed while nothing ran
+        Delivery(2100, 2180.0),  # after the restart, behind what had piled up: the restart ends here
+        Delivery(2170, 2190.0),  # committed before that end
+        Delivery(3000, 3030.0),
     ]
-    latency = measure(journeys, [Outage(killed_ms=1000, running_ms=2050)])
+    latency = measure(journeys, [Downtime(killed_ms=1000, running_ms=2050)])
     assert (latency.steady_events, latency.restart_events) == (2, 4)
     assert (latency.p50_ms, latency.p99_ms) == (10.0, 30.0)
     assert latency.longest_ms == 1155.0
 
 
 def test_a_restart_that_nothing_followed_never_ends() -> None:
-    latency = measure([Journey(10, 20.0), Journey(200, 300.0)], [Outage(100, 250)])
+    latency = measure([Delivery(10, 20.0), Delivery(200, 300.0)], [Downtime(100, 250)])
     assert (latency.steady_events, latency.restart_events) == (1, 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.testkit.demo.projection_check import Histories, compare, fold
-from tailrace.testkit.oracle import Sighting
+from tailrace.testkit.demo.projection_check import Histories, compare, expected_histories
+from tailrace.testkit.oracle import ConsumedRecord
 
 FOLD = {"a": ["a1", "a2", "a3"], "b": ["b1"]}
 WRONGS = ("missing", "twice", "phantom", "out_of_order")
@@ -15,13 +15,13 @@ WRONGS = ("missing", "twice", "phantom", "out_of_order")
 
 def test_the_fold_goes_by_offsets_not_by_arrival() -> None:
     published = [
-        Sighting("a2", "a", "orders", 0, 7),
-        Sighting("b1", "b", "orders", 1, 3),
-        Sighting("a1", "a", "orders", 0, 5),
-        Sighting("a1", "a", "orders", 0, 9),
-        Sighting("a3", "a", "orders", 0, 10),
+        ConsumedRecord("a2", "a", "orders", 0, 7),
+        ConsumedRecord("b1", "b", "orders", 1, 3),
+        ConsumedRecord("a1", "a", "orders", 0, 5),
+        ConsumedRecord("a1", "a", "orders", 0, 9),
+        ConsumedRecord("a3", "a", "orders", 0, 10),
     ]
-    assert fold(published) == FOLD
+    assert expected_histories(published) == FOLD
 
 
 def test_the_same_is_well() -> None:

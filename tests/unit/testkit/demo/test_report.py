@@ -6,40 +6,40 @@ import json
 
 import pytest
 
-from tailrace.testkit.demo.latency import Latency, Outage
+from tailrace.testkit.demo.latency import Downtime, Latency
 from tailrace.testkit.demo.projection_check import Histories, compare
-from tailrace.testkit.demo.report import MISAPPLIED, WRONGS, ProjectionResult, Report, Result, seconds
-from tailrace.testkit.oracle import Entry, Outcome, Sighting, Verdict, judge
+from tailrace.testkit.demo.report import MISAPPLIED, WRONGS, DemoReport, ProjectionResult, Result, seconds
+from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, WriteOutcome, WrittenEvent, check_delivery
 
 LEDGER = [
-    Entry("a1", "a", 1, True, Outcome.COMMITTED),
-    Entry("a2", "a", 2, True, Outcome.COMMITTED),
-    Entry("b1", "b", 1, False, Outcome.COMMITTED),
-    Entry("b2", "b", 2, True, Outcome.ROLLED_BACK),
+    WrittenEvent("a1", "a", 1, True, WriteOutcome.COMMITTED),
+    WrittenEvent("a2", "a", 2, True, WriteOutcome.COMMITTED),
+    WrittenEvent("b1", "b", 1, False, WriteOutcome.COMMITTED),
+    WrittenEvent("b2", "b", 2, True, WriteOutcome.ROLLED_BACK),
 ]
-LETTERS = [Sighting("b1", "b", "letters", 0, 0)]
+LETTERS = [ConsumedRecord("b1", "b", "letters", 0, 0)]
 APPLIED = {"a": ["a1", "a2"]}
 
 
-def seen(*events: str) -> list[Sighting]:
-    return [Sighting(event, event[0], "orders", 0, offset) for offset, event in enumerate(events)]
+def seen(*events: str) -> list[ConsumedRecord]:
+    return [ConsumedRecord(event, event[0], "orders", 0, offset) for offset, event in enumerate(events)]
 
 
-def report_on(verdict: Verdict, applied: Histories = APPLIED) -> Report:
+def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoReport:
     """The verdict is on the users; the orders are in order. `applied` is what the projection of the orders holds."""
     latency = Latency(90, 10, 8.0, 21.04, 1400.0)
-    outages = [Outage(0, 1100), Outage(5000, 5900)]
-    fine = judge(LEDGER, seen("a1", "a2"), LETTERS)
+    outages = [Downtime(0, 1100), Downtime(5000, 5900)]
+    fine = check_delivery(LEDGER, seen("a1", "a2"), LETTERS)
     results = [
         Result("orders", "Postgres", fine, latency, outages),
         Result("users", "MongoDB", verdict, latency, outages),
     ]
-    summary = ProjectionResult("order_summary", compare(APPLIED, applied), [Outage(7000, 9600)])
-    return Report(results, [summary], 7, 15.0)
+    summary = ProjectionResult("order_summary", compare(APPLIED, applied), [Downtime(7000, 9600)])
+    return DemoReport(results, [summary], 7, 15.0)
 
 
 def test_all_well() -> None:
-    report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
+    report = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS))
     assert report.exit_code == 0
     assert report.meaning().startswith("Exactly once and in order, with each connector killed twice")
     told = json.loads(json.dumps(report.as_json()))
@@ -57,7 +57,7 @@ def test_all_well() -> None:
 
 
 def test_a_column_for_each_pipeline_and_one_for_all() -> None:
-    report = report_on(judge(LEDGER, seen("a1"), LETTERS))
+    report = report_on(check_delivery(LEDGER, seen("a1"), LETTERS))
     rows = {row.label: row for _, part in report.sections() for row in part}
     assert report.columns == ["Postgres", "MongoDB", "total"]
     assert rows["on Kafka"].values == ["2", "1", "3"]
@@ -68,14 +68,14 @@ def test_a_column_for_each_pipeline_and_one_for_all() -> None:
     assert rows["order_summary"].remark == (
         "applied, of 2 on the topic: missing 0, twice 0, phantom 0, out of order 0; killed 1×"
     )
-    alone = Report(report.results[:1], report.projections, 7, 15.0)
+    alone = DemoReport(report.results[:1], report.projections, 7, 15.0)
     assert alone.columns == ["Postgres"]
     assert all(len(row.values) == 1 for _, part in alone.sections() for row in part)
 
 
 def test_without_a_projection_nothing_is_said_of_one() -> None:
-    whole = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS))
-    report = Report(whole.results, [], 7, 15.0)
+    whole = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS))
+    report = DemoReport(whole.results, [], 7, 15.0)
     assert report.exit_code == 0
     assert report.as_json()["projections"] == {}
     assert [title for title, _ in report.sections()] == [title for title, _ in whole.sections()][:-1]
@@ -92,8 +92,10 @@ def test_without_a_projection_nothing_is_said_of_one() -> None:
         ("out_of_order", seen("a2", "a1"), LETTERS),
     ],
 )
-def test_each_wrong_is_told_and_ends_with_1(wrong: str, published: list[Sighting], letters: list[Sighting]) -> None:
-    report = report_on(judge(LEDGER, published, letters))
+def test_each_wrong_is_told_and_ends_with_1(
+    wrong: str, published: list[ConsumedRecord], letters: list[ConsumedRecord]
+) -> None:
+    report = report_on(check_delivery(LEDGER, published, letters))
     assert report.exit_code == 1
     assert f"1 {WRONGS[wrong][0]} of the users" in report.meaning()
     assert "of the orders" not in report.meaning()
@@ -115,7 +117,7 @@ def test_each_wrong_is_told_and_ends_with_1(wrong: str, published: list[Sighting
     ],
 )
 def test_each_wrong_of_the_projection_ends_with_1(wrong: str, applied: Histories) -> None:
-    report = report_on(judge(LEDGER, seen("a1", "a2"), LETTERS), applied)
+    report = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS), applied)
     assert report.exit_code == 1
     assert f"1 {MISAPPLIED[wrong]} in the projection order_summary (such as " in report.meaning()
     told = report.as_json()
@@ -128,12 +130,12 @@ def test_each_wrong_of_the_projection_ends_with_1(wrong: str, applied: Histories
 
 
 def test_positions_count_too() -> None:
-    report = report_on(Verdict(positions=["(2, 0, 0) after (3, 0, 0)"]))
+    report = report_on(OracleVerdict(positions=["(2, 0, 0) after (3, 0, 0)"]))
     assert report.exit_code == 1
 
 
 def test_every_way_to_be_wrong_has_words() -> None:
-    assert set(WRONGS) == {name for name, value in vars(Verdict()).items() if isinstance(value, list)}
+    assert set(WRONGS) == {name for name, value in vars(OracleVerdict()).items() if isinstance(value, list)}
 
 
 @pytest.mark.parametrize(("millis", "text"), [(0.4, "0 ms"), (999.0, "999 ms"), (1000.0, "1.0 s"), (1449.0, "1.4 s")])

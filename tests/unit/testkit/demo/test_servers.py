@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tailrace.testkit.demo.environment import Scene
+from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.servers import Servers, current
 from tailrace.testkit.stack import MongoServer, StackError, mongo_local
 
@@ -45,10 +45,10 @@ def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.Monke
 
 
 def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(Scene()) as scene:
+    with closing(DemoEnvironment()) as scene:
         assert [projection.NAME for projection in scene.projections] == ["order_summary"]
     monkeypatch.setitem(sys.modules, "aiokafka", None)
-    with closing(Scene()) as scene:
+    with closing(DemoEnvironment()) as scene:
         assert scene.projections == []
 
 
@@ -58,10 +58,10 @@ def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.delenv(MongoServer.VARIABLE, raising=False)
     monkeypatch.setattr(mongo_local, "program", absent)
-    with closing(Scene()) as scene:
+    with closing(DemoEnvironment()) as scene:
         assert scene.servers.mongo is None
         assert [service.NAME for service in scene.services] == ["orders"]
     monkeypatch.setenv(MongoServer.VARIABLE, "mongodb://127.0.0.1:1/")
-    with closing(Scene()) as scene:
+    with closing(DemoEnvironment()) as scene:
         assert [service.NAME for service in scene.services] == ["orders", "users"]
         assert not scene.servers.ours

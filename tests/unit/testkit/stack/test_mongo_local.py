@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from tailrace.testkit.stack import MongoServer, MongoSet, Source, StackError, mongo, mongo_local
+from tailrace.testkit.stack import MongoReplicaSet, MongoServer, ServerChoice, StackError, mongo, mongo_local
 
 
 def test_the_program_of_the_wheel_is_found() -> None:
@@ -45,9 +45,11 @@ def test_it_listens_on_the_loopback_address_only() -> None:
 
 
 def test_each_set_has_a_name_of_its_own() -> None:
-    names = {server.set_name for server in (MongoServer(source=Source.LOCAL), MongoServer(source=Source.LOCAL))}
+    names = {
+        server.set_name for server in (MongoServer(choice=ServerChoice.LOCAL), MongoServer(choice=ServerChoice.LOCAL))
+    }
     assert len(names) == 2
-    several = MongoSet()
+    several = MongoReplicaSet()
     assert {member.set_name for member in several.members} == {several.set_name}
 
 
@@ -58,7 +60,7 @@ def test_a_set_knows_its_members_and_votes_soon() -> None:
 
 
 def test_the_uri_of_an_awkward_user_can_be_read_back() -> None:
-    server = MongoServer(source=Source.LOCAL)
+    server = MongoServer(choice=ServerChoice.LOCAL)
     server._port = 4711
     parsed = parse_uri(server._uri("a@b", "c:d/e%+ f"))
     assert (parsed["username"], parsed["password"]) == ("a@b", "c:d/e%+ f")
@@ -69,7 +71,7 @@ def test_the_uri_of_an_awkward_user_can_be_read_back() -> None:
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mongo, "find_spec", lambda _name: None)
     with pytest.raises(StackError, match="pymongo") as caught:
-        MongoServer(source=Source.LOCAL)
+        MongoServer(choice=ServerChoice.LOCAL)
     assert ".[mongo]" in caught.value.remedy
 
 

@@ -30,7 +30,7 @@ if os.fork() == 0:
     # A child that inherits every pipe: the death of its parent must be noticed all the same.
     signal.alarm(60)
     signal.pause()
-print(json.dumps([process.pid, str(process.run_dir), process.guardian_pid]), flush=True)
+print(json.dumps([process.pid, str(process.run_dir), process.reaper_pid]), flush=True)
 signal.pause()
 """
 
@@ -42,7 +42,7 @@ process = LocalProcess("family", Path(tempfile.mkdtemp(dir=sys.argv[1])))
 process.launch(json.loads(sys.argv[2]), {"PATH": os.defpath})
 pid = process.pid
 process.let_go()
-print(json.dumps([pid, str(process.run_dir), process.guardian_pid]))
+print(json.dumps([pid, str(process.run_dir), process.reaper_pid]))
 """
 
 
@@ -137,7 +137,7 @@ def test_close_ends_what_runs(process: LocalProcess) -> None:
     process.launch(FAMILY, ENV)
     pids = family(process)
     process.close()
-    assert gone(*pids, process.guardian_pid)
+    assert gone(*pids, process.reaper_pid)
     process.close()
     with pytest.raises(StackError, match="closed"):
         process.launch(FAMILY, ENV)
@@ -146,7 +146,7 @@ def test_close_ends_what_runs(process: LocalProcess) -> None:
 def test_the_server_dies_with_its_guardian(process: LocalProcess) -> None:
     process.launch(["/bin/sleep", "1000"], ENV)
     pid = process.pid
-    os.kill(process.guardian_pid, signal.SIGKILL)
+    os.kill(process.reaper_pid, signal.SIGKILL)
     wait_until(lambda: gone(pid), what="the end of the orphan")
     wait_until(lambda: not process.running)
 

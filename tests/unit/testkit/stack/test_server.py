@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.testkit.stack import Source, StackError
+from tailrace.testkit.stack import ServerChoice, StackError
 from tailrace.testkit.stack.cache import quiet
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import PORT_ATTEMPTS, Server
+from tailrace.testkit.stack.server import PORT_ATTEMPTS, StackServer
 
 # Listens on the port it is given and says its word to everyone; without a port it ends at once.
 PROGRAM = """
@@ -28,7 +28,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as listener:
 """
 
 
-class Parrot(Server):
+class Parrot(StackServer):
     """A server that answers with `word`."""
 
     NAME = "the parrot"
@@ -36,7 +36,7 @@ class Parrot(Server):
     START_TIMEOUT = 30.0
 
     def __init__(
-        self, run_dir: Path, offers: Sequence[int], word: str = "hello", source: Source = Source.LOCAL
+        self, run_dir: Path, offers: Sequence[int], word: str = "hello", source: ServerChoice = ServerChoice.LOCAL
     ) -> None:
         super().__init__(source, "nowhere", quiet)
         self.offers = list(offers)
@@ -131,10 +131,10 @@ def test_a_silence_without_a_reason_is_no_answer(run_dir: Path, monkeypatch: pyt
 def test_a_named_server_that_is_away_is_given_up_soon(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.testkit.stack.server.ADDRESS_TIMEOUT", 0.1)
     with pytest.raises(StackError, match=r"within 0\.1 s") as caught:
-        Parrot(run_dir, [], source=Source.ADDRESS).start()
+        Parrot(run_dir, [], choice=ServerChoice.ADDRESS).start()
     assert "asked in vain" in caught.value.why
 
 
 def test_one_that_does_not_come_from_docker_says_so(run_dir: Path) -> None:
     with pytest.raises(StackError, match="the parrot does not come from Docker"):
-        Parrot(run_dir, [], source=Source.DOCKER).start()
+        Parrot(run_dir, [], choice=ServerChoice.DOCKER).start()

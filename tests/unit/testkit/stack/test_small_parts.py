@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tailrace.testkit.stack as stack_room
-from tailrace.testkit.stack import Source, StackError, cache, kafka_local, paths, ports, server_choice, wait_until
+from tailrace.testkit.stack import ServerChoice, StackError, cache, kafka_local, paths, ports, server_choice, wait_until
 from tailrace.testkit.stack.errors import tail
 
 
@@ -123,12 +123,12 @@ def test_what_a_killed_filler_left_is_removed(tmp_path: Path) -> None:
 def test_an_address_comes_before_docker_and_docker_before_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_ADDRESS", "host=db")
     monkeypatch.setattr(server_choice, "engine_answers", lambda: True)
-    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.ADDRESS, "host=db")
-    assert server_choice.choose(Source.LOCAL, "SOME_ADDRESS") == (Source.LOCAL, "")
+    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.ADDRESS, "host=db")
+    assert server_choice.choose(ServerChoice.LOCAL, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
     monkeypatch.delenv("SOME_ADDRESS")
-    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.DOCKER, "")
+    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.DOCKER, "")
     monkeypatch.setattr(server_choice, "engine_answers", lambda: False)
-    assert server_choice.choose(Source.AUTO, "SOME_ADDRESS") == (Source.LOCAL, "")
+    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
 
 
 def test_a_dead_docker_engine_is_found_out_quietly(
