@@ -20,8 +20,8 @@ from helpers.s3_server import serve
 from helpers.service import Connector, Service
 from helpers.shop import Shop
 from tailrace import failpoints
-from tailrace.archive.repository import open_shelf
-from tailrace.archive.writer import Archiving
+from tailrace.archive.repository import open_repository
+from tailrace.archive.writer import ArchiveRun
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ArchiveBusy
 from tailrace.positions.postgres import LsnPosition, TableRead
@@ -261,11 +261,11 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     assembly = assemble(load_pipeline(shop.file))
     stored = stored_position(assembly)
     start, _ = from_table(assembly, stored, ())  # type: ignore[arg-type]
-    shelves = [open_shelf(assembly.settings) for _ in range(2)]
+    shelves = [open_repository(assembly.settings) for _ in range(2)]
     outbox = open_outbox(assembly)
 
-    def archiving(number: int) -> Archiving:
-        return Archiving(
+    def archiving(number: int) -> ArchiveRun:
+        return ArchiveRun(
             shelves[number], outbox, set(), lambda _: ("", 0), start=start, before_ms=stored.at_ms - 1, keep=number == 0
         )
 

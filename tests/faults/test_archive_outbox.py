@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.archive.object_store import Store
-from tailrace.archive.postgres_outbox import PostgresOutbox
-from tailrace.archive.repository import Shelf
-from tailrace.archive.writer import Archiving, Holds, Report
+from tailrace.archive.object_store import ObjectStore
+from tailrace.archive.postgres_outbox import PostgresArchiveOutbox
+from tailrace.archive.repository import ArchiveRepository
+from tailrace.archive.writer import ArchiveReport, ArchiveRun, Holds
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Row
 from tailrace.outbox.layouts import ColumnMap, Layout
@@ -62,8 +62,8 @@ class Table:
         return LsnPosition(log, server.lsn, 0, table_read=TableRead(f"{now}:{now}:"))
 
     @contextmanager
-    def outbox(self) -> Iterator[PostgresOutbox]:
-        outbox = PostgresOutbox(self.options, "orders")
+    def outbox(self) -> Iterator[PostgresArchiveOutbox]:
+        outbox = PostgresArchiveOutbox(self.options, "orders")
         try:
             yield outbox
         finally:
@@ -71,15 +71,15 @@ class Table:
 
     def archiving(
         self,
-        outbox: PostgresOutbox,
+        outbox: PostgresArchiveOutbox,
         start: LsnPosition | None = None,
         *,
         before_ms: int = BEFORE_MS,
         keep: bool = False,
         held: Holds | None = None,
-    ) -> Archiving:
-        shelf = Shelf(Store(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
-        return Archiving(
+    ) -> ArchiveRun:
+        shelf = ArchiveRepository(ObjectStore(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
+        return ArchiveRun(
             shelf,
             outbox,
             held or set(),
@@ -96,7 +96,7 @@ class Table:
         before_ms: int = BEFORE_MS,
         keep: bool = False,
         dry_run: bool = False,
-    ) -> Report:
+    ) -> ArchiveReport:
         with self.outbox() as outbox:
             archiving = self.archiving(outbox, start, before_ms=before_ms, keep=keep)
             return archiving.look() if dry_run else archiving.run()

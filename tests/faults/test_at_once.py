@@ -22,9 +22,9 @@ from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.config.load import load_pipeline
 from tailrace.errors import Fenced, RecordsRefused, SlotMissing, TailraceError
-from tailrace.recovery.apply import Applying, Recovered, fence
-from tailrace.recovery.plan import Survey
-from tailrace.recovery.row_filter import Sieve
+from tailrace.recovery.apply import RecoveryResult, RecoveryRun, fence
+from tailrace.recovery.plan import RecoveryPlanner
+from tailrace.recovery.row_filter import RowFilter
 from tailrace.state.ownership import Claim
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -180,7 +180,7 @@ def test_two_recoveries_at_once(lost: tuple[Shop, int], begin: Begin) -> None:
     goes_on(shop)
 
 
-class Slow(Applying):
+class Slow(RecoveryRun):
     """A recovery that is slow to go on when a record was refused: `meanwhile` happens in between."""
 
     def __init__(self, *arguments: Any, meanwhile: Callable[[], None], aside: bool, **more: Any) -> None:
@@ -188,7 +188,7 @@ class Slow(Applying):
         super().__init__(*arguments, **more)
         self._meanwhile, self._aside = meanwhile, aside
 
-    def _attempt(self, sieve: Sieve, *, resume: bool) -> Recovered:
+    def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
         if resume and not self._aside:
             self._meanwhile()
         try:
@@ -199,9 +199,9 @@ class Slow(Applying):
             raise
 
 
-def ends_with(error: type[TailraceError], shop: Shop, kind: type[Applying] = Applying, **more: Any) -> None:
+def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = RecoveryRun, **more: Any) -> None:
     """A recovery in this process."""
-    survey = Survey(assemble(load_pipeline(shop.file)))
+    survey = RecoveryPlanner(assemble(load_pipeline(shop.file)))
     claim = Claim(survey.assembly.kafka, "slow")
     try:
         fence(survey.assembly, claim)

@@ -13,8 +13,8 @@ from helpers.users import Users
 from tailrace.config.load import load_pipeline
 from tailrace.errors import LayoutMismatch
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.recovery.backend import Site
-from tailrace.recovery.plan import open_site
+from tailrace.recovery.backend import Backend
+from tailrace.recovery.plan import open_backend
 from tailrace.sources.mongo.client import collection_ids
 from tailrace.worker.wiring import assemble
 
@@ -23,10 +23,10 @@ class Sites:
     """Opens the site of a service, with its settings as they are by then."""
 
     def __init__(self) -> None:
-        self._opened: list[Site] = []
+        self._opened: list[Backend] = []
 
-    def open(self, service: Service) -> Site:
-        self._opened.append(open_site(assemble(load_pipeline(service.file))))
+    def open(self, service: Service) -> Backend:
+        self._opened.append(open_backend(assemble(load_pipeline(service.file))))
         return self._opened[-1]
 
     def steps(self, service: Service) -> list[str]:

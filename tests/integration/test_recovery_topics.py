@@ -17,14 +17,14 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import Line
 from tailrace.records.formats import Format
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.published_index import Ids, Seen
-from tailrace.recovery.record_owner import Ownership
+from tailrace.recovery.published_index import IdIndex, PublishedIndex
+from tailrace.recovery.record_owner import OwnerRules
 from tailrace.recovery.rules import SKEW_MS
 from tailrace.state.position_history import Offsets, Reached
 from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.verify.backend import Window
-from tailrace.verify.kafka_records import KafkaSide
-from tailrace.verify.value_fingerprint import Prints
+from tailrace.verify.kafka_records import KafkaRecords
+from tailrace.verify.value_fingerprint import Fingerprints
 from tailrace.worker.wiring import assemble
 
 THEN = 1_700_000_000_000
@@ -37,7 +37,7 @@ class Topic:
     def __init__(self, kafka: KafkaBroker, name: str) -> None:
         self.kafka = kafka
         self.name = name
-        self.ids = Ids()
+        self.ids = IdIndex()
 
     def make(self, **config: str) -> None:
         """Records of long ago must not be deleted."""
@@ -84,7 +84,7 @@ class Topic:
         unused: Any = None
         line = Line(unused, unused, unused, unused, unused, frozenset(), 1, 1)
         options = KafkaOptions(self.kafka.bootstrap, "p", dead_letter_topic=f"{self.name}.letters")
-        side = KafkaSide(options, Prints(line, Format()), lambda _: None, Window(), self.ids)
+        side = KafkaRecords(options, Fingerprints(line, Format()), lambda _: None, Window(), self.ids)
         for what, offsets in begin.items():
             for topic, starts in offsets.items():
                 getattr(side, what)(topic, starts)
@@ -142,14 +142,14 @@ def test_nothing_is_left_that_tells_up_to_when_records_are_gone(topic: Topic) ->
 
 
 @pytest.fixture
-def seen(shop: Shop) -> Iterator[Callable[..., Seen]]:
+def seen(shop: Shop) -> Iterator[Callable[..., PublishedIndex]]:
     """What Kafka holds of the shop, read."""
-    opened: list[Seen] = []
+    opened: list[PublishedIndex] = []
 
-    def read(offsets: Offsets | None = None, **more: Any) -> Seen:
+    def read(offsets: Offsets | None = None, **more: Any) -> PublishedIndex:
         assembly = assemble(load_pipeline(shop.file))
         evidence = Evidence(None, None, offsets or {}, THEN if offsets else 0)
-        opened.append(Seen(assembly, assembly.line(), evidence, **more))
+        opened.append(PublishedIndex(assembly, assembly.line(), evidence, **more))
         opened[-1].read()
         return opened[-1]
 
@@ -158,7 +158,7 @@ def seen(shop: Shop) -> Iterator[Callable[..., Seen]]:
         each.close()
 
 
-def test_a_topic_that_was_written_and_is_gone(shop: Shop, seen: Callable[..., Seen]) -> None:
+def test_a_topic_that_was_written_and_is_gone(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     topic = Topic(shop.kafka, shop.topic)
     assert seen().kept_since == 0
     assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == inf
@@ -166,14 +166,14 @@ def test_a_topic_that_was_written_and_is_gone(shop: Shop, seen: Callable[..., Se
     assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == 0
 
 
-def test_topics_that_a_row_would_not_go_to_today(shop: Shop, seen: Callable[..., Seen]) -> None:
+def test_topics_that_a_row_would_not_go_to_today(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     Topic(shop.kafka, shop.topic).make()
     Topic(shop.kafka, f"{shop.topic}.once").make(cleanup_policy="compact")
     assert seen().kept_since == 0
     assert seen(reached=dict.fromkeys([f"{shop.topic}.once"], Reached({}))).kept_since == inf
 
 
-def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Callable[..., Seen]) -> None:
+def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     topic = Topic(shop.kafka, shop.topic)
     topic.make()
     topic.write("a", "b")
@@ -188,7 +188,7 @@ def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Call
     assert seen(reached={shop.topic: Reached({0: 2})}).kept_since == 0
 
 
-def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., Seen]) -> None:
+def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     topic = Topic(shop.kafka, shop.topic)
     topic.make()
     topic.write("42", value='{"of": "another"}')
@@ -207,7 +207,7 @@ def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., Seen]) -
     assert found.events == 1
 
 
-def test_a_record_that_another_pipeline_published(shop: Shop, seen: Callable[..., Seen]) -> None:
+def test_a_record_that_another_pipeline_published(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     """It stands for this pipeline's event only as far as consumers could not tell the two apart, and then in doubt."""
     topic = Topic(shop.kafka, shop.topic)
     topic.make()
@@ -219,7 +219,7 @@ def test_a_record_that_another_pipeline_published(shop: Shop, seen: Callable[...
         assert found.find("42", each) == []
     assert len(found.find("42", mine)) == 1
     assert found.differs(mine, found.find("42", mine))
-    assert seen(ownership=Ownership(elsewhere={b"another"})).find("42", mine) == []
+    assert seen(ownership=OwnerRules(elsewhere={b"another"})).find("42", mine) == []
     topic.write("42", tailrace_pipeline=shop.name)
     found.read()
     assert not found.differs(mine, found.find("42", mine))

@@ -25,15 +25,15 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.writer import Mix
 from tailrace.verify import verification
-from tailrace.verify.backend import Outbox, Window
+from tailrace.verify.backend import OutboxReader, Window
 from tailrace.verify.compare import UNKNOWN, WRITTEN
 from tailrace.verify.fingerprints import HEAD
 from tailrace.verify.outbox_rows import Rows, may_go_by_kind
-from tailrace.verify.spill import BUCKETS, Spool
-from tailrace.verify.topic_reader import Errand
-from tailrace.verify.topic_scan import Part
-from tailrace.verify.value_fingerprint import Prints
-from tailrace.verify.workers import Crew
+from tailrace.verify.spill import BUCKETS, SpillFile
+from tailrace.verify.topic_reader import ScanSettings
+from tailrace.verify.topic_scan import PartitionScan
+from tailrace.verify.value_fingerprint import Fingerprints
+from tailrace.verify.workers import WorkerPool
 from tailrace.worker.schemas import wire_format
 from tailrace.worker.wiring import assemble, column_map
 
@@ -137,9 +137,9 @@ def test_a_reader_that_dies_is_an_error(
 @pytest.mark.parametrize("readers", [0, 2])
 def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None:
     kafka = replace(assemble(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
-    with Crew(readers) as crew:
-        crew.begin(Errand(kafka, Format(), "postgres", Window()))
-        crew.start([Part("orders", 0, Span(0, 5), 0)])
+    with WorkerPool(readers) as crew:
+        crew.begin(ScanSettings(kafka, Format(), "postgres", Window()))
+        crew.start([PartitionScan("orders", 0, Span(0, 5), 0)])
         with pytest.raises(ConfigError, match=r"there\.is\.no\.such") as caught:
             crew.finish()
     assert "kafka.settings" in caught.value.remedy
@@ -153,7 +153,7 @@ def test_what_is_published_while_the_outbox_is_read_is_seen(
     on_topic(shop, shop.insert(VALID))
     read = Rows.read
 
-    def read_later(rows: Rows, outbox: Outbox, *given: Any) -> None:
+    def read_later(rows: Rows, outbox: OutboxReader, *given: Any) -> None:
         # The ends of the topics are known to the readers by now.
         on_topic(shop, *[shop.insert(VALID) for _ in range(3)])
         read(rows, outbox, *given)
@@ -177,7 +177,7 @@ def test_a_position_that_goes_back_from_one_reading_to_the_next(
     found = records(shop)
     read = Rows.read
 
-    def read_later(rows: Rows, outbox: Outbox, *given: Any) -> None:
+    def read_later(rows: Rows, outbox: OutboxReader, *given: Any) -> None:
         produce(shop, found[events[1]], id="a stranger", position=header(found[events[0]], "position"))
         read(rows, outbox, *given)
 
@@ -222,13 +222,13 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
     assert may_go_by_kind(assembly, mapped)
     topics: list[str] = []
     outbox = verification.open_outbox(assembly, Window())
-    with Spool(WRITTEN + 1) as spool:
+    with SpillFile(WRITTEN + 1) as spool:
 
         def number(topic: str) -> int:
             topics.append(topic)
             return 0
 
-        Rows(line, Prints(line, wire_format(settings)), number, spool).read(outbox, mapped if by_kind else None)
+        Rows(line, Fingerprints(line, wire_format(settings)), number, spool).read(outbox, mapped if by_kind else None)
         outbox.close()
         facts = [spool.pieces().read(WRITTEN, bucket) for bucket in range(BUCKETS)]
     assert topics

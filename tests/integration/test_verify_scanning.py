@@ -12,7 +12,7 @@ from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import KafkaOptions
 from tailrace.testkit.stack import KafkaBroker
 from tailrace.verify.backend import Window
-from tailrace.verify.topic_scan import Part, Scan
+from tailrace.verify.topic_scan import PartitionScan, Scan
 
 
 def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -> None:
@@ -31,7 +31,7 @@ def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -
 
     write()
     options = KafkaOptions(kafka.bootstrap, "p", dead_letter_topic=f"{topic}.letters")
-    parts = [Part(topic, number, Span(0, 1), number) for number in (0, 1)]
+    parts = [PartitionScan(topic, number, Span(0, 1), number) for number in (0, 1)]
     scan = Scan(options, Window(), parts, patience=2.0)
 
     def read() -> None:

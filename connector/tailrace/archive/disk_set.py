@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tailrace.errors import ArchiveError
 
 
-class Names:
+class DiskSet:
     """A set; `close` forgets it."""
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from pyarrow import parquet
 
-from tailrace.archive.format import Kept, Shape, batch_of, columns_of, rows_of
-from tailrace.archive.manifest import Entry, Span
-from tailrace.archive.object_store import Store
+from tailrace.archive.format import ArchivedRow, FileSchema, batch_of, columns_of, rows_of
+from tailrace.archive.manifest import ManifestEntry, TimeRange
+from tailrace.archive.object_store import ObjectStore
 from tailrace.errors import ArchiveDamaged, ArchiveError
 from tailrace.event import Columns
 
@@ -32,15 +32,15 @@ OrderKey = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """What a finished file holds. Times are (created, committed); keys are what the first and last row sort by."""
 
     path: Path
     rows: int
     bytes: int
     sha256: str
-    created: Span
-    committed: Span
+    created: TimeRange
+    committed: TimeRange
     first: OrderKey
     last: OrderKey
 
@@ -48,12 +48,12 @@ class Written:
 class FileWriter:
     """Writes one file; `full` says when the next should begin."""
 
-    def __init__(self, path: Path, shape: Shape) -> None:
+    def __init__(self, path: Path, shape: FileSchema) -> None:
         self._path = path
         self._schema = shape.schema()
         with disk_room():
             self._out = parquet.ParquetWriter(path, self._schema, compression="zstd")
-        self._group: list[Kept] = []
+        self._group: list[ArchivedRow] = []
         self._group_bytes = self._bytes = self.rows = 0
         self._created: list[int] = []
         self._committed: list[int] = []
@@ -64,7 +64,7 @@ class FileWriter:
     def full(self) -> bool:
         return self.rows >= FILE_ROWS or self._bytes >= FILE_BYTES
 
-    def add(self, row: Kept, order: OrderKey) -> None:
+    def add(self, row: ArchivedRow, order: OrderKey) -> None:
         self._group.append(row)
         size = sum(len(value) for value in row.values if value)
         self._group_bytes += size
@@ -76,7 +76,7 @@ class FileWriter:
         if len(self._group) >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._flush()
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenFile:
         """Not for a file without rows."""
         self._flush()
         with disk_room():
@@ -86,8 +86,8 @@ class FileWriter:
             while chunk := file.read(READ_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
-        created, committed = Span(*self._created), Span(*self._committed)
-        return Written(
+        created, committed = TimeRange(*self._created), TimeRange(*self._committed)
+        return WrittenFile(
             self._path, self.rows, size, digest.hexdigest(), created, committed, self._first or (), self._last
         )
 
@@ -101,7 +101,7 @@ class FileWriter:
 class FileReader:
     """The rows of a file that was fetched and found to be the one that was listed."""
 
-    def __init__(self, path: Path, entry: Entry) -> None:
+    def __init__(self, path: Path, entry: ManifestEntry) -> None:
         try:
             self._file = parquet.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
@@ -111,7 +111,7 @@ class FileReader:
             raise _damaged(entry, f"has {self._file.metadata.num_rows} rows instead of {entry.rows}")
         self._entry = entry
 
-    def groups(self, after: int = 0) -> Iterator[list[Kept]]:
+    def groups(self, after: int = 0) -> Iterator[list[ArchivedRow]]:
         """The rows behind the first `after` of them, some at a time."""
         passed = 0
         for number in range(self._file.num_row_groups):
@@ -129,7 +129,7 @@ class FileReader:
 
 
 @contextmanager
-def opened(store: Store, entry: Entry) -> Iterator[FileReader]:
+def opened(store: ObjectStore, entry: ManifestEntry) -> Iterator[FileReader]:
     """Fetches a file, and makes sure that it is what was listed."""
     with TemporaryDirectory(prefix="tailrace-archive-") as folder:
         path = Path(folder) / "rows.parquet"
@@ -141,7 +141,7 @@ def opened(store: Store, entry: Entry) -> Iterator[FileReader]:
             reader.close()
 
 
-def fetch(store: Store, entry: Entry, path: Path | None = None) -> None:
+def fetch(store: ObjectStore, entry: ManifestEntry, path: Path | None = None) -> None:
     """Reads a file whole, to `path` if one is given; ArchiveDamaged if it is not what was listed."""
     digest, size = hashlib.sha256(), 0
     with disk_room(), (path or Path("/dev/null")).open("wb") as out:
@@ -153,7 +153,7 @@ def fetch(store: Store, entry: Entry, path: Path | None = None) -> None:
         raise _damaged(entry, f"is not what was written: {size:,} bytes, {entry.bytes:,} were; or others")
 
 
-def _damaged(entry: Entry, what: str) -> ArchiveDamaged:
+def _damaged(entry: ManifestEntry, what: str) -> ArchiveDamaged:
     return ArchiveDamaged(
         f"{entry.file} {what}",
         why=f"It was changed since it was listed by {entry.name}, or its store has lost parts of it.",

@@ -25,7 +25,7 @@ OURS = (PLACE, COMMITTED, CREATED)
 _TIME = pa.timestamp("ms", tz="UTC")
 
 
-class Kept(NamedTuple):
+class ArchivedRow(NamedTuple):
     """A row of a file. `place` is the one it was published with; "" where that was no longer known."""
 
     values: tuple[bytes | None, ...]
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FileSchema:
     """What all rows of a file have in common. `binary` names the columns whose values need not be UTF-8."""
 
     pipeline: str
@@ -64,7 +64,7 @@ def require_nameable(table: str, names: Sequence[str]) -> None:
         )
 
 
-def batch_of(schema: pa.Schema, rows: Sequence[Kept]) -> pa.RecordBatch:
+def batch_of(schema: pa.Schema, rows: Sequence[ArchivedRow]) -> pa.RecordBatch:
     values = list(zip(*(row.values for row in rows), strict=True))
     fields = list(schema)[: -len(OURS)]
     arrays = [pa.array(column, field.type) for column, field in zip(values, fields, strict=True)]
@@ -91,13 +91,13 @@ def columns_of(schema: pa.Schema) -> Columns:
     return columns
 
 
-def rows_of(batch: pa.RecordBatch | pa.Table) -> list[Kept]:
+def rows_of(batch: pa.RecordBatch | pa.Table) -> list[ArchivedRow]:
     count = len(batch.schema) - len(OURS)
     values = [batch.column(at).cast(pa.binary()).to_pylist() for at in range(count)]
     places = batch.column(count).to_pylist()
     committed, created = (batch.column(count + at).cast(pa.int64()).to_pylist() for at in (1, 2))
     lines = zip(*values, strict=True) if values else iter([()] * len(places))
     return [
-        Kept(line, place or "", committed_ms, created_ms)
+        ArchivedRow(line, place or "", committed_ms, created_ms)
         for line, place, committed_ms, created_ms in zip(lines, places, committed, created, strict=True)
     ]

@@ -21,7 +21,7 @@ ENTRIES, FILES = "manifest", "rows"
 _entry_name = re.compile(rf"{ENTRIES}/(\d{{8}})\.json").fullmatch
 
 
-class Span(NamedTuple):
+class TimeRange(NamedTuple):
     """From the first to the last time (ms), both included."""
 
     first_ms: int
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """A file that is complete: what it holds, and how to tell that it is still the same.
 
     `created` is by the outbox's own column for the time; `committed` is by the commit, where that was known. `first`
@@ -47,8 +47,8 @@ class Entry:
     rows: int
     bytes: int
     sha256: str
-    created: Span
-    committed: Span
+    created: TimeRange
+    committed: TimeRange
     order_by: tuple[str, ...]
     first: tuple[str | None, ...]
     last: tuple[str | None, ...]
@@ -66,7 +66,7 @@ class Entry:
         return {**fields, "digest": _digest(fields)}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Entry:
+    def from_json(cls, told: dict[str, Any]) -> ManifestEntry:
         """KeyError, TypeError or ValueError if it is not one."""
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']} is not known here")
@@ -117,14 +117,14 @@ def numbers(names: Iterable[str]) -> list[int]:
     return found
 
 
-def orphans(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
+def orphans(entries: Sequence[ManifestEntry], names: Iterable[str]) -> list[str]:
     """Files without an entry: a writer was ended before it listed them, or is at work just now."""
     listed = {entry.file for entry in entries}
     return sorted(name for name in names if name.startswith(f"{FILES}/") and name not in listed)
 
 
-def _span(told: dict[str, Any]) -> Span:
-    return Span(int(told["first_ms"]), int(told["last_ms"]))
+def _span(told: dict[str, Any]) -> TimeRange:
+    return TimeRange(int(told["first_ms"]), int(told["last_ms"]))
 
 
 def _values(told: Sequence[str | None]) -> tuple[str | None, ...]:

@@ -22,9 +22,9 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from tailrace.archive.backend import Candidate, Purged
-from tailrace.archive.format import Kept, Shape, require_nameable
-from tailrace.archive.manifest import Entry
+from tailrace.archive.backend import Candidate, PurgeResult
+from tailrace.archive.format import ArchivedRow, FileSchema, require_nameable
+from tailrace.archive.manifest import ManifestEntry
 from tailrace.archive.mongo_published import OldDocuments
 from tailrace.errors import AccessRefused, ConfigError
 from tailrace.event import TEXT, Column, Columns, Row
@@ -39,7 +39,7 @@ BYTEA = 17
 DIGEST_BYTES = 16
 
 
-class MongoOutbox:
+class MongoArchiveOutbox:
     """Implements `outbox.Outbox`."""
 
     def __init__(self, options: MongoOptions, pipeline: str) -> None:
@@ -57,7 +57,7 @@ class MongoOutbox:
         require_nameable(f"{options.database}.{', '.join(options.collections)}", names)
         columns = (*(Column(name, TEXT) for name in names), Column(COLLECTION, TEXT), Column(DOCUMENT, BYTEA))
         self._passed: OldDocuments | None = None
-        self.shape = Shape(pipeline, options.database, columns, frozenset({DOCUMENT}))
+        self.shape = FileSchema(pipeline, options.database, columns, frozenset({DOCUMENT}))
         self.order_by = options.order_by
 
     def require_deletable(self) -> None:
@@ -72,7 +72,7 @@ class MongoOutbox:
         finally:
             source.close()
 
-    def counts(self, entries: Sequence[Entry]) -> dict[int, int]:
+    def counts(self, entries: Sequence[ManifestEntry]) -> dict[int, int]:
         found: dict[int, int] = {}
         with conversation("counting old documents"):
             oldest = self._oldest_ms()
@@ -86,32 +86,32 @@ class MongoOutbox:
                 )
         return found
 
-    def row(self, columns: Columns, kept: Kept, place: str) -> Row:
+    def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
         return document_row(self._documents, columns, kept, place)
 
-    def name(self, columns: Columns, kept: Kept) -> bytes:
+    def name(self, columns: Columns, kept: ArchivedRow) -> bytes:
         collection, raw = _parts(columns, kept)
         return hashlib.blake2b(collection.encode() + b"\0" + id_of(raw), digest_size=DIGEST_BYTES).digest()
 
-    def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
+    def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
         with conversation("counting archived documents"):
             return sum(
                 self._collection(name).count_documents(_among(those))
                 for name, those in _by_collection(columns, rows).items()
             )
 
-    def look(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+    def look(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         self._follow(start)
-        done = Purged(0)
+        done = PurgeResult(0)
         with conversation("comparing archived documents"):
             for collection, wanted in _by_collection(columns, rows).items():
                 same, told = self._judged(collection, wanted)
-                done = Purged(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
+                done = PurgeResult(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
         return done
 
-    def purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+    def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         self._follow(start)
-        done = Purged(0)
+        done = PurgeResult(0)
         with self._deleting() as session:
             for collection, wanted in _by_collection(columns, rows).items():
                 told = session.with_transaction(
@@ -120,7 +120,7 @@ class MongoOutbox:
                     write_concern=WriteConcern("majority"),
                     read_preference=ReadPreference.PRIMARY,
                 )
-                done = Purged(done.deleted + told.deleted, done.changed + told.changed, done.later + told.later)
+                done = PurgeResult(done.deleted + told.deleted, done.changed + told.changed, done.later + told.later)
         return done
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class MongoOutbox:
         times = [milliseconds(document.get(self._timestamp)) for document in found if document]
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
-    def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> Purged:
+    def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> PurgeResult:
         same, told = self._judged(collection, wanted, session)
         if same:
             self._collection(collection).delete_many(_among(same), session=session)
@@ -165,7 +165,7 @@ class MongoOutbox:
 
     def _judged(
         self, collection: str, wanted: dict[bytes, bytes], session: ClientSession | None = None
-    ) -> tuple[list[bytes], Purged]:
+    ) -> tuple[list[bytes], PurgeResult]:
         """Which documents may go, and what is told of the others that are there."""
         assert self._passed is not None  # noqa: S101 - followed first
         found = {id_of(raw): raw for raw in self._raw(collection, _among(wanted), session)}
@@ -173,7 +173,7 @@ class MongoOutbox:
         # Learnt after they were read: whatever was put back before that is known by then.
         later = self._passed.later() if same else ()
         passed = [key for key in same if key not in later]
-        return passed, Purged(0, len(found) - len(same), len(same) - len(passed))
+        return passed, PurgeResult(0, len(found) - len(same), len(same) - len(passed))
 
     def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int) -> Iterator[Candidate]:
         """The documents themselves, as they are now; one that is gone meanwhile is left out."""
@@ -192,7 +192,7 @@ class MongoOutbox:
         told = {column.name: value for column, value in zip(row.columns, row.values, strict=True)}
         # For people to look at: the truth is the document.
         shown = [_shown(told.get(column.name)) for column in self.shape.columns[:-2]]
-        kept = Kept((*shown, collection.encode(), raw), "", created_ms, created_ms)
+        kept = ArchivedRow((*shown, collection.encode(), raw), "", created_ms, created_ms)
         order = tuple(json_util.dumps(document.get(name), json_options=STRICT) for name in self.order_by)
         return Candidate(row, kept, order)
 
@@ -221,18 +221,18 @@ def rows_from(options: MongoOptions) -> Documents:
     return Documents(options.required, options.optional, options.payload, options.ignored)
 
 
-def document_row(documents: Documents, columns: Columns, kept: Kept, place: str) -> Row:
+def document_row(documents: Documents, columns: Columns, kept: ArchivedRow, place: str) -> Row:
     """The row that the stream would bring of an archived document."""
     return documents.row(decoded(_parts(columns, kept)[1]), place, kept.committed_ms)
 
 
-def _parts(columns: Columns, kept: Kept) -> tuple[str, bytes]:
+def _parts(columns: Columns, kept: ArchivedRow) -> tuple[str, bytes]:
     """The last two columns of every file of documents."""
     assert [column.name for column in columns[-2:]] == [COLLECTION, DOCUMENT]  # noqa: S101 - the shelf is one outbox's
     return (kept.values[-2] or b"").decode(), kept.values[-1] or b""
 
 
-def _by_collection(columns: Columns, rows: Sequence[Kept]) -> dict[str, dict[bytes, bytes]]:
+def _by_collection(columns: Columns, rows: Sequence[ArchivedRow]) -> dict[str, dict[bytes, bytes]]:
     """Documents by their ids."""
     found: dict[str, dict[bytes, bytes]] = {}
     for row in rows:

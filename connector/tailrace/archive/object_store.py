@@ -41,11 +41,11 @@ ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}
 """What the names of a store's options begin with there."""
 
 
-class TakenError(Exception):
+class AlreadyExistsError(Exception):
     """There is an object of this name already."""
 
 
-class Store:
+class ObjectStore:
     """The objects below an address."""
 
     def __init__(self, url: str, options: Mapping[str, str], *under: str) -> None:
@@ -111,7 +111,7 @@ class Store:
         try:
             yield
         except known.AlreadyExistsError:
-            raise TakenError from None
+            raise AlreadyExistsError from None
         except (known.NotFoundError, FileNotFoundError):
             raise ArchiveDamaged(
                 f"{doing}: there is no such object in {self.url}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from tailrace.archive.disk_set import Names
+from tailrace.archive.disk_set import DiskSet
 from tailrace.dlq import requests
 from tailrace.dlq.parked_keys import waiting_event, waiting_topic
 from tailrace.dlq.reader import LetterBox
@@ -21,12 +21,12 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import Line
 
 
-class Held:
+class PinnedRows:
     """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
 
     def __init__(self, kafka: KafkaOptions, line: Line) -> None:
         self._layout = line.layout
-        self._names = Names()
+        self._names = DiskSet()
         # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
         self._names.add(name.encode() for name in _waiting(kafka))
         self._unreadable = False

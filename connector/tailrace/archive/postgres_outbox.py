@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from tailrace.archive.backend import Candidate, Purged
-from tailrace.archive.format import Kept, Shape, require_nameable
-from tailrace.archive.manifest import Entry
+from tailrace.archive.backend import Candidate, PurgeResult
+from tailrace.archive.format import ArchivedRow, FileSchema, require_nameable
+from tailrace.archive.manifest import ManifestEntry
 from tailrace.archive.postgres_purge import STATEMENT_TIMEOUT, PostgresPurge, array, text
 from tailrace.archive.postgres_table import described, has_changed, key_columns
 from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
@@ -28,7 +28,7 @@ PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 DIGEST_BYTES = 16
 
 
-class PostgresOutbox:
+class PostgresArchiveOutbox:
     """Implements `outbox.Outbox`."""
 
     def __init__(self, options: PostgresOptions, pipeline: str) -> None:
@@ -48,7 +48,7 @@ class PostgresOutbox:
         require_nameable(options.table, [column.name for column in self._columns])
         # Text that has no characters in the database's encoding is kept as the bytes that it is.
         binary = [column.name for column in self._columns] if self._link.text is not None else []
-        self.shape = Shape(pipeline, options.table, self._columns, frozenset(binary))
+        self.shape = FileSchema(pipeline, options.table, self._columns, frozenset(binary))
         self.order_by = options.order_by
 
     def require_deletable(self) -> None:
@@ -93,14 +93,14 @@ class PostgresOutbox:
                         continue  # too large to be sent: it stays in the table
                     if row.columns != self._columns:
                         raise has_changed(self._options.table)
-                    kept = Kept(row.values, "", row.committed_ms, row.committed_ms)
+                    kept = ArchivedRow(row.values, "", row.committed_ms, row.committed_ms)
                     yield Candidate(row, kept, tuple(text(row.values[index]) for index in order))
                 if isinstance(position, LsnPosition) and position.table_read is None:
                     return
         finally:
             source.close()
 
-    def counts(self, entries: Sequence[Entry]) -> dict[int, int]:
+    def counts(self, entries: Sequence[ManifestEntry]) -> dict[int, int]:
         entries = self._since_oldest(entries)
         if not entries:
             return {}
@@ -115,22 +115,22 @@ class PostgresOutbox:
         )
         return {int(number or 0): int(count or 0) for number, count in found}
 
-    def row(self, columns: Columns, kept: Kept, place: str) -> Row:
+    def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
         return outbox_row(columns, kept, place)
 
-    def name(self, columns: Columns, kept: Kept) -> bytes:
+    def name(self, columns: Columns, kept: ArchivedRow) -> bytes:
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for value in self._purge.key(columns, kept):
             digest.update(len(value).to_bytes(8, "big") + value)
         return digest.digest()
 
-    def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
+    def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
         return self._purge.present(columns, rows)
 
-    def look(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+    def look(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         return self._purge.look(columns, rows, _passed(start))
 
-    def purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+    def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         return self._purge.purge(columns, rows, _passed(start))
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class PostgresOutbox:
                 remedy=f"ALTER TABLE {found[0][0]} NO INHERIT {quote_table(self._options.table)}. Partitions may be.",
             )
 
-    def _since_oldest(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _since_oldest(self, entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
         """Those whose time the table may have something of: in most runs none, and nothing need be counted."""
         ((oldest,),) = self._link.query(
             f"SELECT floor(extract(epoch FROM min({quote(self._timestamp)})) * 1000)::bigint "  # noqa: S608 - quoted
@@ -177,7 +177,7 @@ class PostgresOutbox:
         return [entry for entry in entries if oldest is not None and entry.created.last_ms + 1 >= int(oldest)]
 
 
-def outbox_row(columns: Columns, kept: Kept, place: str) -> Row:
+def outbox_row(columns: Columns, kept: ArchivedRow, place: str) -> Row:
     return Row(with_text_checked(columns, kept.values, "UTF8"), kept.values, place, kept.committed_ms)
 
 

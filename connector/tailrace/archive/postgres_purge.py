@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tailrace.archive.backend import Purged
-from tailrace.archive.format import Kept
+from tailrace.archive.backend import PurgeResult
+from tailrace.archive.format import ArchivedRow
 from tailrace.archive.postgres_table import described, has_changed
 from tailrace.errors import LayoutMismatch, SourceError
 from tailrace.event import Columns
@@ -48,7 +48,7 @@ class PostgresPurge:
         self._types = types
         self._keys = keys
 
-    def key(self, columns: Columns, kept: Kept) -> list[bytes]:
+    def key(self, columns: Columns, kept: ArchivedRow) -> list[bytes]:
         at = {column.name: index for index, column in enumerate(columns)}
         try:
             return [kept.values[at[name]] or b"" for name in self._keys]
@@ -60,7 +60,7 @@ class PostgresPurge:
                 "another archive.url: what is in that file and still in the table is then in both.",
             ) from None
 
-    def present(self, columns: Columns, rows: Sequence[Kept]) -> int:
+    def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
         page = self._page(columns, rows)
         unnested, same, arrays = self._keyed(page, page.all)
         ((count,),) = self._link.query(
@@ -70,7 +70,7 @@ class PostgresPurge:
         )
         return int(count or 0)
 
-    def look(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
+    def look(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
         """What `purge` would do, but for what the database would refuse."""
         page = self._page(columns, rows)
         unnested, same, arrays = self._keyed(page, page.all)
@@ -80,9 +80,9 @@ class PostgresPurge:
             timeout=STATEMENT_TIMEOUT,
         )
         changed, later = self._judged(page, page.all, found, passed)
-        return Purged(len(found) - len(changed) - len(later), len(changed), len(later))
+        return PurgeResult(len(found) - len(changed) - len(later), len(changed), len(later))
 
-    def purge(self, columns: Columns, rows: Sequence[Kept], passed: Snapshot) -> Purged:
+    def purge(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
         page = self._page(columns, rows)
         deleted = changed = later = refused = 0
         parts = [page.all]
@@ -107,9 +107,9 @@ class PostgresPurge:
                 continue
             deleted, changed, later = deleted + done.deleted, changed + done.changed, later + done.later
             parts.append(left)
-        return Purged(deleted, changed, later, refused)
+        return PurgeResult(deleted, changed, later, refused)
 
-    def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[Purged, list[int]]:
+    def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[PurgeResult, list[int]]:
         """One transaction: what became of these rows, and which of them are to be tried again."""
         unnested, same, arrays = self._keyed(page, part)
         # Each statement must see what is there by then, whatever the server's default is.
@@ -126,10 +126,10 @@ class PostgresPurge:
         changed, later = self._judged(page, part, found, passed)
         if not changed and not later:
             self._link.query("COMMIT")  # a constraint that is deferred speaks only here
-            return Purged(len(found)), []
+            return PurgeResult(len(found)), []
         self._link.query("ROLLBACK")
         stays = changed | later
-        return Purged(0, len(changed), len(later)), [index for index in part if index not in stays]
+        return PurgeResult(0, len(changed), len(later)), [index for index in part if index not in stays]
 
     def _judged(
         self, page: _Page, part: list[int], found: Iterable[tuple[str | None, ...]], passed: Snapshot
@@ -150,7 +150,7 @@ class PostgresPurge:
     def _shown(self) -> str:
         return ", ".join(["k.number", "o.xmin", *(f"o.{quote(column.name)}" for column in self._columns)])
 
-    def _page(self, columns: Columns, rows: Sequence[Kept]) -> _Page:
+    def _page(self, columns: Columns, rows: Sequence[ArchivedRow]) -> _Page:
         at = {column.name: index for index, column in enumerate(columns)}
         # A column that was added since must be empty: otherwise there is something that no file has.
         picked = [at.get(column.name) for column in self._columns]

@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 
 from tailrace import failpoints
 from tailrace.archive import manifest
-from tailrace.archive.files import FileReader, Written, fetch, opened, widened
-from tailrace.archive.format import Shape
-from tailrace.archive.manifest import Entry, Span
-from tailrace.archive.object_store import Store, TakenError
+from tailrace.archive.files import FileReader, WrittenFile, fetch, opened, widened
+from tailrace.archive.format import FileSchema
+from tailrace.archive.manifest import ManifestEntry, TimeRange
+from tailrace.archive.object_store import AlreadyExistsError, ObjectStore
 from tailrace.config.model import Pipeline as Settings
 from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, TailraceError
 from tailrace.worker.wiring import column_map
@@ -27,10 +27,10 @@ AT_ONCE = 8
 """Entries asked for at a time: each is small, and a bucket is far away."""
 
 
-class Shelf:
+class ArchiveRepository:
     """Looked at when it is opened, and after each file that is added."""
 
-    def __init__(self, store: Store, pipeline: str, table: str, parts: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, store: ObjectStore, pipeline: str, table: str, parts: Sequence[tuple[str, str]] = ()) -> None:
         """`parts` are those of an event, and the columns that the settings name for them."""
         self.store = store
         self.pipeline = pipeline
@@ -38,7 +38,7 @@ class Shelf:
         self._parts = parts
         names = store.names()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            self.entries: list[Entry] = list(pool.map(self._entry, manifest.numbers(names)))
+            self.entries: list[ManifestEntry] = list(pool.map(self._entry, manifest.numbers(names)))
         self.orphans = manifest.orphans(self.entries, names)
         others = [entry.table for entry in self.entries if (entry.pipeline, entry.table) != (pipeline, table)]
         if others:
@@ -57,17 +57,17 @@ class Shelf:
     def last(self) -> int:
         return self.entries[-1].number if self.entries else 0
 
-    def meeting(self, since_ms: int | None, until_ms: int | None) -> list[Entry]:
+    def meeting(self, since_ms: int | None, until_ms: int | None) -> list[ManifestEntry]:
         """Files with events that were committed in this time."""
         return [entry for entry in self.entries if entry.committed.meets(since_ms, until_ms)]
 
-    def reader(self, entry: Entry) -> AbstractContextManager[FileReader]:
+    def reader(self, entry: ManifestEntry) -> AbstractContextManager[FileReader]:
         return opened(self.store, entry)
 
-    def add(self, written: Written, shape: Shape, order_by: tuple[str, ...]) -> Entry:
+    def add(self, written: WrittenFile, shape: FileSchema, order_by: tuple[str, ...]) -> ManifestEntry:
         """Puts a file there and lists it; ArchiveBusy if somebody else has listed one meanwhile."""
         number = self.last + 1
-        entry = Entry(
+        entry = ManifestEntry(
             number=number,
             file=manifest.file_name(number, secrets.token_hex(4)),
             pipeline=self.pipeline,
@@ -85,7 +85,7 @@ class Shelf:
         )
         try:
             self.store.create(entry.file, written.path)
-        except TakenError:
+        except AlreadyExistsError:
             pass  # an answer was lost and the store asked again: no one else has this name; it is read back now
         self._require_exclusive(entry.file)
         failpoints.reached(failpoints.ARCHIVE_WRITTEN)
@@ -101,7 +101,7 @@ class Shelf:
         self.entries.append(entry)
         return entry
 
-    def flaws(self) -> Iterator[tuple[Entry, str]]:
+    def flaws(self) -> Iterator[tuple[ManifestEntry, str]]:
         """Every file in turn, and what is wrong with it; "" if nothing is."""
         for entry in self.entries:
             try:
@@ -121,7 +121,7 @@ class Shelf:
                 "published by this run.",
             )
 
-    def require_readable(self, entries: list[Entry]) -> None:
+    def require_readable(self, entries: list[ManifestEntry]) -> None:
         """Raises LayoutMismatch unless each of these files has the columns that the settings name."""
         for entry in entries:
             columns = [name for name, _ in entry.columns]
@@ -134,23 +134,23 @@ class Shelf:
                         "names those of the file; or choose another time with --from and --to. Nothing was changed.",
                     )
 
-    def require_whole(self, entries: list[Entry]) -> None:
+    def require_whole(self, entries: list[ManifestEntry]) -> None:
         """Raises ArchiveDamaged unless each of these files is just what was listed."""
         for entry in entries:
             fetch(self.store, entry)
 
-    def span(self) -> Span | None:
+    def span(self) -> TimeRange | None:
         """From the oldest commit to the newest."""
         if not self.entries:
             return None
         spans = [entry.committed for entry in self.entries]
-        return Span(min(each.first_ms for each in spans), max(each.last_ms for each in spans))
+        return TimeRange(min(each.first_ms for each in spans), max(each.last_ms for each in spans))
 
     def _require_exclusive(self, taken: str) -> None:
         """Some stores take no notice of `only if there is none`: there, two archivers would list over each other."""
         try:
             self.store.create(taken, b"")
-        except TakenError:
+        except AlreadyExistsError:
             return
         raise ArchiveError(
             f"{self.store.url} lets an object be overwritten that was to be created",
@@ -158,11 +158,11 @@ class Shelf:
             remedy="Take a store that keeps `If-None-Match: *`: a folder, S3, GCS, Azure. Nothing was deleted.",
         )
 
-    def _list(self, entry: Entry) -> None:
+    def _list(self, entry: ManifestEntry) -> None:
         content = json.dumps(entry.to_json()).encode()
         try:
             self.store.create(entry.name, content)
-        except TakenError:
+        except AlreadyExistsError:
             if self.store.read(entry.name) == content:
                 return  # ours: the answer was lost on its way
             try:
@@ -175,10 +175,10 @@ class Shelf:
                 remedy="Let the other one end, then run this one again.",
             ) from None
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> ManifestEntry:
         name = manifest.entry_name(number)
         try:
-            return Entry.from_json(json.loads(self.store.read(name)))
+            return ManifestEntry.from_json(json.loads(self.store.read(name)))
         except (KeyError, TypeError, ValueError) as error:
             raise ArchiveDamaged(
                 f"{name} is no entry of an archive: {error!r}",
@@ -187,7 +187,7 @@ class Shelf:
             ) from None
 
 
-def _flaw(entry: Entry, reader: FileReader) -> str:
+def _flaw(entry: ManifestEntry, reader: FileReader) -> str:
     """What an entry says that its file does not; "" if nothing."""
     rows = 0
     created: list[int] = []
@@ -208,7 +208,7 @@ def _flaw(entry: Entry, reader: FileReader) -> str:
     return ""
 
 
-def open_shelf(settings: Settings) -> Shelf:
+def open_repository(settings: Settings) -> ArchiveRepository:
     """The archive that the settings name."""
     if settings.archive is None:
         raise ConfigError(
@@ -218,7 +218,7 @@ def open_shelf(settings: Settings) -> Shelf:
     source = settings.source
     # Of MongoDB the database: collections may come and go within a pipeline's life, and a file names each document's.
     table = source.table or source.collection[0].partition(".")[0]
-    store = Store(settings.archive.url, settings.archive.option_values(), settings.pipeline)
+    store = ObjectStore(settings.archive.url, settings.archive.option_values(), settings.pipeline)
     # A document is archived whole, whatever its fields are called.
     parts = [] if source.mongo is not None else column_map(settings).parts()
-    return Shelf(store, settings.pipeline, table, parts)
+    return ArchiveRepository(store, settings.pipeline, table, parts)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from tailrace import failpoints
-from tailrace.archive.format import Kept
-from tailrace.archive.manifest import Entry
-from tailrace.archive.repository import Shelf
+from tailrace.archive.format import ArchivedRow
+from tailrace.archive.manifest import ManifestEntry
+from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import ProtocolError, WrongLog
 from tailrace.event import Chunk, Columns, Row
 from tailrace.positions.archive import ArchivePosition
@@ -21,7 +21,7 @@ from tailrace.positions.base import Position
 FORGOTTEN = "table"
 """What the place of a row begins with whose own was not known any more when it was archived: as of a table's rows."""
 
-Making = Callable[[Columns, Kept, str], Row]
+Making = Callable[[Columns, ArchivedRow, str], Row]
 """A row of the outbox: the columns of its file, what the file has of it, and its place."""
 
 
@@ -30,7 +30,7 @@ class ArchiveSource:
 
     def __init__(
         self,
-        open_shelf: Callable[[], Shelf],
+        open_shelf: Callable[[], ArchiveRepository],
         making: Making,
         *,
         end: ArchivePosition,
@@ -96,7 +96,7 @@ class ArchiveSource:
         self._open.close()
 
     def _read(
-        self, shelf: Shelf, entries: list[Entry], start: ArchivePosition
+        self, shelf: ArchiveRepository, entries: list[ManifestEntry], start: ArchivePosition
     ) -> Iterator[tuple[ArchivePosition, Row] | None]:
         """None where a file ends."""
         count = start.rows

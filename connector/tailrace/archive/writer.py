@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from tailrace import failpoints
-from tailrace.archive.backend import Candidate, Outbox, Purged
-from tailrace.archive.disk_set import Names
+from tailrace.archive.backend import ArchiveOutbox, Candidate, PurgeResult
+from tailrace.archive.disk_set import DiskSet
 from tailrace.archive.files import FileReader, FileWriter
-from tailrace.archive.format import Kept
-from tailrace.archive.manifest import Entry
-from tailrace.archive.repository import Shelf
+from tailrace.archive.format import ArchivedRow
+from tailrace.archive.manifest import ManifestEntry
+from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Columns, Row
 from tailrace.positions.base import Position
@@ -31,7 +31,7 @@ PAGE_ROWS = 1000
 Original = Callable[[Row], tuple[str, int]]
 """The place and the time of the commit (ms) that a row was published with; ("", 0) where that is not known."""
 
-Removal = Callable[[Columns, Sequence[Kept], Position], Purged]
+Removal = Callable[[Columns, Sequence[ArchivedRow], Position], PurgeResult]
 """Deletes rows of a file from the outbox, or says what that would do; the position tells which are passed."""
 
 
@@ -40,7 +40,7 @@ class Holds(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class ArchiveReport:
     """What was done, or would be. `finished` counts rows of earlier files that were deleted only now; `unplaced` those
     archived whose record is not on the topics.
 
@@ -48,7 +48,7 @@ class Report:
     it; `refused` is kept by the database; `held` has a dead letter that is open, or waits.
     """
 
-    files: list[Entry] = field(default_factory=list)
+    files: list[ManifestEntry] = field(default_factory=list)
     rows: int = 0
     deleted: int = 0
     finished: int = 0
@@ -63,20 +63,20 @@ class Report:
     orphans: list[str] = field(default_factory=list)
 
 
-class Archiving:
+class ArchiveRun:
     """One run."""
 
     def __init__(
         self,
-        shelf: Shelf,
-        outbox: Outbox,
+        shelf: ArchiveRepository,
+        outbox: ArchiveOutbox,
         held: Holds,
         original: Original,
         *,
         start: Position,
         before_ms: int,
         keep: bool = False,
-        tell: Callable[[Report], None] = lambda _: None,
+        tell: Callable[[ArchiveReport], None] = lambda _: None,
     ) -> None:
         """`start` tells which rows the pipeline has passed; `held` is made after that was known."""
         self._shelf = shelf
@@ -87,10 +87,10 @@ class Archiving:
         self._before_ms = before_ms
         self._keep = keep
         self._tell = tell
-        self._known = Names()
-        self.report = Report(orphans=list(shelf.orphans))
+        self._known = DiskSet()
+        self.report = ArchiveReport(orphans=list(shelf.orphans))
 
-    def look(self) -> Report:
+    def look(self) -> ArchiveReport:
         """What `run` would do; changes nothing."""
         try:
             self._look_back(None if self._keep else self._outbox.look)
@@ -102,7 +102,7 @@ class Archiving:
         self.report.archived_before = max(0, self.report.archived_before - self.report.finished)
         return self.report
 
-    def run(self) -> Report:
+    def run(self) -> ArchiveReport:
         if not self._keep:
             self._outbox.require_deletable()
         try:
@@ -140,7 +140,7 @@ class Archiving:
                         old = [row for row in page if row.created_ms < self._before_ms]
                         self.report.finished += self._removed(reader.columns, old, removal)
 
-    def _named(self, entry: Entry, columns: Columns, row: Kept) -> bytes:
+    def _named(self, entry: ManifestEntry, columns: Columns, row: ArchivedRow) -> bytes:
         try:
             return self._outbox.name(columns, row)
         except LayoutMismatch as error:
@@ -176,7 +176,7 @@ class Archiving:
             for page in _pages(reader):
                 self.report.deleted += self._removed(reader.columns, page, self._purge)
 
-    def _removed(self, columns: Columns, rows: Sequence[Kept], removal: Removal) -> int:
+    def _removed(self, columns: Columns, rows: Sequence[ArchivedRow], removal: Removal) -> int:
         """How many of `rows` are gone, or would be."""
         try:
             # An event may have become a dead letter since: by a replay.
@@ -192,13 +192,13 @@ class Archiving:
         self._tell(self.report)
         return done.deleted
 
-    def _purge(self, columns: Columns, rows: Sequence[Kept], start: Position) -> Purged:
+    def _purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         done = self._outbox.purge(columns, rows, start)
         failpoints.reached(failpoints.ARCHIVE_DELETED)
         return done
 
 
-def _pages(reader: FileReader) -> Iterator[list[Kept]]:
+def _pages(reader: FileReader) -> Iterator[list[ArchivedRow]]:
     for rows in reader.groups():
         for at in range(0, len(rows), PAGE_ROWS):
             yield rows[at : at + PAGE_ROWS]

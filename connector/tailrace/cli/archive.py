@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tailrace.archive.extras import require_installed
-from tailrace.archive.manifest import Entry
+from tailrace.archive.manifest import ManifestEntry
 from tailrace.cli.output import emit_json, say, table
 from tailrace.cli.replay.view import bar, when
 from tailrace.config.load import load_pipeline
@@ -20,8 +20,8 @@ from tailrace.replay.points import Moment, parse
 from tailrace.worker.wiring import assemble
 
 if TYPE_CHECKING:
-    from tailrace.archive.repository import Shelf
-    from tailrace.archive.writer import Report
+    from tailrace.archive.repository import ArchiveRepository
+    from tailrace.archive.writer import ArchiveReport
 
 app = typer.Typer(
     help="Move old outbox rows to files, list the files, check them.",
@@ -79,7 +79,7 @@ def write(
     begun = time.monotonic()
     with bar("archiving", quiet=as_json) as tell:
 
-        def progress(now: Report) -> None:
+        def progress(now: ArchiveReport) -> None:
             done = (now.deleted / now.rows if now.rows else 0.0) if not keep and not dry_run else 0.0
             tell(done, f"{now.rows:,} rows in {len(now.files):,} files, {now.deleted + now.finished:,} deleted")
 
@@ -152,13 +152,13 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
     return 1 if flaws else 0
 
 
-def _shelf(file: Path) -> Shelf:
-    from tailrace.archive.repository import open_shelf
+def _shelf(file: Path) -> ArchiveRepository:
+    from tailrace.archive.repository import open_repository
 
-    return open_shelf(load_pipeline(file))
+    return open_repository(load_pipeline(file))
 
 
-def _print(report: Report, notes: tuple[str, ...], *, keep: bool, dry_run: bool) -> None:
+def _print(report: ArchiveReport, notes: tuple[str, ...], *, keep: bool, dry_run: bool) -> None:
     span = f", created {when(report.first_ms)} to {when(report.last_ms)}" if report.rows else ""
     if dry_run:
         gone = "" if keep else " and deleted from the outbox"
@@ -193,7 +193,7 @@ def _print_orphans(orphans: list[str]) -> None:
             say(f"  {name}")
 
 
-def _line(entry: Entry) -> dict[str, object]:
+def _line(entry: ManifestEntry) -> dict[str, object]:
     return {
         "number": entry.number,
         "rows": entry.rows,

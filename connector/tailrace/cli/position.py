@@ -19,7 +19,7 @@ from tailrace.positions.base import Position, to_stored
 from tailrace.replay.points import parse
 from tailrace.replay.reset import require_stopped, reset
 from tailrace.replay.resolve import resolve
-from tailrace.replay.source_log import open_log, shown, told
+from tailrace.replay.source_log import describe_position, format_time, open_log
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry, Offsets
 from tailrace.worker.wiring import Assembly, assemble
@@ -84,10 +84,12 @@ def show(
         return
     lines = [("pipeline", assembly.settings.pipeline), ("position", str(position))]
     if position.at_ms:
-        lines.append(("time", f"{shown(position.at_ms)} ({human_seconds(time.time() - position.at_ms / 1000)} ago)"))
+        lines.append(
+            ("time", f"{format_time(position.at_ms)} ({human_seconds(time.time() - position.at_ms / 1000)} ago)")
+        )
     if oldest is not None:
         reach = f", {human_seconds((stored.at_ms - oldest.at_ms) / 1000)} before" if oldest.at_ms else ""
-        lines.append(("oldest", f"{told(oldest)}{reach}: the log can be read again from there"))
+        lines.append(("oldest", f"{describe_position(oldest)}{reach}: the log can be read again from there"))
     if trouble is not None:
         lines.append(("log", f"{trouble.code}: {trouble.what}"))
     for name, value in lines:
@@ -95,7 +97,7 @@ def show(
     if near is None:
         say("The ledger has no entry from there: the offsets of the topics are not known.")
         return
-    table(f"offsets by {told(near.position)}: what was published before lies below them", _rows(offsets))
+    table(f"offsets by {describe_position(near.position)}: what was published before lies below them", _rows(offsets))
 
 
 @app.command()
@@ -132,9 +134,9 @@ def history(
         f"{assembly.settings.pipeline}: the ledger, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
         [
             {
-                "noted": shown(entry.sampled_ms),
+                "noted": format_time(entry.sampled_ms),
                 "position": str(entry.position),
-                "source's clock": shown(entry.position.at_ms),
+                "source's clock": format_time(entry.position.at_ms),
                 "offsets": _short(entry.offsets),
             }
             for entry in entries
@@ -172,21 +174,22 @@ def reset_(
         target = resolve(assembly, log, entries, point)
         if target.is_alike(stored) and target.progress == stored.progress:
             raise ConfigError(
-                f"{point} is where the pipeline is: {told(stored)}",
+                f"{point} is where the pipeline is: {describe_position(stored)}",
                 why="The log cannot be read again from any earlier point, or nothing was published since this one.",
                 remedy="Nothing was changed. `source.replay_window` holds the log back from now on (Postgres); "
                 "`tailrace replay plan FILE --from-table` publishes from the outbox what the log has no more.",
             )
         if not yes:
-            _confirm(f"Set {assembly.settings.pipeline} back from {told(stored)} to {told(target)}?", as_json=as_json)
+            change = f"from {describe_position(stored)} to {describe_position(target)}"
+            _confirm(f"Set {assembly.settings.pipeline} back {change}?", as_json=as_json)
         done = reset(assembly, log, target)
     finally:
         log.close()
     if as_json:
         emit_json({"replay": done.id, "before": _told(done.before), "position": _told(done.to)})
         return
-    say(f"set back from {told(done.before)}")
-    say(f"          to {told(done.to)}")
+    say(f"set back from {describe_position(done.before)}")
+    say(f"          to {describe_position(done.to)}")
     say(f"`tailrace run {file}` publishes everything since then again, with the header tailrace.replay={done.id}")
 
 

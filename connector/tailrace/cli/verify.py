@@ -15,32 +15,32 @@ from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.verify.backend import Window
-from tailrace.verify.compare import UNKNOWN, Example, Fate, Flaw
+from tailrace.verify.compare import UNKNOWN, Example, RecordDefect, RowStatus
 from tailrace.verify.verification import Verification, usual_jobs
 from tailrace.verify.verification import verify as compare
 
 PATIENCE = 20.0
-SHOWN = (Fate.MISSING, Fate.UNDECIDED, *Flaw)
+SHOWN = (RowStatus.MISSING, RowStatus.UNDECIDED, *RecordDefect)
 """What must not be; examples are given for each."""
 FATES = {
-    Fate.PUBLISHED: "published",
-    Fate.SET_ASIDE: "in the dead letters, open",
-    Fate.REDRIVEN: "in the dead letters, mended and redriven",
-    Fate.DISCARDED: "in the dead letters, discarded",
-    Fate.PARKED: "waiting behind a parked key",
-    Fate.NOT_YET: "not yet published",
-    Fate.BEFORE_START: "from before the first start: not published",
-    Fate.EXPIRED: "older than what their topic keeps",
-    Fate.MISSING: "MISSING",
-    Fate.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",
+    RowStatus.PUBLISHED: "published",
+    RowStatus.SET_ASIDE: "in the dead letters, open",
+    RowStatus.REDRIVEN: "in the dead letters, mended and redriven",
+    RowStatus.DISCARDED: "in the dead letters, discarded",
+    RowStatus.PARKED: "waiting behind a parked key",
+    RowStatus.NOT_YET: "not yet published",
+    RowStatus.BEFORE_START: "from before the first start: not published",
+    RowStatus.EXPIRED: "older than what their topic keeps",
+    RowStatus.MISSING: "MISSING",
+    RowStatus.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",
 }
 FLAWS = {
-    Flaw.DUPLICATED: "DUPLICATED",
-    Flaw.CHANGED: "PAYLOAD CHANGED",
-    Flaw.KEY_CHANGED: "KEY CHANGED",
-    Flaw.TYPE_CHANGED: "TYPE CHANGED",
-    Flaw.WRONG_PARTITION: "WRONG PARTITION",
-    Flaw.OUT_OF_ORDER: "OUT OF ORDER",
+    RecordDefect.DUPLICATED: "DUPLICATED",
+    RecordDefect.CHANGED: "PAYLOAD CHANGED",
+    RecordDefect.KEY_CHANGED: "KEY CHANGED",
+    RecordDefect.TYPE_CHANGED: "TYPE CHANGED",
+    RecordDefect.WRONG_PARTITION: "WRONG PARTITION",
+    RecordDefect.OUT_OF_ORDER: "OUT OF ORDER",
 }
 NAMES: dict[str, str] = {kind.value: name for kind, name in (*FATES.items(), *FLAWS.items())}
 
@@ -90,8 +90,8 @@ def told(found: Verification) -> dict[str, Any]:
     return {
         "clean": not found.differences,
         "rows": counts.rows,
-        **{fate.value: counts.fates[fate] for fate in Fate},
-        **{flaw.value: counts.flaws[flaw] for flaw in Flaw},
+        **{fate.value: counts.fates[fate] for fate in RowStatus},
+        **{flaw.value: counts.flaws[flaw] for flaw in RecordDefect},
         "records": counts.records,
         "letters": counts.letters,
         "published_again": counts.again,
@@ -112,9 +112,11 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
     say(f"{pipeline}: {counts.rows:,} rows in the outbox, {counts.records:,} records, {counts.letters:,} dead letters; "
         f"{seconds:.1f} s, {rate:,.0f} a second\n")  # fmt: skip
     say("rows")
-    _print_counts({FATES[fate]: counts.fates[fate] for fate in Fate}, always=(FATES[Fate.PUBLISHED], "MISSING"))
+    _print_counts(
+        {FATES[fate]: counts.fates[fate] for fate in RowStatus}, always=(FATES[RowStatus.PUBLISHED], "MISSING")
+    )
     say("records")
-    _print_counts({FLAWS[flaw]: counts.flaws[flaw] for flaw in Flaw}, always=tuple(FLAWS.values()))
+    _print_counts({FLAWS[flaw]: counts.flaws[flaw] for flaw in RecordDefect}, always=tuple(FLAWS.values()))
     _print_counts(
         {
             "published again, by a redrive or replay": counts.again,
@@ -137,7 +139,7 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
     say()
     for note in found.notes:
         say(f"note: {note}")
-    if not found.exactly_once and counts.flaws[Flaw.DUPLICATED]:
+    if not found.exactly_once and counts.flaws[RecordDefect.DUPLICATED]:
         say("note: delivery is at_least_once, so duplicates are allowed")
     say(f"{found.differences:,} differences" if found.differences else "clean")
 

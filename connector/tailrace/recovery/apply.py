@@ -25,9 +25,9 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import Pipeline
 from tailrace.positions.base import Position
 from tailrace.recovery.evidence import streams
-from tailrace.recovery.plan import Plan, Survey
-from tailrace.recovery.row_filter import Sieve, undecided
-from tailrace.recovery.rules import Tally
+from tailrace.recovery.plan import RecoveryPlan, RecoveryPlanner
+from tailrace.recovery.row_filter import RowFilter, undecided
+from tailrace.recovery.rules import RecoveryTally
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.status import announce
@@ -36,23 +36,23 @@ from tailrace.worker.wiring import Assembly
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """What was published, by type and topic in `tally`; not `complete` if it was stopped before the end."""
 
     published: int
     dead_letters: int
-    tally: Tally
+    tally: RecoveryTally
     position: Position | None
     complete: bool
 
 
-class Applying:
+class RecoveryRun:
     """One recovery. `claim` is how it takes the pipeline over; a supervisor has done so already, and gives none."""
 
     def __init__(
         self,
-        survey: Survey,
-        plan: Plan,
+        survey: RecoveryPlanner,
+        plan: RecoveryPlan,
         *,
         wake: Wake,
         stopping: Callable[[], bool] = lambda: False,
@@ -67,7 +67,7 @@ class Applying:
         self._sieve = survey.sieve(plan.case, plan.ground, strict=True, looked=looked)
         self._counts: Counter[str] = Counter()
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveryResult:
         if self._plan.tally.undecided:
             raise undecided(self._plan.tally)
         kafka = self._survey.assembly.kafka
@@ -103,7 +103,7 @@ class Applying:
             announce(kafka, "STOPPED")
         return recovered
 
-    def _run(self) -> Recovered:
+    def _run(self) -> RecoveryResult:
         refused = self._survey.assembly.refused
         resume = False
         while True:
@@ -135,7 +135,7 @@ class Applying:
         if (self._claim.made and self._claim.lost()) or (stored != self._plan.case.stored and streams(stored)):
             raise Fenced("this recovery was taken over, or its last commit was not heard of")
 
-    def _attempt(self, sieve: Sieve, *, resume: bool) -> Recovered:
+    def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
         assembly = self._survey.assembly
         admin = assembly.admin()
         publisher = assembly.publisher(admin, self._wake, lambda *_: None)
@@ -159,7 +159,7 @@ class Applying:
             pipeline.run(started=begun.append)
         finally:
             self._counts.update(published=publisher.published, dead_letters=publisher.dead_letters)
-        return Recovered(
+        return RecoveryResult(
             self._counts["published"],
             self._counts["dead_letters"],
             sieve.tally,

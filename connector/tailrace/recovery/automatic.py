@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace.errors import TailraceError
-from tailrace.recovery.apply import Applying, fence
+from tailrace.recovery.apply import RecoveryRun, fence
 from tailrace.recovery.backend import NOT_BY_ITSELF, RECOVERABLE
-from tailrace.recovery.plan import Survey
+from tailrace.recovery.plan import RecoveryPlanner
 from tailrace.state.status import announce
 from tailrace.wakeup import Wake
 from tailrace.worker.logs import Log
@@ -23,7 +23,7 @@ def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Call
     if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
         return False
     log = Log(pipeline=assembly.settings.pipeline)
-    survey = Survey(assembly)
+    survey = RecoveryPlanner(assembly)
     try:
         case = survey.case(error=error)
         if case.elsewhere or case.stored is None:
@@ -32,7 +32,7 @@ def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Call
         log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
         fence(assembly)
         plan = survey.plan(case)
-        done = Applying(survey, plan, wake=wake, stopping=stopping).run()
+        done = RecoveryRun(survey, plan, wake=wake, stopping=stopping).run()
     finally:
         survey.close()
     log.warning(

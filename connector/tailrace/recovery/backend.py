@@ -63,7 +63,7 @@ STAYS = "events that it no longer has stay published (`tailrace verify` counts t
 Keeps = Callable[[Row, int, int | None], bool]
 
 
-class Site(Protocol):
+class Backend(Protocol):
     """A database whose outbox is to be read once more."""
 
     def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:

@@ -38,7 +38,7 @@ REST_SECONDS = 0.2
 LOOK_MS = 1
 
 
-class MongoSite:
+class MongoBackend:
     """Implements `Site`."""
 
     def __init__(self, options: MongoOptions) -> None:

@@ -25,7 +25,7 @@ HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}
 
 
 @dataclass(slots=True)
-class Unread:
+class OplogGap:
     """Counts inserts until their collection ends; pure. `left` are those that no collection has any more.
 
     `gone`: the log itself has lost the rest, and these with it.
@@ -56,7 +56,7 @@ def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> str:
     return judged(_unread(client, lost, now), lost.log.database)
 
 
-def judged(unread: Unread, database: str) -> str:
+def judged(unread: OplogGap, database: str) -> str:
     """See `require_read`."""
     found = +unread.left
     if not found:
@@ -73,13 +73,13 @@ def judged(unread: Unread, database: str) -> str:
     )
 
 
-def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
+def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> OplogGap:
     watched = Watched(lost.log.database, tuple(lost.log.collections))
     stages = [{"$changeStream": {"startAfter": server_token(lost.token)}}, watched.filter, HEADS]
     try:
         cursor = Cursor(client, watched, stages)
     except HistoryLost:
-        return Unread()
+        return OplogGap()
 
     def more() -> Batch:
         with conversation("looking for what the log still holds"):
@@ -91,12 +91,12 @@ def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> Unread:
         cursor.close()
 
 
-def counted(more: Callable[[], Batch], now: ClusterTime) -> Unread:
+def counted(more: Callable[[], Batch], now: ClusterTime) -> OplogGap:
     """Up to `now`, and all of that: a transaction may come in several answers, all of the same time.
 
     No further: while the outbox is written to, there is always more.
     """
-    unread = Unread()
+    unread = OplogGap()
     reached, came = ClusterTime(0, 0), True
     while reached.pair < now.pair or (reached.pair == now.pair and came):
         try:

@@ -26,12 +26,12 @@ from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery import backend as sites
-from tailrace.recovery.backend import Site
+from tailrace.recovery.backend import Backend
 from tailrace.recovery.evidence import Evidence, streams
-from tailrace.recovery.published_index import Seen
-from tailrace.recovery.record_owner import Ownership
-from tailrace.recovery.row_filter import Sieve
-from tailrace.recovery.rules import Fate, Ground, Tally
+from tailrace.recovery.published_index import PublishedIndex
+from tailrace.recovery.record_owner import OwnerRules
+from tailrace.recovery.row_filter import RowFilter
+from tailrace.recovery.rules import DecisionRules, RecoveryTally, RowDecision
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import position_history, rewind_marker
 from tailrace.state.prior_run import require_remembered
@@ -68,14 +68,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """What applying it would do, and on what ground."""
 
     case: Case
     steps: list[str]
-    ground: Ground
+    ground: DecisionRules
     evidence: Evidence
-    tally: Tally
+    tally: RecoveryTally
     notes: list[str]
     read_whole: bool
     seconds: float
@@ -84,10 +84,10 @@ class Plan:
     @property
     def estimate(self) -> float:
         """Seconds that applying it takes, about: all is read once more."""
-        return self.seconds + self.tally.fates[Fate.MISSED] / PUBLISHING_RATE
+        return self.seconds + self.tally.fates[RowDecision.MISSED] / PUBLISHING_RATE
 
 
-class Survey:
+class RecoveryPlanner:
     """A pipeline and its servers, looked at for a recovery."""
 
     def __init__(self, assembly: Assembly, *, since_ms: int | None = None) -> None:
@@ -99,9 +99,9 @@ class Survey:
             )
         self.assembly = assembly
         self.line = assembly.line()
-        self.site = open_site(assembly)
+        self.site = open_backend(assembly)
         self._since_ms = since_ms
-        self.seen: Seen | None = None
+        self.seen: PublishedIndex | None = None
 
     def case(self, *, error: TailraceError | None = None) -> Case:
         """What is wrong now; `error` is what an attempt has ended with, if that is known."""
@@ -142,7 +142,7 @@ class Survey:
         elsewhere = stored is not None and self.site.is_elsewhere(stored)
         return Case(error, stored, lost, mark, running, elsewhere)
 
-    def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> Plan:
+    def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> RecoveryPlan:
         began = time.monotonic()
         if case.skips:
             self._stand_before(case.lost)
@@ -153,18 +153,18 @@ class Survey:
         evidence = self.site.weigh(entries, case.lost, ground.until_ms, went_back=case.mark.went_back)
         if case.skips:
             # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
-            ground = Ground(since_ms=ground.since_ms, from_beginning=True)
+            ground = DecisionRules(since_ms=ground.since_ms, from_beginning=True)
         ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
-        whose = Ownership(
+        whose = OwnerRules(
             {name.encode() for name in known.elsewhere(case.stored or case.lost)},
             known.noted,
             known.of_others,
             self._furthest(case, ground),
         )
-        self.seen = Seen(self.assembly, self.line, evidence, position_history.reached(entries), known, whose)
+        self.seen = PublishedIndex(self.assembly, self.line, evidence, position_history.reached(entries), known, whose)
         self.seen.read()
         tally = self._read(case, ground, looked)
-        return Plan(
+        return RecoveryPlan(
             case,
             steps,
             ground,
@@ -176,14 +176,14 @@ class Survey:
             getattr(self.site, "order_by", self.assembly.database.order_by),
         )
 
-    def _furthest(self, case: Case, ground: Ground) -> Position | None:
+    def _furthest(self, case: Case, ground: DecisionRules) -> Position | None:
         """The position behind which this pipeline has certainly published nothing."""
         return case.lost if ground.at_end and self.assembly.kafka.exactly_once and streams(case.lost) else None
 
-    def sieve(self, case: Case, ground: Ground, *, strict: bool, looked: Callable[[int], None]) -> Sieve:
+    def sieve(self, case: Case, ground: DecisionRules, *, strict: bool, looked: Callable[[int], None]) -> RowFilter:
         if self.seen is None:
             raise RuntimeError("there is no plan")
-        return Sieve(
+        return RowFilter(
             self.line,
             self.seen,
             ground,
@@ -196,11 +196,11 @@ class Survey:
 
     def _stand_before(self, lost: Position | None) -> None:
         """Before a transaction that cannot be decoded, and that is to be skipped."""
-        from tailrace.recovery.skip_transaction import SkipSite
+        from tailrace.recovery.skip_transaction import SkipBackend
 
         if isinstance(lost, LsnPosition) and not isinstance(self.assembly.database, MongoOptions):
             self.site.close()
-            self.site = SkipSite(self.assembly.database, lost, self.line)
+            self.site = SkipBackend(self.assembly.database, lost, self.line)
 
     def close(self) -> None:
         self.site.close()
@@ -218,7 +218,7 @@ class Survey:
         except SlotBusy:
             return None
 
-    def _read(self, case: Case, ground: Ground, looked: Callable[[int], None]) -> Tally:
+    def _read(self, case: Case, ground: DecisionRules, looked: Callable[[int], None]) -> RecoveryTally:
         sieve = self.sieve(case, ground, strict=False, looked=looked)
         there = self.site.readable()
         if there is None:
@@ -231,7 +231,7 @@ class Survey:
             outbox.close()
         return sieve.tally
 
-    def _notes(self, case: Case, evidence: Evidence, ground: Ground) -> list[str]:
+    def _notes(self, case: Case, evidence: Evidence, ground: DecisionRules) -> list[str]:
         notes: list[str] = []
         if ground.since_ms is None and evidence.passed is None and not is_mongo(self.assembly):
             notes.append("the ledger has no snapshot that still holds: rows are told apart by the topics and by time")
@@ -265,30 +265,30 @@ def furthest(stored: Position | None, rewind: Rewind | None) -> Position | None:
     return max(stored, rewind.until, key=lambda position: position.progress)
 
 
-def ground_of(case: Case, entries: list[position_history.Entry], settings: Settings) -> Ground:
+def ground_of(case: Case, entries: list[position_history.Entry], settings: Settings) -> DecisionRules:
     """What is known before the ledger's snapshots are weighed."""
     since_ms = case.mark.since_ms
     beginning = settings.source.start == "beginning"
     if case.lost is not None and not streams(case.lost):
         # Lost while its first rows were read: all of them are wanted. Before that, as the settings say.
-        return Ground(since_ms=since_ms, from_beginning=beginning or not getattr(case.lost, "creating", False))
+        return DecisionRules(since_ms=since_ms, from_beginning=beginning or not getattr(case.lost, "creating", False))
     noted = [entry.position for entry in entries if streams(entry.position)]
     if case.lost is not None:
         # A recovery that was killed has published, too.
         begun = getattr(case.stored, "recovery", None) is not None
         at_end = not begun and all(position.progress <= case.lost.progress for position in noted)
-        return Ground(None, case.lost.at_ms or None, at_end and case.lost.at_ms > 0, since_ms, beginning)
-    return Ground(None, noted[-1].at_ms if noted else None, False, since_ms, beginning)
+        return DecisionRules(None, case.lost.at_ms or None, at_end and case.lost.at_ms > 0, since_ms, beginning)
+    return DecisionRules(None, noted[-1].at_ms if noted else None, False, since_ms, beginning)
 
 
-def open_site(assembly: Assembly) -> Site:
+def open_backend(assembly: Assembly) -> Backend:
     if isinstance(assembly.database, MongoOptions):
-        from tailrace.recovery.mongo_backend import MongoSite  # its driver is only there for those who need it
+        from tailrace.recovery.mongo_backend import MongoBackend  # its driver is only there for those who need it
 
-        return MongoSite(assembly.database)
-    from tailrace.recovery.postgres_backend import PostgresSite
+        return MongoBackend(assembly.database)
+    from tailrace.recovery.postgres_backend import PostgresBackend
 
-    return PostgresSite(assembly.database)
+    return PostgresBackend(assembly.database)
 
 
 def is_mongo(assembly: Assembly) -> bool:

@@ -42,7 +42,7 @@ REST_SECONDS = 0.2
 """How long the end of the table is waited at before it is looked whether its position is stored."""
 
 
-class PostgresSite:
+class PostgresBackend:
     """Implements `Site`."""
 
     def __init__(self, options: PostgresOptions) -> None:

@@ -25,13 +25,13 @@ from tailrace.records.formats import Format
 from tailrace.records.framing import VALUE_HEADER
 from tailrace.records.plain import chosen_key
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.record_owner import UNKNOWN_IDENTITY, Ownership, Whose, identity
+from tailrace.recovery.record_owner import UNKNOWN_IDENTITY, OwnerRules, RecordOwner, identity
 from tailrace.recovery.rules import SKEW_MS
 from tailrace.state.position_history import Offsets, Reached
 from tailrace.verify.backend import Window
 from tailrace.verify.compare import AGAIN, EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
-from tailrace.verify.kafka_records import KafkaSide, Origin
-from tailrace.verify.value_fingerprint import UNTOLD, Print, Prints
+from tailrace.verify.kafka_records import KafkaRecords, RecordOrigin
+from tailrace.verify.value_fingerprint import UNTOLD, Fingerprint, Fingerprints
 from tailrace.verify.verification import lost_fronts_note, topics_of
 from tailrace.worker.pipeline_topics import Known
 from tailrace.worker.schemas import wire_format
@@ -41,7 +41,7 @@ PENDING = 10_000
 CACHE_KBYTES = 65_536
 
 
-class CertainPrints(Prints):
+class CertainFingerprints(Fingerprints):
     """Says nothing of a record in another format than today's: its payload would seem to be another one."""
 
     def __init__(self, line: Line, format: Format) -> None:
@@ -49,7 +49,7 @@ class CertainPrints(Prints):
         self._form = "structured" if format.cloudevents == "structured" else format.schema_id
         self._is_text = format.value == "json" and format.schema_id != "none"
 
-    def of_record(self, value: bytes | None, headers: Headers) -> Print:
+    def of_record(self, value: bytes | None, headers: Headers) -> Fingerprint:
         if value is not None and _form_of(value, headers) != self._form:
             return UNTOLD
         if value is not None and self._is_text and not (value[-1:] == b"}" and b"{" in (value[:1], value[5:6])):
@@ -57,23 +57,23 @@ class CertainPrints(Prints):
         return super().of_record(value, headers)
 
 
-class Sighting(NamedTuple):
+class PublishedRecord(NamedTuple):
     """Something that Kafka holds under an id. `identity` is of key and type, if they are known; a letter has no topic
     that would matter.
     """
 
     frame: int
     digest: int
-    whose: int = Whose.OWN
+    whose: int = RecordOwner.OWN
     identity: int = UNKNOWN_IDENTITY
     topic: str = ""
 
 
-class Ids:
+class IdIndex:
     """Names of events with what is known of them; takes facts as a `KafkaSide` gives them."""
 
-    def __init__(self, ownership: Ownership | None = None) -> None:
-        self._ownership = ownership or Ownership()
+    def __init__(self, ownership: OwnerRules | None = None) -> None:
+        self._ownership = ownership or OwnerRules()
         self.first_ms: float = inf
         """The earliest commit of what this pipeline published for the first time, as far as records tell."""
         self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
@@ -90,16 +90,16 @@ class Ids:
         # What a person changed for a redrive, or what waits, is compared with nothing.
         told = stream != WAITING and not fact[3] & EDITED
         frame, digest = (fact[1], fact[2]) if told else UNTOLD
-        found = Sighting(frame, digest)
+        found = PublishedRecord(frame, digest)
         if stream == PUBLISHED:
-            origin: Origin = fact[6]
+            origin: RecordOrigin = fact[6]
             whose = self._ownership.judge(str(name), fact[3], origin)
             if whose is None:
                 return
-            if whose <= Whose.UNSAID and not fact[3] & AGAIN and origin.timestamp and origin.timestamp.isdigit():
+            if whose <= RecordOwner.UNSAID and not fact[3] & AGAIN and origin.timestamp and origin.timestamp.isdigit():
                 self.first_ms = min(self.first_ms, int(origin.timestamp))
-            if whose is not Whose.OWN:
-                found = Sighting(frame, digest, whose, identity(origin.key, origin.type), origin.topic)
+            if whose is not RecordOwner.OWN:
+                found = PublishedRecord(frame, digest, whose, identity(origin.key, origin.type), origin.topic)
         self._pending.append((_storable(str(name)), *found))
         if len(self._pending) >= PENDING:
             self._write()
@@ -107,7 +107,7 @@ class Ids:
     def clear(self, stream: int) -> None:
         """What was seen once stays seen: a letter that is marked meanwhile, an event that waits no longer."""
 
-    def find(self, name: str) -> list[Sighting]:
+    def find(self, name: str) -> list[PublishedRecord]:
         """One for each payload that was published under the name, and whose it is."""
         self._write()
         wanted = "SELECT frame, digest, whose, identity, topic FROM seen WHERE name = ?"
@@ -115,7 +115,7 @@ class Ids:
             found = self._file.execute(wanted, (_storable(name),)).fetchall()
         except sqlite3.Error as error:
             raise _no_room(error) from None
-        return [Sighting(*each) for each in found]
+        return [PublishedRecord(*each) for each in found]
 
     def __len__(self) -> int:
         self._write()
@@ -134,7 +134,7 @@ class Ids:
         self._pending.clear()
 
 
-class Seen:
+class PublishedIndex:
     """What Kafka holds by now: `read` again adds what came meanwhile."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Seen:
         evidence: Evidence,
         reached: Mapping[str, Reached] | None = None,
         known: Known | None = None,
-        ownership: Ownership | None = None,
+        ownership: OwnerRules | None = None,
     ) -> None:
         """`reached` are the topics that the pipeline has written to, whatever its rules say today, and how far."""
         self._assembly = assembly
@@ -156,9 +156,9 @@ class Seen:
         # What was made anew holds only what was published since.
         remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
         self._gone_until: float = max(remade, default=0)
-        self._prints = CertainPrints(line, wire_format(assembly.settings))
+        self._prints = CertainFingerprints(line, wire_format(assembly.settings))
         self._compares_keys = wire_format(assembly.settings).key == "bytes"
-        self._ids = Ids(ownership)
+        self._ids = IdIndex(ownership)
         self._from_ms = evidence.from_ms
         self._letters_since = 0.0
         self._side = self._begin(evidence.offsets)
@@ -201,22 +201,22 @@ class Seen:
         self._side = self._begin({})
         self.read()
 
-    def find(self, name: str, event: OutboxEvent | None) -> list[Sighting]:
+    def find(self, name: str, event: OutboxEvent | None) -> list[PublishedRecord]:
         """What Kafka holds under the name of a row's event; None for a row that cannot be read.
 
         What another pipeline published counts only if consumers could not tell it from this event.
         """
         found = self._ids.find(name)
-        if all(each.whose != Whose.OTHERS for each in found):
+        if all(each.whose != RecordOwner.OTHERS for each in found):
             return found
-        own = [each for each in found if each.whose != Whose.OTHERS]
+        own = [each for each in found if each.whose != RecordOwner.OTHERS]
         if event is None:
             return own
         now, mine, topic = self._mine(event)
         alike = [
             each
             for each in found
-            if each.whose == Whose.OTHERS
+            if each.whose == RecordOwner.OTHERS
             and each.topic == topic
             and (each.identity == mine or not self._compares_keys)
             and not (now.frame == each.frame != UNKNOWN and now.digest != each.digest)
@@ -233,20 +233,20 @@ class Seen:
         # Rules that nobody remembers: what was committed since the first record under today's went there, too.
         return max(since, self._ids.first_ms) if self._forgot_topics else since
 
-    def differs(self, event: OutboxEvent, seen: Sequence[Sighting]) -> bool:
+    def differs(self, event: OutboxEvent, seen: Sequence[PublishedRecord]) -> bool:
         """Whether none of it is this event as it was published, as far as that can be told."""
         now, mine, _ = self._mine(event)
         for each in seen:
-            if each.whose in (Whose.DOUBTFUL, Whose.OTHERS):
+            if each.whose in (RecordOwner.DOUBTFUL, RecordOwner.OTHERS):
                 continue
             if now.frame == each.frame != UNKNOWN and now.digest != each.digest:
                 continue
-            if each.whose == Whose.UNSAID and self._compares_keys and each.identity != mine:
+            if each.whose == RecordOwner.UNSAID and self._compares_keys and each.identity != mine:
                 continue
             return False
         return True
 
-    def _mine(self, event: OutboxEvent) -> tuple[Print, int, str]:
+    def _mine(self, event: OutboxEvent) -> tuple[Fingerprint, int, str]:
         """The print of a row's event, its identity, and its topic today."""
         try:
             to = self._assembly.route(event)
@@ -258,8 +258,8 @@ class Seen:
     def close(self) -> None:
         self._ids.close()
 
-    def _begin(self, offsets: Offsets) -> KafkaSide:
-        side = KafkaSide(self._assembly.kafka, self._prints, lambda _: None, Window(), self._ids)
+    def _begin(self, offsets: Offsets) -> KafkaRecords:
+        side = KafkaRecords(self._assembly.kafka, self._prints, lambda _: None, Window(), self._ids)
         for topic in self._written:
             side.number(topic)
         for topic, reached in self._reached.items():

@@ -14,12 +14,12 @@ from hashlib import blake2b
 
 from tailrace.positions.base import Position
 from tailrace.verify.compare import AGAIN, OTHERS
-from tailrace.verify.kafka_records import Origin
+from tailrace.verify.kafka_records import RecordOrigin
 
 UNKNOWN_IDENTITY = 0
 
 
-class Whose(IntEnum):
+class RecordOwner(IntEnum):
     """OWN by its header, or kept as this pipeline's; UNSAID without a header, and nothing speaks against it."""
 
     OWN = 0
@@ -29,7 +29,7 @@ class Whose(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class OwnerRules:
     """`elsewhere`: pipelines that read another outbox. `noted`, `of_others`: topics that the histories of this and of
     other pipelines name. `furthest`: nothing behind this position was ever published by this pipeline; None if that is
     not known.
@@ -40,18 +40,18 @@ class Ownership:
     of_others: Collection[str] = ()
     furthest: Position | None = field(default=None)
 
-    def judge(self, event: str, flags: int, origin: Origin) -> Whose | None:
+    def judge(self, event: str, flags: int, origin: RecordOrigin) -> RecordOwner | None:
         """None for a record that stands for no row of this outbox."""
         if flags & OTHERS:
-            return None if origin.pipeline in self.elsewhere else Whose.OTHERS
+            return None if origin.pipeline in self.elsewhere else RecordOwner.OTHERS
         if origin.pipeline is not None:
-            return Whose.OWN
+            return RecordOwner.OWN
         if origin.topic in self.of_others and (event.isdecimal() or origin.topic not in self.noted):
             # Another pipeline writes there, too, and counts its events from 1, or this one has never been seen there.
-            return Whose.DOUBTFUL
-        return Whose.DOUBTFUL if self._is_ahead(origin, flags) else Whose.UNSAID
+            return RecordOwner.DOUBTFUL
+        return RecordOwner.DOUBTFUL if self._is_ahead(origin, flags) else RecordOwner.UNSAID
 
-    def _is_ahead(self, origin: Origin, flags: int) -> bool:
+    def _is_ahead(self, origin: RecordOrigin, flags: int) -> bool:
         """Whether it stands where this pipeline has never been. What was published again may have lost its place."""
         if self.furthest is None or origin.position is None or flags & AGAIN:
             return False

@@ -22,7 +22,7 @@ _NORMAL = 3
 """Smaller numbers stand for transactions older than any other."""
 
 
-class Fate(StrEnum):
+class RowDecision(StrEnum):
     """What is to become of a row: only what was missed is published."""
 
     MISSED = "missed"
@@ -41,11 +41,11 @@ class Fate(StrEnum):
     """Its id was published before, with another payload: after a restore a sequence begins again where it was."""
 
 
-REFUSED = (Fate.UNTOLD, Fate.REUSED)
+REFUSED = (RowDecision.UNTOLD, RowDecision.REUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class DecisionRules:
     """What is known of the pipeline when its log was lost.
 
     `passed`: the number (32 bits) of a transaction; rows of older ones were passed. `until_ms`: the source's clock at
@@ -68,19 +68,19 @@ class Ground:
     def has_passed(self, transaction: int) -> bool:
         return self.passed is not None and self.since_ms is None and precedes(transaction, self.passed)
 
-    def judge(self, created_ms: int | None, kept_since: float) -> Fate:
+    def judge(self, created_ms: int | None, kept_since: float) -> RowDecision:
         """Of a row that is not on Kafka, nor known to be passed. `kept_since`: since when its topic keeps everything,
         0 for always.
         """
         if self.since_ms is not None and created_ms is not None:
-            return Fate.OLDER if created_ms < self.since_ms else Fate.MISSED
+            return RowDecision.OLDER if created_ms < self.since_ms else RowDecision.MISSED
         vouched = kept_since == 0 or (created_ms is not None and created_ms >= kept_since)
         if self._long_before(created_ms) and not (self.from_beginning and vouched):
             # With a snapshot at hand, time does not decide: such a row took long to be committed, or was changed since.
-            return Fate.EARLIER if self.passed is None else Fate.UNTOLD
+            return RowDecision.EARLIER if self.passed is None else RowDecision.UNTOLD
         if self._begins_later(created_ms):
-            return Fate.UNTOLD
-        return Fate.MISSED if vouched or self._long_after(created_ms) else Fate.UNTOLD
+            return RowDecision.UNTOLD
+        return RowDecision.MISSED if vouched or self._long_after(created_ms) else RowDecision.UNTOLD
 
     def _long_before(self, created_ms: int | None) -> bool:
         known = self.since_ms is None and self.until_ms is not None and created_ms is not None
@@ -107,11 +107,11 @@ def precedes(transaction: int, other: int) -> bool:
 
 
 @dataclass(slots=True)
-class Tally:
+class RecoveryTally:
     """What was found of all rows, for a report."""
 
     rows: int = 0
-    fates: Counter[Fate] = field(default_factory=Counter)
+    fates: Counter[RowDecision] = field(default_factory=Counter)
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By type and topic."""
     first_ms: int | None = None
@@ -119,7 +119,7 @@ class Tally:
     examples: list[str] = field(default_factory=list)
     """Names of rows that cannot be decided."""
 
-    def note(self, fate: Fate, name: str = "") -> None:
+    def note(self, fate: RowDecision, name: str = "") -> None:
         self.rows += 1
         self.fates[fate] += 1
         if fate in REFUSED and len(self.examples) < EXAMPLES:

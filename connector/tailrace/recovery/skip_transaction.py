@@ -28,8 +28,8 @@ from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.backend import Begin, Keeps
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.postgres_backend import REST_SECONDS, PostgresSite, identity
-from tailrace.recovery.published_index import Ids
+from tailrace.recovery.postgres_backend import REST_SECONDS, PostgresBackend, identity
+from tailrace.recovery.published_index import IdIndex
 from tailrace.recovery.row_filter import name_of
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.connection import Link
@@ -55,13 +55,13 @@ def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition
     return replace(position, lsn=lsn, cut=None, last=LastTransaction(lsn))
 
 
-class LogAround:
+class SurroundingLog:
     """What the log brings around the transaction: the rows of it before the one that cannot be sent, and all behind."""
 
     def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
         self._options = options
         self._line = line
-        self._names = Ids()
+        self._names = IdIndex()
         self.others: set[int] = set()
         """Later transactions that cannot be decoded either (32 bits): each is to be skipped by itself."""
         self._at = lost
@@ -135,13 +135,13 @@ class LogAround:
             return parse_lsn(str(control.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
 
-class SkipSite(PostgresSite):
+class SkipBackend(PostgresBackend):
     """Implements `Site` for a pipeline that stands before a transaction that cannot be decoded."""
 
     def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
         super().__init__(options)
         self._lost = follow(self._stream, lost, self._server)
-        self.around = LogAround(options, self._lost, line)
+        self.around = SurroundingLog(options, self._lost, line)
 
     def steps(self, lost: Position | None) -> list[str]:
         options, around = self._options, self.around
@@ -177,7 +177,7 @@ class PostgresSkip:
         self,
         options: PostgresOptions,
         lost: LsnPosition,
-        around: LogAround,
+        around: SurroundingLog,
         mark: Recovery,
         keeps: Keeps,
         wake: Wake,

@@ -29,8 +29,8 @@ from tailrace.kafka.topics import TopicKeeper, topic_states
 from tailrace.pipeline.loop import Pipeline
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
-from tailrace.replay.original_records import MOST, Originals
-from tailrace.replay.plan import Plan
+from tailrace.replay.original_records import MOST, OriginalRecords
+from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.plan_source import open_selected, share_done
 from tailrace.replay.replay_headers import replayed
 from tailrace.replay.resolve import topics_of
@@ -61,10 +61,10 @@ class Progress:
     waiting: str = ""
 
 
-class Applying:
+class ReplayRun:
     """One run of a plan. `run` returns when it is done; what it did is in `published` and `dead_letters`."""
 
-    def __init__(self, assembly: Assembly, plan: Plan) -> None:
+    def __init__(self, assembly: Assembly, plan: ReplayPlan) -> None:
         require_same(assembly, plan)
         self._assembly = assembly
         self._plan = plan
@@ -72,7 +72,7 @@ class Applying:
         self._wake = Wake()
         self._stopped = threading.Event()
         self._left = threading.Event()
-        self._originals: Originals | None = None
+        self._originals: OriginalRecords | None = None
         self._publisher: Publisher | None = None
         self._before = (0, 0)
         self._known = self._no_letters()
@@ -213,7 +213,7 @@ class Applying:
         if plan.origin != "table":
             return lambda row: row
         if self._originals is None:
-            self._originals = Originals()
+            self._originals = OriginalRecords()
             if 0 < plan.figures.events <= MOST:
                 topics = topics_of(assembly, position_history.read(assembly.kafka))
                 self._originals.fill(assembly.kafka, topics, plan.figures.first_ms)
@@ -236,13 +236,13 @@ class Applying:
         return TopicKeeper(admin, specs, default, assembly.partitions, assembly.limits, create=given.create)
 
 
-def replay_options(options: KafkaOptions, plan: Plan) -> KafkaOptions:
+def replay_options(options: KafkaOptions, plan: ReplayPlan) -> KafkaOptions:
     """In transactions always: without, a replay that is killed would publish twice."""
     letters = options.dead_letter_topic + plan.suffix
     return replace(options, pipeline=plan.name, exactly_once=True, dead_letter_topic=letters)
 
 
-def require_same(assembly: Assembly, plan: Plan) -> None:
+def require_same(assembly: Assembly, plan: ReplayPlan) -> None:
     """Refuses settings that are not those of the plan; what the plan's log is, its source looks at."""
     if assembly.settings.pipeline != plan.pipeline:
         raise ConfigError(
@@ -251,5 +251,5 @@ def require_same(assembly: Assembly, plan: Plan) -> None:
         )
 
 
-def is_done(plan: Plan, stored: Position | None) -> bool:
+def is_done(plan: ReplayPlan, stored: Position | None) -> bool:
     return stored is not None and stored.progress >= plan.end.progress

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tailrace.archive.backend import Outbox
-from tailrace.archive.pinned_rows import Held
-from tailrace.archive.postgres_outbox import PostgresOutbox
-from tailrace.archive.repository import open_shelf
-from tailrace.archive.writer import Archiving, Original, Report
+from tailrace.archive.backend import ArchiveOutbox
+from tailrace.archive.pinned_rows import PinnedRows
+from tailrace.archive.postgres_outbox import PostgresArchiveOutbox
+from tailrace.archive.repository import open_repository
+from tailrace.archive.writer import ArchiveReport, ArchiveRun, Original
 from tailrace.errors import TailraceError
 from tailrace.event import Row
 from tailrace.pipeline.processor import Layout
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
-from tailrace.replay.original_records import FORGOTTEN, Originals
+from tailrace.replay.original_records import FORGOTTEN, OriginalRecords
 from tailrace.replay.other_pipelines import passed_by_all
 from tailrace.replay.resolve import topics_of
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
@@ -33,13 +33,13 @@ from tailrace.state import position_history
 from tailrace.worker.wiring import Assembly
 
 
-def open_outbox(assembly: Assembly) -> Outbox:
+def open_outbox(assembly: Assembly) -> ArchiveOutbox:
     name = assembly.settings.pipeline
     if isinstance(assembly.database, MongoOptions):
-        from tailrace.archive.mongo_outbox import MongoOutbox  # its driver is only there for those who need it
+        from tailrace.archive.mongo_outbox import MongoArchiveOutbox  # its driver is only there for those who need it
 
-        return MongoOutbox(assembly.database, name)
-    return PostgresOutbox(assembly.database, name)
+        return MongoArchiveOutbox(assembly.database, name)
+    return PostgresArchiveOutbox(assembly.database, name)
 
 
 def archive(
@@ -48,14 +48,14 @@ def archive(
     *,
     keep: bool,
     dry_run: bool,
-    tell: Callable[[Report], None],
+    tell: Callable[[ArchiveReport], None],
     ignored: Collection[str] = (),
-) -> tuple[Report, tuple[str, ...]]:
+) -> tuple[ArchiveReport, tuple[str, ...]]:
     """Archives what is older than `before_ms`, or says what it would; notes for people beside it.
 
     `ignored` are other pipelines that read the same outbox no longer.
     """
-    shelf = open_shelf(assembly.settings)
+    shelf = open_repository(assembly.settings)
     stored = stored_position(assembly)
     _require_same_server(assembly.database, stored)
     entries = position_history.read(assembly.kafka)
@@ -80,13 +80,13 @@ def archive(
             start = from_collections(stored)
         start, others = passed_by_all(assembly, start, before_ms, ignored)
         notes += others
-        held = Held(assembly.kafka, line)
+        held = PinnedRows(assembly.kafka, line)
         opened.callback(held.close)
-        originals = Originals()
+        originals = OriginalRecords()
         opened.callback(originals.close)
         topics = topics_of(assembly, entries)
         original = _original(originals, line.layout, lambda: originals.fill(assembly.kafka, topics, None))
-        archiving = Archiving(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
+        archiving = ArchiveRun(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 
 
@@ -97,7 +97,7 @@ def _require_same_server(database: PostgresOptions | MongoOptions, stored: Posit
             same_server(stored, catalogue.identify(stream))
 
 
-def _original(originals: Originals, layout: Layout, fill: Callable[[], None]) -> Original:
+def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], None]) -> Original:
     """Topics are read when the first row is asked for: most runs of a day find none that is old enough.
 
     All of each: an old row may have been published late.

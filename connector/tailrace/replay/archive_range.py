@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 from tailrace.archive.extras import require_installed
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.positions.archive import ArchivePosition
-from tailrace.replay.range import Way
+from tailrace.replay.range import ReplayRange
 from tailrace.replay.selection import Selection
-from tailrace.replay.source_log import shown
+from tailrace.replay.source_log import format_time
 from tailrace.worker.wiring import Assembly
 
 if TYPE_CHECKING:
-    from tailrace.archive.backend import Outbox
-    from tailrace.archive.manifest import Entry
-    from tailrace.archive.repository import Shelf
+    from tailrace.archive.backend import ArchiveOutbox
+    from tailrace.archive.manifest import ManifestEntry
+    from tailrace.archive.repository import ArchiveRepository
 
 
 def has_archive(assembly: Assembly) -> bool:
     return assembly.settings.archive is not None
 
 
-def archive_way(assembly: Assembly, selection: Selection, *, notes: tuple[str, ...] = ()) -> Way:
+def archive_way(assembly: Assembly, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
     """All that the archive has by now of the time that is asked for."""
     return _way(_shelf(assembly), selection, notes)
 
 
-def archived_way(assembly: Assembly, selection: Selection) -> Way | None:
+def archived_way(assembly: Assembly, selection: Selection) -> ReplayRange | None:
     """The same, if rows of that time have left the table for the archive; None if the table still has them all."""
     if not has_archive(assembly) or assembly.database.timestamp is None:
         return None
@@ -46,13 +46,13 @@ def archived_way(assembly: Assembly, selection: Selection) -> Way | None:
         outbox.close()
     until = max(entry.committed.last_ms for entry in entries)
     note = (
-        f"the table no longer has all of that time, and the archive has rows up to {shown(until)}; what is still in "
-        "the table is not in this plan: make another one of the same points with --from-table"
+        f"the table no longer has all of that time, and the archive has rows up to {format_time(until)}; what is still "
+        "in the table is not in this plan: make another one of the same points with --from-table"
     )
     return _way(shelf, selection, (note,))
 
 
-def _has_left(shelf: Shelf, entry: Entry, outbox: Outbox, of_its_time: int) -> bool:
+def _has_left(shelf: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOutbox, of_its_time: int) -> bool:
     """Whether the outbox lacks rows of this file. As many may be others of the same time: then each is looked for."""
     if of_its_time < entry.rows:
         return True
@@ -63,14 +63,14 @@ def _has_left(shelf: Shelf, entry: Entry, outbox: Outbox, of_its_time: int) -> b
             return True  # of another key: what it has, the table has not, by that name
 
 
-def _shelf(assembly: Assembly) -> Shelf:
+def _shelf(assembly: Assembly) -> ArchiveRepository:
     require_installed()
-    from tailrace.archive.repository import open_shelf
+    from tailrace.archive.repository import open_repository
 
-    return open_shelf(assembly.settings)
+    return open_repository(assembly.settings)
 
 
-def _way(shelf: Shelf, selection: Selection, notes: tuple[str, ...]) -> Way:
+def _way(shelf: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:
     if not shelf.entries:
         raise ConfigError(
             f"the archive at {shelf.store.url} is empty",
@@ -80,4 +80,4 @@ def _way(shelf: Shelf, selection: Selection, notes: tuple[str, ...]) -> Way:
     end = ArchivePosition(shelf.name, last.number, last.rows, 0, last.committed.last_ms)
     more = "rows come in the order in which they were archived: that of source.order_by, not of commits"
     # By number, not "the first": should the oldest be deleted before the plan is carried out, that must show.
-    return Way("archive", ArchivePosition(shelf.name, first.number), end, selection, (*notes, more))
+    return ReplayRange("archive", ArchivePosition(shelf.name, first.number), end, selection, (*notes, more))

@@ -17,11 +17,11 @@ from tailrace.errors import ConfigError
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.tail import Observer
 from tailrace.replay.original_records import MARGIN_MS
-from tailrace.replay.plan import Plan
+from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.resolve import topics_of
 from tailrace.state import position_history
 from tailrace.state.rewind_marker import HEADER
-from tailrace.verify.spill import Spool
+from tailrace.verify.spill import SpillFile
 from tailrace.worker.wiring import Assembly
 
 SHADOW, REAL, LETTERS = range(3)
@@ -36,7 +36,7 @@ KINDS = (ONLY_REAL, ONLY_SHADOW, SET_ASIDE, VALUE, KEY, PARTITION, TOPIC)
 """What makes a difference."""
 
 
-class Sighting(NamedTuple):
+class DiffRecord(NamedTuple):
     """A record in little. `topic` is the number of the real topic, also for a shadow; key and value are hashes."""
 
     id: str
@@ -51,7 +51,7 @@ class Sighting(NamedTuple):
 class Differences:
     events: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    examples: defaultdict[str, list[Sighting]] = field(default_factory=lambda: defaultdict(list))
+    examples: defaultdict[str, list[DiffRecord]] = field(default_factory=lambda: defaultdict(list))
     topics: list[str] = field(default_factory=list)
     """By the numbers they have in examples."""
 
@@ -59,21 +59,21 @@ class Differences:
     def total(self) -> int:
         return sum(self.counts[kind] for kind in KINDS)
 
-    def note(self, kind: str, sighting: Sighting) -> None:
+    def note(self, kind: str, sighting: DiffRecord) -> None:
         self.counts[kind] += 1
         if kind != SAME and len(self.examples[kind]) < EXAMPLES:
             self.examples[kind].append(sighting)
 
 
-def judge(
+def compare_records(
     shadow: Iterable[Any], real: Iterable[Any], letters: Iterable[Any], found: Differences, *, is_whole: bool = True
 ) -> None:
     """Adds one bucket. Pure. Unless `is_whole`, real records without a copy may be none of the plan's: left out."""
-    copies = {each[0]: Sighting(*each) for each in shadow}
+    copies = {each[0]: DiffRecord(*each) for each in shadow}
     aside = {each[0] for each in letters}
-    firsts: dict[str, Sighting] = {}
+    firsts: dict[str, DiffRecord] = {}
     for each in real:
-        sighting = Sighting(*each)
+        sighting = DiffRecord(*each)
         copy = copies.get(sighting.id)
         # Of several records of an event, the one on the topic of its copy, and the last.
         if sighting.id not in firsts or copy is None or sighting.topic == copy.topic:
@@ -104,7 +104,7 @@ def judge(
     found.counts[NOT_PUBLISHED] += len(aside - firsts.keys() - copies.keys())
 
 
-def compare(assembly: Assembly, plan: Plan) -> Differences:
+def compare(assembly: Assembly, plan: ReplayPlan) -> Differences:
     if plan.target != "shadow":
         raise ConfigError(
             f"the plan {plan.id} has no shadow: it publishes to the topics themselves",
@@ -121,7 +121,7 @@ def compare(assembly: Assembly, plan: Plan) -> Differences:
             remedy="tailrace replay apply, then compare.",
         )
     found = Differences(topics=real)
-    with Spool(3) as spool:
+    with SpillFile(3) as spool:
         for number, topic in enumerate(real):
             _put_by(spool, REAL, kafka, topic, number, plan)
             if topic + plan.suffix in there:
@@ -130,11 +130,11 @@ def compare(assembly: Assembly, plan: Plan) -> Differences:
             _put_by(spool, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
         for shadow, firsts, letters in spool.buckets(SHADOW, REAL, LETTERS):
             # What a table has lost, or has under another time, cannot be told from what was not to be published.
-            judge(shadow, firsts, letters, found, is_whole=plan.origin == "log")
+            compare_records(shadow, firsts, letters, found, is_whole=plan.origin == "log")
     return found
 
 
-def _put_by(spool: Spool, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: Plan) -> None:
+def _put_by(spool: SpillFile, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: ReplayPlan) -> None:
     box = LetterBox(replace(kafka, dead_letter_topic=topic))  # a box reads any topic
     first = plan.figures.first_ms
     spans = box.spans(None if first is None or stream != REAL else first - MARGIN_MS)
@@ -150,7 +150,7 @@ def _put_by(spool: Spool, stream: int, kafka: KafkaOptions, topic: str, number: 
                 spool.add(stream, event, (event, *places, hash(given.key()), hash(given.value())))
 
 
-def is_original(said: dict[str, str], key: bytes | None, topic: str, plan: Plan) -> bool:
+def is_original(said: dict[str, str], key: bytes | None, topic: str, plan: ReplayPlan) -> bool:
     """Whether the plan is about this record of a real topic. Pure.
 
     Not those of other replays. What lies behind the plan's end was not to be published again, nor what is before its

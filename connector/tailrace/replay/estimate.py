@@ -11,7 +11,7 @@ from typing import Any
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.pipeline.processor import Line
-from tailrace.replay.selected_source import Selected
+from tailrace.replay.selected_source import SelectedSource
 
 CHUNK_ROWS = 1000
 WAIT_SECONDS = 1.0
@@ -24,7 +24,7 @@ NOWHERE = "(nowhere)"
 
 
 @dataclass(slots=True)
-class Figures:
+class Estimate:
     """`fails` counts by reason what today's rules and schemas would not let pass."""
 
     events: int = 0
@@ -77,7 +77,7 @@ class Figures:
         }
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Figures:
+    def from_json(cls, told: dict[str, Any]) -> Estimate:
         """KeyError, TypeError or ValueError if it is not one."""
         return cls(
             int(told["events"]),
@@ -93,10 +93,10 @@ class Figures:
 
 
 def survey(
-    source: Selected, line: Line, met: Callable[[OutboxEvent], None], tell: Callable[[Selected, int], None]
-) -> Figures:
+    source: SelectedSource, line: Line, met: Callable[[OutboxEvent], None], tell: Callable[[SelectedSource, int], None]
+) -> Estimate:
     """Reads all of it and publishes nothing. `met` hears of each event, `tell` of the progress."""
-    figures = Figures()
+    figures = Estimate()
     begun = time.monotonic()
     try:
         source.open(None, lambda _: None)

@@ -15,7 +15,7 @@ from tailrace.errors import ConfigError, HistoryLost, SourceError
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
 from tailrace.replay.points import Moment, Oldest, Point, Token
-from tailrace.replay.source_log import not_of_this, out_of_reach, shown
+from tailrace.replay.source_log import format_time, not_of_this, out_of_reach
 from tailrace.sources.mongo.change_stream import Cursor
 from tailrace.sources.mongo.changes import plain_token, server_token, token_time
 from tailrace.sources.mongo.client import collection_ids, conversation, identify
@@ -114,7 +114,7 @@ class MongoLog:
             finally:
                 cursor.close()
         except HistoryLost:
-            out_of_reach(f"the oplog no longer reaches back to {what}, {shown(time.seconds * 1000)}",
+            out_of_reach(f"the oplog no longer reaches back to {what}, {format_time(time.seconds * 1000)}",
                          "The server has forgotten what lies there.", self._nearest())  # fmt: skip
         if cursor.token is None:
             raise SourceError("MongoDB opened a change stream without saying where it begins",
@@ -125,7 +125,7 @@ class MongoLog:
         first = self._first
         if first is None:
             return ["unknown: this user may not read the oplog"]
-        return [f"`oldest`, {ClusterTime(first.first + 1, 1)} ({shown((first.first + 1) * 1000)})"]
+        return [f"`oldest`, {ClusterTime(first.first + 1, 1)} ({format_time((first.first + 1) * 1000)})"]
 
     def close(self) -> None:
         self._client.close()

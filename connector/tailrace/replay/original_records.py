@@ -33,7 +33,7 @@ Original = tuple[str, bool, str, bytes, str, int]
 """Id, whether it names this pipeline, type, key, place, time of the commit (ms)."""
 
 
-class Originals:
+class OriginalRecords:
     """The places of events: `fill` reads them, `namer` gives them back to rows."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tailrace.errors import ConfigError
 from tailrace.positions.base import Position, from_stored, to_stored
-from tailrace.replay.estimate import Figures
+from tailrace.replay.estimate import Estimate
 from tailrace.replay.selection import Selection
 
 FORMAT = 1
@@ -30,7 +30,7 @@ Target = Literal["same", "shadow", "in_place"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """`start` and `end` are places that the source can be opened at. `settings` is the pipeline's file, seen from the
     plan's own folder.
     """
@@ -47,7 +47,7 @@ class Plan:
     start: Position
     end: Position
     selection: Selection
-    figures: Figures
+    figures: Estimate
     notes: tuple[str, ...] = ()
     consumers: tuple[dict[str, Any], ...] = ()
 
@@ -92,7 +92,7 @@ def new_id() -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
 
 
-def read_plan(file: Path) -> Plan:
+def read_plan(file: Path) -> ReplayPlan:
     try:
         told = json.loads(file.read_text())
     except OSError as error:
@@ -113,8 +113,8 @@ def read_plan(file: Path) -> Plan:
         raise _no_plan(file, f"it cannot be understood ({error!r})") from None
 
 
-def _parsed(told: dict[str, Any]) -> Plan:
-    return Plan(
+def _parsed(told: dict[str, Any]) -> ReplayPlan:
+    return ReplayPlan(
         id=str(told["id"]),
         pipeline=str(told["pipeline"]),
         settings=str(told["settings"]),
@@ -126,7 +126,7 @@ def _parsed(told: dict[str, Any]) -> Plan:
         start=from_stored(told["from"]["position"]),
         end=from_stored(told["to"]["position"]),
         selection=Selection.from_json(told["selection"]),
-        figures=Figures.from_json(told["figures"]),
+        figures=Estimate.from_json(told["figures"]),
         notes=tuple(told["notes"]),
         consumers=tuple(told["consumers"]),
     )

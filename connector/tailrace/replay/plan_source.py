@@ -15,7 +15,7 @@ from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.plan import Origin
-from tailrace.replay.selected_source import Selected
+from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection, chooser
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.table_rescan import LogAgain, TableAgain
@@ -23,7 +23,7 @@ from tailrace.wakeup import Wake
 from tailrace.worker.wiring import Assembly
 
 if TYPE_CHECKING:
-    from tailrace.archive.format import Kept
+    from tailrace.archive.format import ArchivedRow
 
 
 def open_selected(
@@ -37,13 +37,15 @@ def open_selected(
     selection: Selection,
     wake: Wake,
     named: Callable[[Row], Row] = lambda row: row,
-) -> Selected:
+) -> SelectedSource:
     """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
     if isinstance(end, ArchivePosition):
         # A file has the place that a row was published with: whoever looks elsewhere knows no better.
-        return Selected(_archive(assembly, end, selection), start, end, chooser(selection, line.layout, line.route))
+        return SelectedSource(
+            _archive(assembly, end, selection), start, end, chooser(selection, line.layout, line.route)
+        )
     source = _source(assembly, id_, origin, selection, wake)
-    return Selected(source, start, end, chooser(selection, line.layout, line.route), named)
+    return SelectedSource(source, start, end, chooser(selection, line.layout, line.route), named)
 
 
 def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, wake: Wake) -> Source:
@@ -62,7 +64,7 @@ def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, 
 
 def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> Source:
     require_installed()
-    from tailrace.archive.repository import open_shelf
+    from tailrace.archive.repository import open_repository
     from tailrace.archive.source import ArchiveSource
 
     database = assembly.database
@@ -70,15 +72,15 @@ def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> 
     if not isinstance(database, MongoOptions):
         from tailrace.archive.postgres_outbox import outbox_row
 
-        return ArchiveSource(lambda: open_shelf(assembly.settings), outbox_row, end=end, within=within)
+        return ArchiveSource(lambda: open_repository(assembly.settings), outbox_row, end=end, within=within)
     from tailrace.archive.mongo_outbox import document_row, rows_from  # its driver is only there for those who need it
 
     documents = rows_from(database)
 
-    def made(columns: Columns, kept: Kept, place: str) -> Row:
+    def made(columns: Columns, kept: ArchivedRow, place: str) -> Row:
         return document_row(documents, columns, kept, place)
 
-    return ArchiveSource(lambda: open_shelf(assembly.settings), made, end=end, within=within)
+    return ArchiveSource(lambda: open_repository(assembly.settings), made, end=end, within=within)
 
 
 def share_done(position: Position, start: Position, end: Position, rows: int) -> float:

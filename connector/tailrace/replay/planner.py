@@ -17,15 +17,15 @@ from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.archive_range import archive_way, archived_way, has_archive
-from tailrace.replay.estimate import Figures, survey
-from tailrace.replay.plan import Origin, Plan, Target, new_id
+from tailrace.replay.estimate import Estimate, survey
+from tailrace.replay.plan import Origin, ReplayPlan, Target, new_id
 from tailrace.replay.plan_source import open_selected
 from tailrace.replay.points import EventId, Moment, Oldest, Point, parse
-from tailrace.replay.range import Way
+from tailrace.replay.range import ReplayRange
 from tailrace.replay.resolve import resolve
-from tailrace.replay.selected_source import Selected
+from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection
-from tailrace.replay.source_log import open_log, told
+from tailrace.replay.source_log import describe_position, open_log
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position, time_of
 from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.state import position_history
@@ -35,7 +35,7 @@ from tailrace.worker.wiring import Assembly
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplayRequest:
     """What a person asks for. `since` may be empty where ids are named."""
 
     since: str
@@ -47,7 +47,9 @@ class Request:
     suffix: str = ""
 
 
-def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Callable[[Selected, int], None]) -> Plan:
+def make_plan(
+    assembly: Assembly, settings: str, request: ReplayRequest, *, tell: Callable[[SelectedSource, int], None]
+) -> ReplayPlan:
     """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
     stored = stored_position(assembly)
     since, until = _points(request)
@@ -69,7 +71,7 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
         require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
     if request.target == "same":
         require_uncompacted(assembly.admin(), figures.by_topic)
-    return Plan(
+    return ReplayPlan(
         id=id_,
         pipeline=assembly.settings.pipeline,
         settings=settings,
@@ -87,8 +89,8 @@ def make_plan(assembly: Assembly, settings: str, request: Request, *, tell: Call
 
 
 def _surveyed(
-    assembly: Assembly, line: Line, id_: str, way: Way, tell: Callable[[Selected, int], None]
-) -> tuple[Figures, set[str]]:
+    assembly: Assembly, line: Line, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
+) -> tuple[Estimate, set[str]]:
     """What is there, and which of the ids that are asked for are not."""
     missing = set(way.selection.ids)
     source = open_selected(
@@ -105,7 +107,7 @@ def _surveyed(
     return figures, missing
 
 
-def _points(request: Request) -> tuple[Point, Point | None]:
+def _points(request: ReplayRequest) -> tuple[Point, Point | None]:
     now = datetime.now().astimezone()
     if not request.since and not request.selection.ids:
         raise ConfigError("--from is missing", remedy="Say from where: --from 2h, or name events with --id.")
@@ -118,12 +120,12 @@ def _points(request: Request) -> tuple[Point, Point | None]:
 
 def _way(
     assembly: Assembly,
-    request: Request,
+    request: ReplayRequest,
     stored: Position,
     entries: Sequence[Entry],
     since: Point,
     until: Point | None,
-) -> Way:
+) -> ReplayRange:
     selection = replace(
         request.selection,
         since_ms=since.at_ms if isinstance(since, Moment) else None,
@@ -146,13 +148,13 @@ def _way(
 
 def _log(
     assembly: Assembly,
-    request: Request,
+    request: ReplayRequest,
     stored: Position,
     entries: Sequence[Entry],
     selection: Selection,
     since: Point,
     until: Point | None,
-) -> Way:
+) -> ReplayRange:
     log = open_log(assembly, stored, entries)
     try:
         start = resolve(assembly, log, entries, since)
@@ -164,12 +166,12 @@ def _log(
         log.close()
     if end.progress > stored.progress:
         raise ConfigError(
-            f"--to {request.until} is {told(end)}, and the pipeline itself is at {told(stored)}",
+            f"--to {request.until} is {describe_position(end)}, but the pipeline is at {describe_position(stored)}",
             why="A replay publishes nothing for the first time.",
             remedy="Leave --to out, or name an earlier point.",
         )
     if start.progress > end.progress:
-        raise _turned(request.since, request.until or f"{told(stored)}, where the pipeline is")
+        raise _turned(request.since, request.until or f"{describe_position(stored)}, where the pipeline is")
     if start.progress == end.progress and isinstance(since, EventId) and isinstance(until, EventId):
         raise ConfigError(
             f"{since} and {until} are of one transaction, so nothing lies between them",
@@ -180,7 +182,7 @@ def _log(
     if isinstance(start, LsnPosition):
         # Of a large transaction that was under way there, all is wanted: it was committed later.
         start = replace(start, cut=None, table_read=None)
-    return Way("log", start, end, selection)
+    return ReplayRange("log", start, end, selection)
 
 
 def _table(
@@ -190,7 +192,7 @@ def _table(
     selection: Selection,
     since: Point,
     until: Point | None,
-) -> Way:
+) -> ReplayRange:
     selection = _timed(selection, since, until, entries)
     timed = selection.since_ms is not None or selection.until_ms is not None
     if timed and assembly.database.timestamp is None:
@@ -206,12 +208,12 @@ def _table(
     notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
     notes += before_first_start(assembly, stored, "are in it, too", "are left out")
     if not isinstance(stored, LsnPosition):
-        return Way("table", from_collections(stored), stored, selection, tuple(notes))
+        return ReplayRange("table", from_collections(stored), stored, selection, tuple(notes))
     end = replace(stored, cut=None)
     start, is_all = from_table(assembly, end, entries)
     if not is_all:
         notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
-    return Way("table", start, end, selection, tuple(notes))
+    return ReplayRange("table", start, end, selection, tuple(notes))
 
 
 def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[Entry]) -> Selection:
@@ -220,7 +222,7 @@ def _timed(selection: Selection, since: Point, until: Point | None, entries: Seq
     return replace(selection, since_ms=since_ms, until_ms=until_ms)
 
 
-def _policies(line: Line, figures: Figures) -> list[str]:
+def _policies(line: Line, figures: Estimate) -> list[str]:
     halting = sorted(reason.value for reason in line.halt_on if figures.fails[reason.value])
     if not halting:
         return []
@@ -234,7 +236,7 @@ def _turned(since: str, until: str) -> ConfigError:
     )
 
 
-def _unknown(missing: set[str], origin: Origin, request: Request, *, elsewhere: bool) -> ConfigError:
+def _unknown(missing: set[str], origin: Origin, request: ReplayRequest, *, elsewhere: bool) -> ConfigError:
     some = sorted(missing)[:5]
     where = {"table": "the table", "archive": "the archive", "log": "that part of the log"}[origin]
     if elsewhere and origin == "archive" and not request.from_archive:

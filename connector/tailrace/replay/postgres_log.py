@@ -15,7 +15,7 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
-from tailrace.replay.source_log import not_of_this, out_of_reach, shown, told
+from tailrace.replay.source_log import describe_position, format_time, not_of_this, out_of_reach
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres.connection import Link
@@ -83,7 +83,7 @@ class PostgresLog:
             out_of_reach(
                 f"the event at {place} was in the table before the slot began",
                 "The log has never brought it.",
-                [f"`oldest`, {told(self.oldest)}"],
+                [f"`oldest`, {describe_position(self.oldest)}"],
             )
         return self.at_lsn(parse_lsn(commit))
 
@@ -108,9 +108,9 @@ class PostgresLog:
             )
         if position.lsn < self._floor:
             out_of_reach(
-                f"the log no longer reaches back to {told(position)}",
+                f"the log no longer reaches back to {describe_position(position)}",
                 f"The slot has confirmed everything before {format_lsn(self._floor)}: the server may have removed it.",
-                [f"`oldest`, {told(self.oldest)}"],
+                [f"`oldest`, {describe_position(self.oldest)}"],
             )
         # What is known of the table is known of it as it is now, wherever the log is read from.
         return replace(position, log=self._log, watched=self._stored.watched, begun=self._stored.begun)
@@ -119,11 +119,13 @@ class PostgresLog:
         # Times of commits are nearly, not quite, in the order of the log.
         entry = position_history.before(self._entries, at_ms - DISORDER_MS)
         if entry is None or not isinstance(entry.position, LsnPosition):
-            first = [f"{shown(self._entries[0].position.at_ms)}, where the ledger begins"] if self._entries else []
+            first = (
+                [f"{format_time(self._entries[0].position.at_ms)}, where the ledger begins"] if self._entries else []
+            )
             out_of_reach(
-                f"where the pipeline was at {shown(at_ms)} is not known",
+                f"where the pipeline was at {format_time(at_ms)} is not known",
                 "The ledger has no entry from before that." if self._entries else "The ledger has no entry yet.",
-                [*first, f"`oldest`, {told(self.oldest)}"],
+                [*first, f"`oldest`, {describe_position(self.oldest)}"],
             )
         # Inside a transaction that was published in parts: as a whole it was committed later than asked for.
         at = self.renewed(entry.position)

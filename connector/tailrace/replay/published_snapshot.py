@@ -31,7 +31,7 @@ POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PublishedRows:
     """`snapshot` shows rows that are passed; `is_all`: it shows all that are there now."""
 
     snapshot: str
@@ -43,7 +43,7 @@ def passed_rows(
     stored: LsnPosition,
     entries: Sequence[Entry],
     again: Callable[[], Position | None],
-) -> Passed:
+) -> PublishedRows:
     """`again` gives the stored position as it is by then, or None if it will not move any more."""
     with Link(options.conninfo, replication=False, timeout=options.link_timeout) as link:
         # One statement: its snapshot is older than the end of the log that it then asks for.
@@ -71,7 +71,7 @@ def passed_rows(
     # While the slot is read, whoever reads it has seen to it that the log is the one that was read before.
     known_log = read is not None or stored.last is None or require_same_log(options, stored)
     if _reaches(stored, end, again):
-        return Passed(_below(now), is_all=True)
+        return PublishedRows(_below(now), is_all=True)
     known = [_full(int(slot), now)] if slot else []
     known += [
         Snapshot.parse(entry.passed).xmin
@@ -84,7 +84,7 @@ def passed_rows(
             why="It is not running, or is far behind, and neither its slot nor its ledger tells.",
             remedy="Start it and let it catch up, then make the plan; if it cannot start, see `tailrace recover plan`.",
         )
-    return Passed(_below(max(known)), is_all=False)
+    return PublishedRows(_below(max(known)), is_all=False)
 
 
 def _reaches(stored: LsnPosition, end: int, again: Callable[[], Position | None]) -> bool:

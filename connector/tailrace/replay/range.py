@@ -10,7 +10,7 @@ from tailrace.replay.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReplayRange:
     """From where to where, in a source."""
 
     origin: Origin

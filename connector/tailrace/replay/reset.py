@@ -18,7 +18,7 @@ from tailrace.errors import ConfigError
 from tailrace.event import Record
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
-from tailrace.replay.source_log import Log, told
+from tailrace.replay.source_log import SourceLog, describe_position
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.rewind_marker import Rewind
@@ -70,7 +70,7 @@ def require_unparked(assembly: Assembly) -> None:
         )
 
 
-def reset(assembly: Assembly, log: Log, to: Position, *, id_: str = "", note: Record | None = None) -> Reset:
+def reset(assembly: Assembly, log: SourceLog, to: Position, *, id_: str = "", note: Record | None = None) -> Reset:
     """Sets it back; raises, with nothing changed, if it runs, was moved meanwhile, or cannot start at `to`.
 
     `note` is a record that is written in the same transaction.
@@ -112,7 +112,7 @@ def reset(assembly: Assembly, log: Log, to: Position, *, id_: str = "", note: Re
 def _require_back(before: Position, to: Position) -> None:
     if to.progress > before.progress:
         raise ConfigError(
-            f"{told(to)} lies ahead of the stored position, {told(before)}",
+            f"{describe_position(to)} lies ahead of the stored position, {describe_position(before)}",
             why="Everything in between would be passed over, and never be published.",
             remedy="Name an earlier point. Events that cannot be published are set aside by themselves: see "
             "`tailrace dlq`.",

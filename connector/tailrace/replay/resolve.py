@@ -13,7 +13,7 @@ from tailrace.kafka.tail import Observer, topic_matcher
 from tailrace.positions.base import Position
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.replay.points import EventId, Point
-from tailrace.replay.source_log import Log
+from tailrace.replay.source_log import SourceLog
 from tailrace.state.position_history import Entry
 from tailrace.worker.wiring import Assembly, own_topics
 
@@ -22,7 +22,7 @@ ID, POSITION = "id", "position"
 FROM_TABLE = "table:"
 
 
-def resolve(assembly: Assembly, log: Log, entries: Sequence[Entry], point: Point) -> Position:
+def resolve(assembly: Assembly, log: SourceLog, entries: Sequence[Entry], point: Point) -> Position:
     """ConfigError for an event that is nowhere; OutOfReach, with the nearest points, for what the log has no more."""
     if not isinstance(point, EventId):
         return log.at(point)

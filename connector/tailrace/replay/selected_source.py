@@ -17,7 +17,7 @@ PAUSE = 0.02
 """Seconds between two looks at whether the end is stored by now."""
 
 
-class Selected:
+class SelectedSource:
     """Implements `pipeline.Source`."""
 
     def __init__(

@@ -14,7 +14,7 @@ from tailrace.state.position_history import Entry
 from tailrace.worker.wiring import Assembly
 
 
-class Log(Protocol):
+class SourceLog(Protocol):
     """Opened for a look: it reads and changes nothing. Not to be used after `close`."""
 
     @property
@@ -35,7 +35,7 @@ class Log(Protocol):
     def close(self) -> None: ...
 
 
-def open_log(assembly: Assembly, stored: Position, entries: Sequence[Entry]) -> Log:
+def open_log(assembly: Assembly, stored: Position, entries: Sequence[Entry]) -> SourceLog:
     """Raises what a start would: a log that cannot be followed cannot be rewound either."""
     if isinstance(assembly.database, MongoOptions):
         from tailrace.replay.mongo_log import MongoLog  # its driver is only there for those who need it
@@ -59,13 +59,13 @@ def out_of_reach(what: str, why: str, nearest: Sequence[str]) -> NoReturn:
     )
 
 
-def told(position: Position) -> str:
+def describe_position(position: Position) -> str:
     """A position with its time, for people."""
     if not position.at_ms:
         return str(position)
-    return f"{position} ({shown(position.at_ms)})"
+    return f"{position} ({format_time(position.at_ms)})"
 
 
-def shown(at_ms: int) -> str:
+def format_time(at_ms: int) -> str:
     """In this machine's time zone, by the rules of that day."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S %z}"

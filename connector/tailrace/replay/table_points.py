@@ -12,7 +12,7 @@ from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.postgres import LsnPosition, TableRead
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.published_snapshot import passed_rows
-from tailrace.replay.source_log import shown
+from tailrace.replay.source_log import format_time
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state.position_history import Entry
@@ -107,7 +107,7 @@ def before_first_start(assembly: Assembly, stored: Position, taken: str, left: s
         ]
     if isinstance(stored, TokenPosition) and stored.begun:
         # Their own times may be set back: what is left out by those might have been published.
-        when = f" ({shown(int(stored.begun))})"
+        when = f" ({format_time(int(stored.begun))})"
         return [f"documents from before the pipeline's first start{when} {taken}: their commits have no time"]
     return [f"rows from before the pipeline's first start (source.start: now) {taken}"]
 

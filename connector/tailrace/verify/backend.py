@@ -29,7 +29,7 @@ class OutboxRow(NamedTuple):
     created_ms: int
 
 
-class Outbox(Protocol):
+class OutboxReader(Protocol):
     def rows(self) -> Iterator[OutboxRow]:
         """All rows of the window, each once. Every one of them is committed before `is_passed` says so."""
 

@@ -44,7 +44,7 @@ The redrive of a pipeline's letter is the first publication of its event, and th
 EXAMPLES = 20
 
 
-class Fate(StrEnum):
+class RowStatus(StrEnum):
     """What became of a row."""
 
     PUBLISHED = "published"
@@ -63,11 +63,17 @@ class Fate(StrEnum):
     """Not on the topics that are known, and the pipeline may have written to others under earlier rules."""
 
 
-_CERTAINTY = {Fate.MISSING: 0, Fate.UNDECIDED: 0, Fate.EXPIRED: 1, Fate.NOT_YET: 2, Fate.BEFORE_START: 3}
+_CERTAINTY = {
+    RowStatus.MISSING: 0,
+    RowStatus.UNDECIDED: 0,
+    RowStatus.EXPIRED: 1,
+    RowStatus.NOT_YET: 2,
+    RowStatus.BEFORE_START: 3,
+}
 """How certain it is that a row was passed by the pipeline, if it is not on Kafka."""
 
 
-class Flaw(StrEnum):
+class RecordDefect(StrEnum):
     """What is wrong with a record."""
 
     DUPLICATED = "duplicated"
@@ -106,7 +112,7 @@ class Findings:
     @property
     def absent(self) -> int:
         """Rows that may still turn up, if one looks again."""
-        kinds = (Fate.NOT_YET, Fate.MISSING, Fate.EXPIRED, Fate.UNDECIDED)
+        kinds = (RowStatus.NOT_YET, RowStatus.MISSING, RowStatus.EXPIRED, RowStatus.UNDECIDED)
         return sum(self.fates[kind] for kind in kinds)
 
     def note(self, counter: Counter[str], kind: str, example: Example) -> None:
@@ -145,7 +151,7 @@ def never(topic: int, key: bytes | None, created_ms: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class AbsenceContext:
     """What the judgement of absent rows stands on.
 
     `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
@@ -162,7 +168,7 @@ class Ground:
     is_before: Callable[[int, int], bool] = no_start
 
 
-def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) -> None:
+def compare_events(facts: Sequence[list[Any]], ground: AbsenceContext, found: Findings) -> None:
     """Adds one bucket: lists of WRITTEN, PUBLISHED, LETTERS, WAITING and AHEAD."""
     written, published, letters, waiting, ahead = facts
     rows: dict[str, Written | list[Written]] = {}
@@ -183,20 +189,20 @@ def judge_events(facts: Sequence[list[Any]], ground: Ground, found: Findings) ->
             _judge_copies(copies, accounted, (waits[event], lies_ahead[event]), ground, found)
         for row in copies if len(copies) == 1 else ():
             if event in first_hand.published:
-                found.fates[Fate.PUBLISHED] += 1
+                found.fates[RowStatus.PUBLISHED] += 1
                 continue
-            fate = _letter_fate(state.get(event)) or (Fate.PARKED if event in waits else None)
+            fate = _letter_fate(state.get(event)) or (RowStatus.PARKED if event in waits else None)
             fate = fate or _absent(row, ground, ahead=event in lies_ahead)
             found.note(found.fates, fate, Example(event, row[5], row[4]))
         if first_hand.is_more_than(len(copies), event):
-            found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
+            found.note(found.flaws, RecordDefect.DUPLICATED, first_hand.last[event])
     for event in first_hand.last:
         if event not in rows and first_hand.is_more_than(1, event):
-            found.note(found.flaws, Flaw.DUPLICATED, first_hand.last[event])
+            found.note(found.flaws, RecordDefect.DUPLICATED, first_hand.last[event])
 
 
 @dataclass(slots=True)
-class _Sightings:
+class _Occurrences:
     """How often each event came first-hand, on a topic or as a letter, and where it was seen last if more than once.
 
     `publications` counts records without a replay's header, those of redrives included: an event has one, whoever
@@ -219,33 +225,33 @@ class _Sightings:
         return self.times[event] > count or self.publications[event] > count
 
 
-def _accounted(times: int, states: list[int], *, is_published: bool) -> list[Fate]:
+def _accounted(times: int, states: list[int], *, is_published: bool) -> list[RowStatus]:
     """The fates that records and letters prove for rows of one id: one for each that came first-hand.
 
     A replay publishes again what was published: it proves no more than one, and only where nothing else is left.
     """
     first_hand = [flags for flags in states if not flags & AGAIN]
-    known = [Fate.PUBLISHED] * (times - len(first_hand))
+    known = [RowStatus.PUBLISHED] * (times - len(first_hand))
     if not times:
         first_hand = states[-1:]
-        known = [Fate.PUBLISHED] if is_published else []
-    redriven = Fate.PUBLISHED if is_published else None
+        known = [RowStatus.PUBLISHED] if is_published else []
+    redriven = RowStatus.PUBLISHED if is_published else None
     return known + [fate for flags in first_hand if (fate := _letter_fate(flags) or redriven)]
 
 
 def _judge_copies(
-    copies: list[Written], accounted: list[Fate], later: tuple[int, int], ground: Ground, found: Findings
+    copies: list[Written], accounted: list[RowStatus], later: tuple[int, int], ground: AbsenceContext, found: Findings
 ) -> None:
     """Rows of one id. Which record is whose cannot be told: those that must be on Kafka come first.
 
     `later` are how many of them wait behind a parked key, and how many lie ahead.
     """
     waits, ahead = later
-    known = accounted + [Fate.PARKED] * waits + [Fate.NOT_YET] * ahead
+    known = accounted + [RowStatus.PARKED] * waits + [RowStatus.NOT_YET] * ahead
     absent = sorted(((_absent(row, ground, ahead=False), row) for row in copies), key=lambda each: _CERTAINTY[each[0]])
     for number, (fate, row) in enumerate(absent):
         shown = known[number] if number < len(known) else fate
-        if shown is Fate.PUBLISHED:
+        if shown is RowStatus.PUBLISHED:
             found.fates[shown] += 1
         else:
             found.note(found.fates, shown, Example(row[0], row[5], row[4]))
@@ -253,8 +259,8 @@ def _judge_copies(
 
 def _sightings(
     published: list[Published], letters: list[Letter], rows: dict[str, Written | list[Written]], found: Findings
-) -> _Sightings:
-    seen = _Sightings()
+) -> _Occurrences:
+    seen = _Occurrences()
     alone: set[str] = set()
     for event, frame, digest, flags, place, offset, *labels in published:
         row = rows.get(event)
@@ -292,43 +298,45 @@ def _compare(row: Written | list[Written], frame: int, digest: int, where: Examp
             return
         if each[2] == digest:
             return
-    found.note(found.flaws, Flaw.CHANGED, where)
+    found.note(found.flaws, RecordDefect.CHANGED, where)
 
 
 def _compare_labels(row: Written | list[Written], labels: list[int], where: Example, found: Findings) -> None:
     """Key and type: each must be that of a row."""
     rows = row if isinstance(row, list) else [row]
-    for at, (label, flaw) in enumerate(zip(labels, (Flaw.KEY_CHANGED, Flaw.TYPE_CHANGED), strict=True), start=7):
+    for at, (label, flaw) in enumerate(
+        zip(labels, (RecordDefect.KEY_CHANGED, RecordDefect.TYPE_CHANGED), strict=True), start=7
+    ):
         if not any(each[at] in (label, UNSAID) for each in rows):
             found.note(found.flaws, flaw, where)
 
 
-def _letter_fate(flags: int | None) -> Fate | None:
+def _letter_fate(flags: int | None) -> RowStatus | None:
     """None if there is no letter, or one that was redriven: then its record must be there."""
     if flags is None:
         return None
     if flags & DISCARDED:
-        return Fate.DISCARDED
+        return RowStatus.DISCARDED
     if flags & REDRIVEN:
-        return Fate.REDRIVEN if flags & IS_ROW else None
-    return Fate.SET_ASIDE
+        return RowStatus.REDRIVEN if flags & IS_ROW else None
+    return RowStatus.SET_ASIDE
 
 
-def _absent(row: Written, ground: Ground, *, ahead: bool) -> Fate:
+def _absent(row: Written, ground: AbsenceContext, *, ahead: bool) -> RowStatus:
     _, _, _, transaction, created_ms, topic, key, *_ = row
     if ahead:
-        return Fate.NOT_YET
+        return RowStatus.NOT_YET
     if ground.is_before(transaction, created_ms):
-        return Fate.BEFORE_START
+        return RowStatus.BEFORE_START
     if not (ground.passed or ground.is_behind(transaction)):
-        return Fate.NOT_YET
+        return RowStatus.NOT_YET
     # Without a time of creation nothing can be said but that it is not there.
     if created_ms != UNKNOWN and ground.may_be_deleted(topic, key, created_ms):
-        return Fate.EXPIRED
-    return Fate.MISSING if ground.all_topics else Fate.UNDECIDED
+        return RowStatus.EXPIRED
+    return RowStatus.MISSING if ground.all_topics else RowStatus.UNDECIDED
 
 
-def judge_order(records: Iterable[Ordered], found: Findings) -> None:
+def check_order(records: Iterable[Ordered], found: Findings) -> None:
     """Adds one bucket of ORDER: in each partition the positions of a key never go backwards.
 
     A record that comes twice is a duplicate, and not also out of order.
@@ -342,6 +350,6 @@ def judge_order(records: Iterable[Ordered], found: Findings) -> None:
         position = (major, minor)
         before = latest.get((place, key))
         if before is not None and position < before:
-            found.note(found.flaws, Flaw.OUT_OF_ORDER, Example(event, place=place, offset=offset))
+            found.note(found.flaws, RecordDefect.OUT_OF_ORDER, Example(event, place=place, offset=offset))
         else:
             latest[place, key] = position

@@ -54,7 +54,7 @@ Firsts = Mapping[tuple[str, int], Order]
 """The position of the first record that was seen in each partition."""
 
 
-class Placing:
+class PartitionCheck:
     """Judges records of partitions, each of which is a `Lot`."""
 
     def __init__(self, firsts: Firsts) -> None:

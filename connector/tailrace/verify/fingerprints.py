@@ -19,8 +19,18 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from tailrace.verify.compare import UNKNOWN, Fate, Findings, Ground, Letter, Named, Published, Written, judge_events
-from tailrace.verify.value_fingerprint import Print
+from tailrace.verify.compare import (
+    UNKNOWN,
+    AbsenceContext,
+    Findings,
+    Letter,
+    Named,
+    Published,
+    RowStatus,
+    Written,
+    compare_events,
+)
+from tailrace.verify.value_fingerprint import Fingerprint
 
 _HEAD = Struct("<BiqII")
 _PRINT = Struct("<Biq")
@@ -47,26 +57,26 @@ def label(key: bytes | None) -> bytes:
     return _NO_KEY if key is None else crc32(key, 1).to_bytes(4, "little")
 
 
-def of_row(name: str, print_: Print, labels: bytes = NO_LABELS) -> bytes:
+def of_row(name: str, print_: Fingerprint, labels: bytes = NO_LABELS) -> bytes:
     """`labels` are those of key and type."""
     tag = _UNTOLD_ROW if print_.frame == UNKNOWN else 0
     return _pack(tag, print_, labels) + name.encode("utf-8", "surrogatepass")
 
 
-def of_record(name: bytes, print_: Print, flags: int, labels: bytes = NO_LABELS) -> bytes:
+def of_record(name: bytes, print_: Fingerprint, flags: int, labels: bytes = NO_LABELS) -> bytes:
     tag = flags | (_UNTOLD_RECORD if print_.frame == UNKNOWN else 0)
     return _pack(tag, print_, labels) + name
 
 
-def _pack(tag: int, print_: Print, labels: bytes) -> bytes:
+def _pack(tag: int, print_: Fingerprint, labels: bytes) -> bytes:
     return _PRINT.pack(tag, *print_) + labels
 
 
-def judge_bucket(
+def compare_bucket(
     written: list[Any],
     published: list[Any],
     others: tuple[list[Letter], list[Named], list[Named]],
-    ground: Ground,
+    ground: AbsenceContext,
     found: Findings,
 ) -> None:
     """Adds one bucket: flat lists of rows and records, and LETTERS, WAITING and AHEAD as `judge_events` has them."""
@@ -82,9 +92,9 @@ def judge_bucket(
     settled = len(written) // _ROW - len(rows)
     found.rows += settled
     found.records += len(published) // _RECORD - len(records)
-    found.fates[Fate.PUBLISHED] += settled
+    found.fates[RowStatus.PUBLISHED] += settled
     if rows or records or letters:
-        judge_events([rows, records, letters, waiting, ahead], ground, found)
+        compare_events([rows, records, letters, waiting, ahead], ground, found)
 
 
 def _odd(rows: list[bytes], records: list[bytes]) -> set[bytes]:

@@ -39,9 +39,9 @@ from tailrace.verify.compare import (
     WAITING,
 )
 from tailrace.verify.position_order import Order
-from tailrace.verify.retention import Kept, Retention
-from tailrace.verify.topic_scan import REPLAY, Part, Scan, Told
-from tailrace.verify.value_fingerprint import RecordPrints, of_payload
+from tailrace.verify.retention import RetainedRange, Retention
+from tailrace.verify.topic_scan import REPLAY, PartitionScan, Scan, ScanResult
+from tailrace.verify.value_fingerprint import RecordFingerprints, of_payload
 
 MARGIN_MS = 3_600_000
 """How much earlier and later than the window records are looked for: clocks differ, and a commit takes its time."""
@@ -52,7 +52,7 @@ def row_name(digest: str) -> str:
     return f"row {digest}"
 
 
-class Origin(NamedTuple):
+class RecordOrigin(NamedTuple):
     """What tells whose record it is; `pipeline` is None on records of earlier versions, which do not say it."""
 
     pipeline: str | bytes | None
@@ -63,29 +63,29 @@ class Origin(NamedTuple):
     timestamp: str | bytes | None = None
 
 
-class Facts(Protocol):
+class FactSink(Protocol):
     """Where facts are put, by stream and name."""
 
     def add(self, stream: int, name: str | bytes, fact: tuple[Any, ...]) -> None: ...
     def clear(self, stream: int) -> None: ...
 
 
-class Reading(Protocol):
+class TopicReading(Protocol):
     """Who reads parts of topics. Only `finish` promises that they have been read."""
 
-    def start(self, parts: Sequence[Part]) -> None: ...
-    def finish(self) -> Told: ...
+    def start(self, parts: Sequence[PartitionScan]) -> None: ...
+    def finish(self) -> ScanResult: ...
 
 
-class KafkaSide:
+class KafkaRecords:
     def __init__(
         self,
         kafka: KafkaOptions,
-        prints: RecordPrints,
+        prints: RecordFingerprints,
         order_of: Callable[[str], Order | None],
         window: Window,
-        spool: Facts,
-        reading: Reading | None = None,
+        spool: FactSink,
+        reading: TopicReading | None = None,
     ) -> None:
         """Without a `reading`, records are read here, and put where all other facts go."""
         self.topics: list[str] = []
@@ -93,7 +93,7 @@ class KafkaSide:
         self.places: list[tuple[str, int]] = []
         self.foreign = 0
         """Records that no pipeline wrote: they have no event's id."""
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, RetainedRange] = {}
         """What the topics that were read have deleted."""
         self.kept_since: dict[str, float] = {}
         """Since when each of them certainly keeps everything."""
@@ -107,7 +107,7 @@ class KafkaSide:
         self._reading = reading or _ReadHere(kafka, prints, order_of, window, spool)
         self._given_up: set[str] = set()
         """Events that were given up without their letters."""
-        self._started: list[Part] = []
+        self._started: list[PartitionScan] = []
         self._numbers: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
         self._ends: dict[int, int] = {}
@@ -152,7 +152,7 @@ class KafkaSide:
     def start(self, topics: dict[str, int], *, to_the_end: bool) -> None:
         """Begins to read, up to the ends that the topics have now; `finish` waits for it."""
         admin = Observer(self._kafka).admin
-        parts: list[Part] = []
+        parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
             box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
             there = box.spans_of(topic, final=True)
@@ -161,7 +161,7 @@ class KafkaSide:
                 self._look(admin, topic, partitions, there, held)
             kept = self.kept[topic]
             parts += [
-                Part(topic, number, span, self._place(topic, number), kept.is_untold(number), partitions)
+                PartitionScan(topic, number, span, self._place(topic, number), kept.is_untold(number), partitions)
                 for number, span in self._unread(topic, held).items()
             ]
         self._started = parts
@@ -169,14 +169,14 @@ class KafkaSide:
 
     def read_earlier(self, topics: dict[str, int]) -> None:
         """Adds what lies before the window: a row may bear a later time than its commit."""
-        parts: list[Part] = []
+        parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
             box = LetterBox(replace(self._kafka, dead_letter_topic=topic))
             for number, span in box.spans_of(topic, final=True).items():
                 place = self._place(topic, number)
                 start, end = max(span.start, self._begins.get(place, 0)), self._starts.get(place, span.end)
                 if start < end:
-                    parts.append(Part(topic, number, Span(start, end), place, partitions=partitions))
+                    parts.append(PartitionScan(topic, number, Span(start, end), place, partitions=partitions))
                     self._starts[place], self._ends[place] = start, max(end, self._ends.get(place, 0))
         self._started = parts
         self._reading.start(parts)
@@ -254,7 +254,7 @@ class KafkaSide:
         now_ms = time.time_ns() // 1_000_000
         rules = {number: rule.keeps_since(now_ms, emptied=number not in there) for number in firsts}
         vouches = not (another or compacted)
-        self.kept[topic] = Kept(partitions, firsts, rules, by_age=rule.bytes < 0, vouches=vouches)
+        self.kept[topic] = RetainedRange(partitions, firsts, rules, by_age=rule.bytes < 0, vouches=vouches)
         self.kept_since[topic] = self.kept[topic].since
 
     def _in_window(self, box: LetterBox, spans: Spans, *, to_the_end: bool) -> Spans:
@@ -318,29 +318,29 @@ class _ReadHere:
     def __init__(
         self,
         kafka: KafkaOptions,
-        prints: RecordPrints,
+        prints: RecordFingerprints,
         order_of: Callable[[str], Order | None],
         window: Window,
-        facts: Facts,
+        facts: FactSink,
     ) -> None:
         self._kafka = kafka
         self._prints = prints
         self._order_of = order_of
         self._window = window
         self._facts = facts
-        self._parts: Sequence[Part] = ()
+        self._parts: Sequence[PartitionScan] = ()
 
-    def start(self, parts: Sequence[Part]) -> None:
+    def start(self, parts: Sequence[PartitionScan]) -> None:
         self._parts = parts
 
-    def finish(self) -> Told:
+    def finish(self) -> ScanResult:
         scan = Scan(self._kafka, self._window, self._parts)
         add = self._facts.add
         topics = {part.place: part.topic for part in self._parts}
         for records in scan.batches():
             for name, value, headers, flags, place, offset, key, position, _ in records:
                 event, said = name.decode(), dict(headers)
-                whose = Origin(
+                whose = RecordOrigin(
                     said.get(PIPELINE_HEADER), topics[place], key, said.get("type"), position, said.get("timestamp")
                 )
                 add(PUBLISHED, event, (event, *self._prints.of_record(value, headers), flags, place, offset, whose))

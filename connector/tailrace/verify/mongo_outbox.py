@@ -33,7 +33,7 @@ BATCH = 2000
 WAIT_MS = 200
 
 
-class MongoOutbox:
+class MongoOutboxReader:
     def __init__(self, options: MongoOptions, window: Window) -> None:
         self._options = options
         self._window = window

@@ -20,12 +20,12 @@ from tailrace.pipeline.processor import Line
 from tailrace.records.plain import chosen_key
 from tailrace.sources.postgres.copy_rows import Fields
 from tailrace.verify import fingerprints
-from tailrace.verify.backend import Outbox, OutboxRow
+from tailrace.verify.backend import OutboxReader, OutboxRow
 from tailrace.verify.compare import UNKNOWN, WRITTEN
 from tailrace.verify.kafka_records import row_name
-from tailrace.verify.postgres_outbox import BEFORE, PostgresOutbox
-from tailrace.verify.spill import Spool
-from tailrace.verify.value_fingerprint import DIGEST_BYTES, NOTHING, Prints, of_payload
+from tailrace.verify.postgres_outbox import BEFORE, PostgresOutboxReader
+from tailrace.verify.spill import SpillFile
+from tailrace.verify.value_fingerprint import DIGEST_BYTES, NOTHING, Fingerprints, of_payload
 from tailrace.worker.wiring import Assembly
 
 AT_ONCE = 1000
@@ -34,7 +34,7 @@ KNOWN_KINDS = 4096
 """How many kinds are remembered; no table may fill memory."""
 
 
-class Plan(NamedTuple):
+class ColumnIndexes(NamedTuple):
     """Where things stand in what COPY brings of a row; `kind` picks what the line's answer depends on.
 
     `keys_at` has the columns that may be a record's key: under None the event's own.
@@ -60,7 +60,7 @@ class Destination(NamedTuple):
 class Rows:
     """Puts rows by, each as `seals.judge_bucket` has them."""
 
-    def __init__(self, line: Line, prints: Prints, number: Callable[[str], int], spool: Spool) -> None:
+    def __init__(self, line: Line, prints: Fingerprints, number: Callable[[str], int], spool: SpillFile) -> None:
         """`number` gives the number of a topic."""
         self._line = line
         self._prints = prints
@@ -68,9 +68,9 @@ class Rows:
         self._spool = spool
         self._buckets = spool.open(WRITTEN)
 
-    def read(self, outbox: Outbox, by_kind: ColumnMap | None) -> None:
+    def read(self, outbox: OutboxReader, by_kind: ColumnMap | None) -> None:
         """All rows of the outbox. `by_kind` is the table's map, if its rows may be read by their kinds."""
-        if by_kind is not None and isinstance(outbox, PostgresOutbox) and outbox.sends_utf8:
+        if by_kind is not None and isinstance(outbox, PostgresOutboxReader) and outbox.sends_utf8:
             plan = plan_of(outbox.begin(), by_kind)
             if plan is not None:
                 self._read_kinds(outbox, plan)
@@ -119,7 +119,7 @@ class Rows:
             return UNSAID_LABEL
         return fingerprints.label(self._prints.of_key(made.key))
 
-    def _read_kinds(self, outbox: PostgresOutbox, plan: Plan) -> None:
+    def _read_kinds(self, outbox: PostgresOutboxReader, plan: ColumnIndexes) -> None:
         id_at, payload_at, keys_at, kind_of = plan
         buckets, count, plain = self._buckets, len(self._buckets), fingerprints.PLAIN
         kinds: dict[object, tuple[int, int, bytes, bytes]] = {}
@@ -169,13 +169,13 @@ def may_go_by_kind(assembly: Assembly, mapped: ColumnMap) -> bool:
     return by_name and INSIDE not in (mapped.version or "")
 
 
-def plan_of(columns: Columns, mapped: ColumnMap) -> Plan | None:
+def plan_of(columns: Columns, mapped: ColumnMap) -> ColumnIndexes | None:
     """None for a table that has to be read by the line: it is not as the map has it, or has bytes as text."""
     at: dict[str | None, int] = {column.name: number for number, column in enumerate(columns, start=BEFORE)}
     if any(name not in at for _, name in mapped.parts()) or any(column.type_oid == BYTEA for column in columns):
         return None
     kind = [at[name] for name in (mapped.type, mapped.aggregate, mapped.version) if name is not None]
-    return Plan(at[mapped.id], at[mapped.payload], at | {None: at[mapped.key]}, itemgetter(*kind))
+    return ColumnIndexes(at[mapped.id], at[mapped.payload], at | {None: at[mapped.key]}, itemgetter(*kind))
 
 
 def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:

@@ -40,7 +40,7 @@ def order_of(database: str) -> Callable[[str], Order | None]:
     return mongo_order if database == "mongo" else postgres_order
 
 
-class Course:
+class OrderCheck:
     """The positions of one partition, as they come: have they ever gone back? What is no position is passed over."""
 
     def __init__(self, order_of: Callable[[str], Order | None]) -> None:

@@ -36,7 +36,7 @@ _NORMAL = 3
 """Smaller numbers stand for transactions older than any other."""
 
 
-class PostgresOutbox:
+class PostgresOutboxReader:
     def __init__(self, options: PostgresOptions, window: Window) -> None:
         self._options = options
         self._window = window

@@ -55,7 +55,7 @@ class Horizon(NamedTuple):
 
 
 @dataclass(slots=True)
-class Kept:
+class RetainedRange:
     """A topic of so many partitions, as it was when it was first looked at.
 
     `firsts`: of each partition that has deleted records, when the first that is left was published; inf as long as none

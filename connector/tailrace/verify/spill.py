@@ -33,7 +33,7 @@ Index = list[list["array[int]"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class SpillIndex:
     """What stands in a spool's file; several processes may look at it at once."""
 
     file: int
@@ -50,7 +50,7 @@ class Pieces:
             yield marshal.loads(os.pread(self.file, pieces[at + 1], pieces[at]))  # noqa: S302
 
 
-class Spool:
+class SpillFile:
     """Facts in several `streams`, each in the same buckets."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Spool:
         self._at = 0
         self._pending = 0
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> SpillFile:
         return self
 
     def __exit__(
@@ -101,10 +101,10 @@ class Spool:
         for number in range(self._buckets):
             yield [pieces.read(stream, number) for stream in streams]
 
-    def pieces(self) -> Pieces:
+    def pieces(self) -> SpillIndex:
         """All that was added so far."""
         self._write()
-        return Pieces(self._file.fileno(), self._index)
+        return SpillIndex(self._file.fileno(), self._index)
 
     def _write(self) -> None:
         written: list[bytes] = []

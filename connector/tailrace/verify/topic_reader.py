@@ -31,17 +31,17 @@ from tailrace.verify.compare import (
     OUTSIDE,
     WAITING,
     WRITTEN,
+    AbsenceContext,
     Example,
     Findings,
-    Flaw,
-    Ground,
-    judge_order,
+    RecordDefect,
+    check_order,
 )
-from tailrace.verify.expected_partition import Firsts, KnownKeys, Lot, Placing
-from tailrace.verify.position_order import Course, Order, order_of
-from tailrace.verify.spill import Pieces, Spool
-from tailrace.verify.topic_scan import Part, Scan, Taken, Told
-from tailrace.verify.value_fingerprint import DIGEST_BYTES, RecordPrints
+from tailrace.verify.expected_partition import Firsts, KnownKeys, Lot, PartitionCheck
+from tailrace.verify.position_order import Order, OrderCheck, order_of
+from tailrace.verify.spill import SpillFile, SpillIndex
+from tailrace.verify.topic_scan import PartitionScan, Scan, ScanResult, Taken
+from tailrace.verify.value_fingerprint import DIGEST_BYTES, RecordFingerprints
 
 RECORDS, PATHS, BY_KEY, STRAYS = range(4)
 """The streams of a reader's spool: records by id, their keys and positions as they came, the same by key; and those
@@ -59,7 +59,7 @@ _PATH = 5
 """How many things stand in PATHS for a record: place, key, position, id, offset."""
 
 
-class Errand(NamedTuple):
+class ScanSettings(NamedTuple):
     """What a reader must know to begin."""
 
     kafka: KafkaOptions
@@ -68,28 +68,28 @@ class Errand(NamedTuple):
     window: Window
 
 
-class Share(NamedTuple):
+class BucketShare(NamedTuple):
     """A part of the judgement: which buckets, of the outbox's spool and of all readers'."""
 
     buckets: range
-    outbox: Pieces
-    readers: list[Pieces]
-    ground: Ground
+    outbox: SpillIndex
+    readers: list[SpillIndex]
+    ground: AbsenceContext
 
 
 class TopicReader:
-    def __init__(self, errand: Errand, file: IO[bytes]) -> None:
+    def __init__(self, errand: ScanSettings, file: IO[bytes]) -> None:
         self._errand = errand
-        self._prints = RecordPrints(errand.format)
+        self._prints = RecordFingerprints(errand.format)
         self._order_of = order_of(errand.database)
-        self._spool = Spool(4, pending=PENDING, file=file)
+        self._spool = SpillFile(4, pending=PENDING, file=file)
         self._keys = KnownKeys()
         self._types: dict[bytes | None, bytes] = {}
         self._lots: dict[int, Lot] = {}
         self._is_placed = producer_config(errand.kafka).get("partitioner") in PARTITIONERS
-        self._courses: defaultdict[int, Course] = defaultdict(partial(Course, order_of(errand.database)))
+        self._courses: defaultdict[int, OrderCheck] = defaultdict(partial(OrderCheck, order_of(errand.database)))
 
-    def read(self, parts: Sequence[Part]) -> Told:
+    def read(self, parts: Sequence[PartitionScan]) -> ScanResult:
         for part in parts:
             self._lots[part.place] = Lot(part.topic, part.partition, part.partitions if self._is_placed else 0)
         scan = Scan(self._errand.kafka, self._errand.window, parts)
@@ -100,20 +100,20 @@ class TopicReader:
             self._put(own)
         return scan.told._replace(foreign=scan.told.foreign + others)
 
-    def pieces(self) -> Pieces:
+    def pieces(self) -> SpillIndex:
         """Where the records are, in buckets as those of the outbox."""
         found = self._spool.pieces()
-        return Pieces(found.file, [found.index[RECORDS]])
+        return SpillIndex(found.file, [found.index[RECORDS]])
 
     def firsts(self) -> dict[tuple[str, int], Order]:
         """The position of the first record of each partition that was read here."""
         known = ((self._lots[place], course.first) for place, course in self._courses.items())
         return {(lot.topic, lot.partition): first for lot, first in known if first is not None}
 
-    def judge_order(self, firsts: Firsts) -> Findings:
+    def check_order(self, firsts: Firsts) -> Findings:
         """Of the partitions that were read here; `firsts` are those of all."""
         found = Findings()
-        placing = Placing(firsts)
+        placing = PartitionCheck(firsts)
         for strays in self._spool.pieces().each(STRAYS, 0):
             self._judge_strays(strays, placing, found)
         turned = {place for place, course in self._courses.items() if course.has_turned}
@@ -122,7 +122,7 @@ class TopicReader:
             for paths in self._spool.pieces().each(PATHS, 0):
                 self._sort_out(paths, turned)
             for (records,) in self._spool.buckets(BY_KEY):
-                judge_order(records, found)
+                check_order(records, found)
         return found
 
     def _put(self, records: list[Taken]) -> None:
@@ -157,13 +157,13 @@ class TopicReader:
         found = self._types[kind] = fingerprints.label(kind)
         return found
 
-    def _judge_strays(self, strays: list[Any], placing: Placing, found: Findings) -> None:
+    def _judge_strays(self, strays: list[Any], placing: PartitionCheck, found: Findings) -> None:
         for at in range(0, len(strays), _STRAY):
             place, hash_, position, event, offset = strays[at : at + _STRAY]
             order = self._order_of(position.decode(errors="replace"))
             if order is not None and placing.is_wrong(self._lots[place], hash_, order):
                 where = Example(event.decode(), place=place, offset=offset)
-                found.note(found.flaws, Flaw.WRONG_PARTITION, where)
+                found.note(found.flaws, RecordDefect.WRONG_PARTITION, where)
 
     def _sort_out(self, paths: list[Any], places: set[int]) -> None:
         for at in range(0, len(paths), _PATH):
@@ -172,7 +172,7 @@ class TopicReader:
                 self._spool.add(BY_KEY, key, (place, key, *order, event.decode(), offset))
 
 
-def judge_share(share: Share) -> Findings:
+def compare_share(share: BucketShare) -> Findings:
     found = Findings()
     for number in share.buckets:
         published: list[Any] = []
@@ -180,7 +180,7 @@ def judge_share(share: Share) -> Findings:
             published += reader.read(RECORDS, number)
         written = share.outbox.read(WRITTEN, number)
         letters, waiting, ahead = (share.outbox.read(stream, number) for stream in (LETTERS, WAITING, AHEAD))
-        fingerprints.judge_bucket(written, published, (letters, waiting, ahead), share.ground, found)
+        fingerprints.compare_bucket(written, published, (letters, waiting, ahead), share.ground, found)
     return found
 
 

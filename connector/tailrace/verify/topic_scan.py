@@ -42,7 +42,7 @@ Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes |
 """A record of a pipeline: id, value, headers, flags, place, offset, key, and the headers `position` and `type`."""
 
 
-class Part(NamedTuple):
+class PartitionScan(NamedTuple):
     """What is to be read of a partition, which has the number `place`.
 
     `is_first`: records before it were deleted; when its first record was published tells up to when. `partitions`:
@@ -57,7 +57,7 @@ class Part(NamedTuple):
     partitions: int = 0
 
 
-class Told(NamedTuple):
+class ScanResult(NamedTuple):
     """What was seen beside records of pipelines: how many others; and of parts that are first, by place, when the first
     record was published, and the keys of some."""
 
@@ -70,7 +70,7 @@ class Scan:
     """One reading of some parts."""
 
     def __init__(
-        self, kafka: KafkaOptions, window: Window, parts: Sequence[Part], *, patience: float = SILENCE_SECONDS
+        self, kafka: KafkaOptions, window: Window, parts: Sequence[PartitionScan], *, patience: float = SILENCE_SECONDS
     ) -> None:
         """`patience`: for how many seconds it may come no nearer to the ends."""
         self.foreign = 0
@@ -90,8 +90,8 @@ class Scan:
         self._looked_at = {part.place: KEYS for part in parts if part.is_first}
 
     @property
-    def told(self) -> Told:
-        return Told(self.foreign, self.firsts, self.keys)
+    def told(self) -> ScanResult:
+        return ScanResult(self.foreign, self.firsts, self.keys)
 
     def batches(self) -> Iterator[list[Taken]]:
         """The records of pipelines, in the order of their partitions."""

@@ -31,15 +31,15 @@ _BARE = 0
 _new_print = tuple.__new__
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     frame: int
     digest: int
 
 
-UNTOLD = Print(UNKNOWN, 0)
+UNTOLD = Fingerprint(UNKNOWN, 0)
 
 
-class RecordPrints:
+class RecordFingerprints:
     """Takes the prints of what Kafka holds of one pipeline: records and letters."""
 
     def __init__(self, format: Format) -> None:
@@ -52,7 +52,7 @@ class RecordPrints:
         self.is_plain = not (self._is_avro or self._prefixed or self._structured)
         """Whether a value is the payload itself, and nothing else."""
 
-    def of_record(self, value: bytes | None, headers: Headers) -> Print:
+    def of_record(self, value: bytes | None, headers: Headers) -> Fingerprint:
         if value is None or self.is_plain:
             return of_payload(value)
         frame = _BARE
@@ -64,27 +64,27 @@ class RecordPrints:
         elif self._structured:
             before, found, data = value.partition(_DATA)
             value = data[:-1] if found else before
-        return _new_print(Print, (frame, number_of(digest_of(value))))
+        return _new_print(Fingerprint, (frame, number_of(digest_of(value))))
 
     def of_key(self, key: bytes | None) -> bytes | None:
         """The key of a record without its schema's id: another version of that changes no key."""
         return key[PREFIX_BYTES:] if key is not None and self._prefixed_keys else key
 
-    def of_letter(self, kind: str, value: bytes) -> Print:
+    def of_letter(self, kind: str, value: bytes) -> Fingerprint:
         """A letter keeps the payload as the row has it, or not at all."""
         if kind == "null":
             return of_payload(None)
         return UNTOLD if self._is_avro or kind != "original" else of_payload(value)
 
 
-class Prints(RecordPrints):
+class Fingerprints(RecordFingerprints):
     """Takes the prints of rows, too."""
 
     def __init__(self, line: Line, format: Format) -> None:
         super().__init__(format)
         self._line = line
 
-    def of_row(self, event: OutboxEvent, to: Route | None) -> Print:
+    def of_row(self, event: OutboxEvent, to: Route | None) -> Fingerprint:
         """`to` is where the event goes; None if nowhere."""
         if not self._is_avro:
             return of_payload(event.payload)
@@ -97,8 +97,8 @@ class Prints(RecordPrints):
         return self.of_record(made.value, made.headers)
 
 
-def of_payload(payload: bytes | None) -> Print:
-    return _new_print(Print, (_BARE, number_of(NOTHING if payload is None else digest_of(payload))))
+def of_payload(payload: bytes | None) -> Fingerprint:
+    return _new_print(Fingerprint, (_BARE, number_of(NOTHING if payload is None else digest_of(payload))))
 
 
 def digest_of(payload: bytes) -> bytes:

@@ -24,18 +24,18 @@ from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position, knows_start
 from tailrace.routing.partition import PARTITIONERS
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.verify.backend import Outbox, Window
-from tailrace.verify.compare import AHEAD, Findings, Flaw, Ground, no_start, nowhere
-from tailrace.verify.kafka_records import KafkaSide
+from tailrace.verify.backend import OutboxReader, Window
+from tailrace.verify.compare import AHEAD, AbsenceContext, Findings, RecordDefect, no_start, nowhere
+from tailrace.verify.kafka_records import KafkaRecords
 from tailrace.verify.outbox_rows import Rows, may_go_by_kind
 from tailrace.verify.outbox_rows import unreadable_name as unreadable_name  # noqa: PLC0414 - known to others from here
 from tailrace.verify.position_order import order_of
-from tailrace.verify.postgres_outbox import PostgresOutbox
+from tailrace.verify.postgres_outbox import PostgresOutboxReader
 from tailrace.verify.retention import Horizon
-from tailrace.verify.spill import Spool
-from tailrace.verify.topic_reader import Errand, seldom_collected
-from tailrace.verify.value_fingerprint import Prints
-from tailrace.verify.workers import Crew
+from tailrace.verify.spill import SpillFile
+from tailrace.verify.topic_reader import ScanSettings, seldom_collected
+from tailrace.verify.value_fingerprint import Fingerprints
+from tailrace.verify.workers import WorkerPool
 from tailrace.worker.pipeline_topics import Known, read_known
 from tailrace.worker.schemas import wire_format
 from tailrace.worker.wiring import Assembly, assemble, column_map, own_topics
@@ -66,7 +66,7 @@ class Verification:
     def differences(self) -> int:
         """Of what must not be; a duplicate may be, where delivery is at least once."""
         flaws = self.findings.flaws
-        allowed = 0 if self.exactly_once else flaws[Flaw.DUPLICATED]
+        allowed = 0 if self.exactly_once else flaws[RecordDefect.DUPLICATED]
         fates = self.findings.fates
         return fates["missing"] + fates["undecided"] + flaws.total() - allowed + self.lost_fronts
 
@@ -77,14 +77,14 @@ def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1
     `jobs` processes share the work, this one included.
     """
     # The crew first: it takes a while to come up.
-    with Crew(jobs - 1) as crew, Spool(6, file=crew.outbox) as spool, seldom_collected():
+    with WorkerPool(jobs - 1) as crew, SpillFile(6, file=crew.outbox) as spool, seldom_collected():
         assembly = assemble(settings)
         _require_timed(assembly, window)
         line, format = assembly.line(), wire_format(settings)
-        prints = Prints(line, format)
+        prints = Fingerprints(line, format)
         kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
-        crew.begin(Errand(assembly.kafka, format, kind, window))
-        kafka = KafkaSide(assembly.kafka, prints, order_of(kind), window, spool, crew)
+        crew.begin(ScanSettings(assembly.kafka, format, kind, window))
+        kafka = KafkaRecords(assembly.kafka, prints, order_of(kind), window, spool, crew)
         known = read_known(assembly.kafka)
         outbox = open_outbox(assembly, window)
         try:
@@ -96,20 +96,20 @@ def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1
             Rows(line, prints, kafka.number, spool).read(outbox, by_kind)
             if jobs > 1:
                 kafka.finish()
-            return _compare(assembly, outbox, kafka, _Facts(spool, crew), line, patience, known)
+            return _compare(assembly, outbox, kafka, _SpilledFacts(spool, crew), line, patience, known)
         finally:
             outbox.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _SpilledFacts:
     """All that was read: of the outbox here, of the topics by the crew."""
 
-    spool: Spool
-    crew: Crew
+    spool: SpillFile
+    crew: WorkerPool
 
-    def judge(self, ground: Ground) -> Findings:
-        return self.crew.judge(self.spool.pieces(), ground)
+    def compare(self, ground: AbsenceContext) -> Findings:
+        return self.crew.compare(self.spool.pieces(), ground)
 
 
 def usual_jobs() -> int:
@@ -118,23 +118,29 @@ def usual_jobs() -> int:
     return min(cores, MOST_JOBS)
 
 
-def open_outbox(assembly: Assembly, window: Window) -> Outbox:
+def open_outbox(assembly: Assembly, window: Window) -> OutboxReader:
     if isinstance(assembly.database, MongoOptions):
-        from tailrace.verify.mongo_outbox import MongoOutbox  # its driver is only there for those who need it
+        from tailrace.verify.mongo_outbox import MongoOutboxReader  # its driver is only there for those who need it
 
-        return MongoOutbox(assembly.database, window)
-    return PostgresOutbox(assembly.database, window)
+        return MongoOutboxReader(assembly.database, window)
+    return PostgresOutboxReader(assembly.database, window)
 
 
 def _compare(
-    assembly: Assembly, outbox: Outbox, kafka: KafkaSide, facts: _Facts, line: Line, patience: float, known: Known
+    assembly: Assembly,
+    outbox: OutboxReader,
+    kafka: KafkaRecords,
+    facts: _SpilledFacts,
+    line: Line,
+    patience: float,
+    known: Known,
 ) -> Verification:
     news = read_news(assembly.kafka)
     wanted = _own_topics(assembly, kafka, known)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
     is_before = no_start if news.position is None else outbox.before_start(news.position)
-    found = facts.judge(Ground(passed, is_before=is_before))
+    found = facts.judge(AbsenceContext(passed, is_before=is_before))
     if found.absent:
         news = _wait(assembly, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
@@ -143,13 +149,13 @@ def _compare(
         _read_kafka(kafka, wanted, to_the_end=True)
         is_before = no_start if news.position is None else outbox.before_start(news.position)
         deleted = partial(_may_be_deleted, _horizons(assembly, kafka))
-        ground = Ground(passed, behind, deleted, known.is_complete, is_before)
+        ground = AbsenceContext(passed, behind, deleted, known.is_complete, is_before)
         found = facts.judge(ground)
         if kafka.is_bounded and found.fates["missing"] + found.fates["undecided"]:
             # Rows are chosen by their own clock, which may be ahead of their commit by any time.
             kafka.read_earlier(wanted)
             found = facts.judge(ground)
-    found.include(facts.crew.judge_order())
+    found.include(facts.crew.check_order())
     return Verification(
         findings=found,
         topics=kafka.topics,
@@ -163,7 +169,7 @@ def _compare(
     )
 
 
-def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -> Callable[[int], bool]:
+def _beyond(outbox: OutboxReader, stored: Position | None, line: Line, spool: SpillFile) -> Callable[[int], bool]:
     if stored is None:
         return nowhere
 
@@ -177,28 +183,28 @@ def _beyond(outbox: Outbox, stored: Position | None, line: Line, spool: Spool) -
     return outbox.beyond(stored, ahead)
 
 
-def topics_of(assembly: Assembly, kafka: KafkaSide, known: Known) -> dict[str, int]:
+def topics_of(assembly: Assembly, kafka: KafkaRecords, known: Known) -> dict[str, int]:
     """Declared ones, those that a template could have made, and where today's rules send the rows that were read; under
     earlier rules, too, as far as they are known."""
     never = set(own_topics(assembly.kafka))
     return kafka.existing(known.matcher({*assembly.declared, *kafka.topics}, assembly.settings.topics.template, never))
 
 
-def _own_topics(assembly: Assembly, kafka: KafkaSide, known: Known) -> dict[str, int]:
+def _own_topics(assembly: Assembly, kafka: KafkaRecords, known: Known) -> dict[str, int]:
     """Without those that only other pipelines write to: records of earlier versions do not say whose they are."""
     own = {*assembly.declared, *kafka.topics, *known.noted, *known.remembered.topics}
     left_out = known.of_others - own if known.noted else set()
     return {topic: count for topic, count in topics_of(assembly, kafka, known).items() if topic not in left_out}
 
 
-def _read_kafka(kafka: KafkaSide, topics: dict[str, int], *, to_the_end: bool) -> None:
+def _read_kafka(kafka: KafkaRecords, topics: dict[str, int], *, to_the_end: bool) -> None:
     # What waits is asked for first: released meanwhile, it is on its topic by then. The same holds for letters.
     kafka.read_waiting()
     kafka.read_letters()
     kafka.read(topics, to_the_end=to_the_end)
 
 
-def _wait(assembly: Assembly, outbox: Outbox, patience: float) -> News:
+def _wait(assembly: Assembly, outbox: OutboxReader, patience: float) -> News:
     """Until the pipeline has passed what was read, has ended, or patience has."""
     deadline = time.monotonic() + patience
     while True:
@@ -210,7 +216,7 @@ def _wait(assembly: Assembly, outbox: Outbox, patience: float) -> News:
         time.sleep(POLL_SECONDS)
 
 
-def _horizons(assembly: Assembly, kafka: KafkaSide) -> dict[int, Horizon]:
+def _horizons(assembly: Assembly, kafka: KafkaRecords) -> dict[int, Horizon]:
     """Of the topics, by their numbers."""
     # Keys are known as rows have them; only Kafka's own partitioner is known here.
     as_it_is = wire_format(assembly.settings).key == "bytes"
@@ -225,7 +231,7 @@ def _may_be_deleted(known: dict[int, Horizon], topic: int, key: bytes | None, cr
     return horizon is not None and horizon.is_beyond(key, created_ms)
 
 
-def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *, passed: bool) -> list[str]:
+def _notes(assembly: Assembly, kafka: KafkaRecords, found: Findings, news: News, *, passed: bool) -> list[str]:
     notes: list[str] = []
     source = assembly.settings.source
     declared = dict.fromkeys([*assembly.declared, *kafka.topics])
@@ -257,7 +263,7 @@ def _notes(assembly: Assembly, kafka: KafkaSide, found: Findings, news: News, *,
     return notes
 
 
-def lost_fronts_note(kafka: KafkaSide) -> str:
+def lost_fronts_note(kafka: KafkaRecords) -> str:
     """Empty if every parked key has its letter."""
     if not (lost := len(kafka.lost_fronts)):
         return ""

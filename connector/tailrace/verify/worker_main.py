@@ -17,14 +17,14 @@ from typing import Any
 
 from tailrace import failpoints
 from tailrace.errors import TailraceError
-from tailrace.verify.topic_reader import Errand, TopicReader, judge_share, seldom_collected
+from tailrace.verify.topic_reader import ScanSettings, TopicReader, compare_share, seldom_collected
 
 
 def main(link: Connection, spool: int) -> None:
     threading.Thread(target=_end_with_the_other, daemon=True).start()
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     with seldom_collected(), suppress(EOFError, OSError):
-        errand: Errand = link.recv()
+        errand: ScanSettings = link.recv()
         reader = TopicReader(errand, os.fdopen(spool, "wb"))
         while True:
             _serve(link, reader)
@@ -33,7 +33,7 @@ def main(link: Connection, spool: int) -> None:
 def _serve(link: Connection, reader: TopicReader) -> None:
     what, given = link.recv()
     try:
-        answer: Any = judge_share(*given) if what == "judge" else getattr(reader, what)(*given)
+        answer: Any = compare_share(*given) if what == "compare" else getattr(reader, what)(*given)
     except TailraceError as error:
         link.send((False, error))
     except Exception:  # noqa: BLE001 - a bug is told where it can be seen

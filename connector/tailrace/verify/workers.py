@@ -19,35 +19,35 @@ from types import TracebackType
 from typing import IO, Any
 
 from tailrace.errors import SourceError, TailraceError
-from tailrace.verify.compare import Findings, Ground
-from tailrace.verify.spill import BUCKETS, Pieces, temporary_file
-from tailrace.verify.topic_reader import Errand, Share, TopicReader, judge_share
-from tailrace.verify.topic_scan import Part, Told
+from tailrace.verify.compare import AbsenceContext, Findings
+from tailrace.verify.spill import BUCKETS, SpillIndex, temporary_file
+from tailrace.verify.topic_reader import BucketShare, ScanSettings, TopicReader, compare_share
+from tailrace.verify.topic_scan import PartitionScan, ScanResult
 
 ENDING_SECONDS = 10.0
 
 
-class Crew:
+class WorkerPool:
     """`readers` processes beside this one; with none of them, topics are read here, when their end is waited for."""
 
     def __init__(self, readers: int) -> None:
         self._closing = ExitStack()
         self.outbox, *self._files = [self._closing.enter_context(temporary_file()) for _ in range(1 + max(readers, 1))]
         """A file for what the outbox holds; the readers see it, too."""
-        self._members: list[_Member] = []
+        self._members: list[_Worker] = []
         self._here: TopicReader | None = None
-        self._parts: list[Part] = []
+        self._parts: list[PartitionScan] = []
         self._shares: dict[int, int] = {}
         """Which reader has a place, for good: it knows what came before."""
         self._weights = [0] * len(self._files)
         try:
             for number in range(readers):
-                self._members.append(_Member(self._files[number], [self.outbox, *self._files]))
+                self._members.append(_Worker(self._files[number], [self.outbox, *self._files]))
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -55,16 +55,16 @@ class Crew:
     ) -> None:
         self.close()
 
-    def begin(self, errand: Errand) -> None:
+    def begin(self, errand: ScanSettings) -> None:
         if not self._members:
             self._here = TopicReader(errand, self._files[0])
         for member in self._members:
             member.tell(errand)
 
-    def start(self, parts: Sequence[Part]) -> None:
+    def start(self, parts: Sequence[PartitionScan]) -> None:
         """Has them read. One reading at a time."""
         self._parts = list(parts)
-        given: list[list[Part]] = [[] for _ in self._files]
+        given: list[list[PartitionScan]] = [[] for _ in self._files]
         # The large ones first, so that the small ones make up the difference.
         for part in sorted(parts, key=_weight, reverse=True):
             reader = self._reader_of(part)
@@ -73,35 +73,35 @@ class Crew:
         for member, share in zip(self._members, given, strict=False):
             member.ask("read", share)
 
-    def finish(self) -> Told:
+    def finish(self) -> ScanResult:
         """Waits until all has been read."""
         if self._here is not None:
             return self._here.read(self._parts)
-        found: list[Told] = [member.answer() for member in self._members]
+        found: list[ScanResult] = [member.answer() for member in self._members]
         firsts = {place: at_ms for told in found for place, at_ms in told.firsts.items()}
         keys = {place: some for told in found for place, some in told.keys.items()}
-        return Told(sum(told.foreign for told in found), firsts, keys)
+        return ScanResult(sum(told.foreign for told in found), firsts, keys)
 
-    def judge(self, outbox: Pieces, ground: Ground) -> Findings:
+    def compare(self, outbox: SpillIndex, ground: AbsenceContext) -> Findings:
         """All events: each process takes a part of the buckets, and this one, too."""
         hands = len(self._members) + 1
         if self._here is not None:
-            return judge_share(Share(range(BUCKETS), outbox, [self._here.pieces()], ground))
-        readers: list[Pieces] = self._all("pieces")
+            return compare_share(BucketShare(range(BUCKETS), outbox, [self._here.pieces()], ground))
+        readers: list[SpillIndex] = self._all("pieces")
         for number, member in enumerate(self._members, start=1):
-            member.ask("judge", Share(range(number, BUCKETS, hands), outbox, readers, ground))
-        found = judge_share(Share(range(0, BUCKETS, hands), outbox, readers, ground))
+            member.ask("compare", BucketShare(range(number, BUCKETS, hands), outbox, readers, ground))
+        found = compare_share(BucketShare(range(0, BUCKETS, hands), outbox, readers, ground))
         for member in self._members:
             found.include(member.answer())
         return found
 
-    def judge_order(self) -> Findings:
+    def check_order(self) -> Findings:
         """The order of each key, and whether its records lie in its partition."""
         if self._here is not None:
-            return self._here.judge_order(self._here.firsts())
+            return self._here.check_order(self._here.firsts())
         firsts = {partition: first for some in self._all("firsts") for partition, first in some.items()}
         found = Findings()
-        for each in self._all("judge_order", firsts):
+        for each in self._all("check_order", firsts):
             found.include(each)
         return found
 
@@ -118,18 +118,18 @@ class Crew:
             member.ask(question, *given)
         return [member.answer() for member in self._members]
 
-    def _reader_of(self, part: Part) -> int:
+    def _reader_of(self, part: PartitionScan) -> int:
         """The one that has least to do, for a place that is new."""
         if part.place not in self._shares:
             self._shares[part.place] = min(range(len(self._weights)), key=self._weights.__getitem__)
         return self._shares[part.place]
 
 
-def _weight(part: Part) -> int:
+def _weight(part: PartitionScan) -> int:
     return part.span.end - part.span.start
 
 
-class _Member:
+class _Worker:
     def __init__(self, own: IO[bytes], files: Sequence[IO[bytes]]) -> None:
         self._link, theirs = Pipe()
         shared = [file.fileno() for file in files]

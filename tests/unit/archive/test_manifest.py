@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.archive.manifest import Entry, Span, entry_name, file_name, numbers, orphans
+from tailrace.archive.manifest import ManifestEntry, TimeRange, entry_name, file_name, numbers, orphans
 from tailrace.errors import ArchiveDamaged
 
-ENTRY = Entry(
+ENTRY = ManifestEntry(
     number=7,
     file=file_name(7, "ab12cd34"),
     pipeline="orders",
@@ -18,8 +18,8 @@ ENTRY = Entry(
     rows=3,
     bytes=1000,
     sha256="00",
-    created=Span(10, 20),
-    committed=Span(11, 21),
+    created=TimeRange(10, 20),
+    committed=TimeRange(11, 21),
     order_by=("created_at", "id"),
     first=("a", None),
     last=("b", "c"),
@@ -29,7 +29,7 @@ ENTRY = Entry(
 
 
 def test_told_and_read_back() -> None:
-    assert Entry.from_json(json.loads(json.dumps(ENTRY.to_json()))) == ENTRY
+    assert ManifestEntry.from_json(json.loads(json.dumps(ENTRY.to_json()))) == ENTRY
     assert ENTRY.name == "manifest/00000007.json"
     assert ENTRY.file == "rows/00000007-ab12cd34.parquet"
 
@@ -37,15 +37,15 @@ def test_told_and_read_back() -> None:
 @pytest.mark.parametrize("flaw", [{"format": 2}, {"rows": "many"}, {"created": None}, {"columns": [["id"]]}])
 def test_what_is_no_entry(flaw: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Entry.from_json({**ENTRY.to_json(), **flaw})
+        ManifestEntry.from_json({**ENTRY.to_json(), **flaw})
 
 
 def test_an_edited_entry_is_noticed() -> None:
     for edited in ({"created": {"first_ms": 0, "last_ms": 20}}, {"columns": [["id", 2950]]}, {"rows": 4}):
         with pytest.raises(ValueError, match="edited"):
-            Entry.from_json({**ENTRY.to_json(), **edited})
+            ManifestEntry.from_json({**ENTRY.to_json(), **edited})
     older = {name: value for name, value in ENTRY.to_json().items() if name != "digest"}
-    assert Entry.from_json(older) == ENTRY
+    assert ManifestEntry.from_json(older) == ENTRY
 
 
 def test_numbers_may_begin_anywhere_but_have_no_gap() -> None:
@@ -66,4 +66,4 @@ def test_files_that_nobody_has_listed() -> None:
     [(None, None, True), (20, None, True), (21, None, False), (None, 10, False), (None, 11, True), (12, 15, True)],
 )
 def test_spans_have_both_ends(since: int | None, until: int | None, meets: bool) -> None:
-    assert Span(10, 20).meets(since, until) is meets
+    assert TimeRange(10, 20).meets(since, until) is meets

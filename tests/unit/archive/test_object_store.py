@@ -10,33 +10,33 @@ from typing import Any
 import pytest
 
 from helpers.s3_server import serve
-from tailrace.archive.object_store import OBJECT_TIMEOUT, Store, TakenError
+from tailrace.archive.object_store import OBJECT_TIMEOUT, AlreadyExistsError, ObjectStore
 from tailrace.errors import ArchiveDamaged, ArchiveUnavailable, ConfigError
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     if request.param == "folder":
         (tmp_path / "cold").mkdir()
-        yield Store(f"file://{tmp_path}/cold", {}, "orders")
+        yield ObjectStore(f"file://{tmp_path}/cold", {}, "orders")
         return
     with serve() as bucket:
-        yield Store(*_of(bucket.settings), "orders")
+        yield ObjectStore(*_of(bucket.settings), "orders")
 
 
 def _of(settings: dict[str, Any]) -> tuple[str, dict[str, str]]:
     return settings["url"], {name: str(value) for name, value in settings["options"].items()}
 
 
-def test_created_once_and_read_again(store: Store, tmp_path: Path) -> None:
+def test_created_once_and_read_again(store: ObjectStore, tmp_path: Path) -> None:
     assert store.names() == {}
     file = tmp_path / "large"
     file.write_bytes(bytes(range(256)) * 20_000)
     store.create("rows/1.parquet", file)
     store.create("manifest/00000001.json", b"{}")
-    with pytest.raises(TakenError):
+    with pytest.raises(AlreadyExistsError):
         store.create("manifest/00000001.json", b"another's")
-    with pytest.raises(TakenError):
+    with pytest.raises(AlreadyExistsError):
         store.create("rows/1.parquet", file)
     assert store.names() == {"rows/1.parquet": 5_120_000, "manifest/00000001.json": 2}
     assert store.read("manifest/00000001.json") == b"{}"
@@ -54,7 +54,7 @@ def test_credentials_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
         url, options = _of(bucket.settings)
         for name, value in options.items():
             monkeypatch.setenv({"endpoint": "AWS_ENDPOINT_URL"}.get(name, f"AWS_{name.upper()}"), value)
-        store = Store(url, {}, "orders")
+        store = ObjectStore(url, {}, "orders")
         store.create("a", b"b")
         assert store.read("a") == b"b"
         assert list(bucket.objects) == ["outbox/orders/a"]
@@ -65,7 +65,7 @@ def test_a_bucket_that_is_away(tmp_path: Path) -> None:
         url, options = _of(bucket.settings)
     options["endpoint"] = options["endpoint"].replace("//", "//user:hush@")
     with pytest.raises(ArchiveUnavailable, match="no answer") as caught:
-        Store(url, options).names()
+        ObjectStore(url, options).names()
     assert "hush" not in str(caught.value)
 
 
@@ -74,26 +74,26 @@ def test_a_large_file_has_its_time() -> None:
     with serve() as bucket:
         url, options = _of(bucket.settings)
     for given, bound in (({}, OBJECT_TIMEOUT), ({"timeout": "7s"}, "7s")):
-        assert Store(url, {**options, **given})._store.client_options["timeout"] == bound
+        assert ObjectStore(url, {**options, **given})._store.client_options["timeout"] == bound
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bogus"):
-        Store("s3://cold", {"bogus": "x", "region": "eu-central-1"})
+        ObjectStore("s3://cold", {"bogus": "x", "region": "eu-central-1"})
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no folder"):
-        Store(f"file://{tmp_path}/file", {})
+        ObjectStore(f"file://{tmp_path}/file", {})
 
 
 def test_a_folder_is_not_made_in_the_place_of_a_disk(tmp_path: Path) -> None:
     """Neither when it is opened, nor when its disk goes away between two files."""
     folder = tmp_path / "cold"
     with pytest.raises(ConfigError, match="no folder") as caught:
-        Store(f"file://{folder}", {}, "orders")
+        ObjectStore(f"file://{folder}", {}, "orders")
     assert f"mkdir -p {folder}" in caught.value.remedy
     assert not folder.exists()
     folder.mkdir()
-    store = Store(f"file://{folder}", {}, "orders")
+    store = ObjectStore(f"file://{folder}", {}, "orders")
     assert store.names() == {}
     assert not list(folder.iterdir())
     folder.rename(tmp_path / "away")
@@ -112,13 +112,13 @@ def test_every_folder_that_was_made_is_on_the_disk(tmp_path: Path, monkeypatch: 
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    Store(f"file://{tmp_path}", {}, "orders").create("rows/1.parquet", b"")
+    ObjectStore(f"file://{tmp_path}", {}, "orders").create("rows/1.parquet", b"")
     below = tmp_path / "orders" / "rows" / "1.parquet"
     assert settled == {str(below), str(below.parent), str(below.parent.parent), str(tmp_path)}
 
 
 def test_a_folder_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    store = Store(f"file://{tmp_path}", {}, "orders")
+    store = ObjectStore(f"file://{tmp_path}", {}, "orders")
     before = os.umask(0o022)
     try:
         store.create("rows/1.parquet", b"rows")
@@ -133,7 +133,7 @@ def test_symbolic_links_are_not_part_of_an_archive(tmp_path: Path) -> None:
     (tmp_path / "cold").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/private").write_text("not the archive's")
-    store = Store(f"file://{tmp_path}/cold", {}, "orders")
+    store = ObjectStore(f"file://{tmp_path}/cold", {}, "orders")
     store.create("rows/1.parquet", b"rows")
     (tmp_path / "cold/orders/rows/linked").symlink_to(tmp_path / "elsewhere/private")
     (tmp_path / "cold/orders/more").symlink_to(tmp_path / "elsewhere")

@@ -9,9 +9,9 @@ import pytest
 
 from helpers.s3_server import serve
 from tailrace.archive.files import FileWriter
-from tailrace.archive.format import Kept, Shape
-from tailrace.archive.object_store import Store
-from tailrace.archive.repository import Shelf
+from tailrace.archive.format import ArchivedRow, FileSchema
+from tailrace.archive.object_store import ObjectStore
+from tailrace.archive.repository import ArchiveRepository
 from tailrace.archive.source import ArchiveSource
 from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, WrongLog
 from tailrace.event import Column, Columns, Row
@@ -23,16 +23,16 @@ SIZES = (3, 2, 4)
 NAMES = [f"{file}.{row}" for file, size in enumerate(SIZES, 1) for row in range(1, size + 1)]
 
 
-def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str, str], ...] = ()) -> Shelf:
+def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str, str], ...] = ()) -> ArchiveRepository:
     (folder / "cold").mkdir(exist_ok=True)
-    return Shelf(Store(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
+    return ArchiveRepository(ObjectStore(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
 
 
-def add(shelf: Shelf, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
-    shape = Shape("orders", "public.outbox", COLUMNS)
+def add(shelf: ArchiveRepository, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
+    shape = FileSchema("orders", "public.outbox", COLUMNS)
     writer = FileWriter(folder / "rows.parquet", shape)
     for name in names:
-        writer.add(Kept((name.encode(),), place, at_ms, at_ms), (name,))
+        writer.add(ArchivedRow((name.encode(),), place, at_ms, at_ms), (name,))
     shelf.add(writer.finish(), shape, ("id",))
 
 
@@ -52,7 +52,7 @@ def opened(
     within: tuple[int | None, int | None] = (None, None),
     parts: tuple[tuple[str, str], ...] = (),
 ) -> ArchiveSource:
-    def row(columns: Columns, kept: Kept, place: str) -> Row:
+    def row(columns: Columns, kept: ArchivedRow, place: str) -> Row:
         return Row(columns, kept.values, place, kept.committed_ms)
 
     end = ArchivePosition("orders public.outbox", last, SIZES[last - 1])
@@ -165,7 +165,7 @@ def test_a_store_that_overwrites(tmp_path: Path) -> None:
         bucket.exclusive = False
         settings: Any = bucket.settings
         options = {name: str(value) for name, value in settings["options"].items()}
-        shelf = Shelf(Store(settings["url"], options, "orders"), "orders", "public.outbox")
+        shelf = ArchiveRepository(ObjectStore(settings["url"], options, "orders"), "orders", "public.outbox")
         with pytest.raises(ArchiveError, match="lets an object be overwritten"):
             add(shelf, tmp_path, ["a"], 1)
         assert not [name for name in bucket.objects if "/manifest/" in name]

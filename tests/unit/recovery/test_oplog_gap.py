@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.errors import HistoryLost, RecoveryUncertain
 from tailrace.positions.mongo import ClusterTime
-from tailrace.recovery.oplog_gap import Unread, counted, judged
+from tailrace.recovery.oplog_gap import OplogGap, counted, judged
 from tailrace.sources.mongo.change_stream import Batch
 
 INSERT = {"operationType": "insert", "ns": {"coll": "outbox"}}
@@ -35,7 +35,7 @@ OVER = {"operationType": "rename", "ns": {"coll": "new"}, "to": {"coll": "outbox
     ],
 )
 def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]) -> None:
-    unread = Unread()
+    unread = OplogGap()
     for change in changes:
         unread.feed(change)
     assert +unread.left == left

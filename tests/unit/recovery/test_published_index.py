@@ -9,11 +9,11 @@ import pytest
 from tailrace.event import OutboxEvent, Route
 from tailrace.pipeline.processor import Line
 from tailrace.records.formats import Format, record_maker
-from tailrace.recovery.published_index import CertainPrints, Ids, Sighting
+from tailrace.recovery.published_index import CertainFingerprints, IdIndex, PublishedRecord
 from tailrace.schemas.compiled import Registered
 from tailrace.schemas.json_schema import JsonContract
 from tailrace.verify.compare import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
-from tailrace.verify.kafka_records import Origin
+from tailrace.verify.kafka_records import RecordOrigin
 from tailrace.verify.value_fingerprint import UNTOLD
 
 CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
@@ -23,28 +23,28 @@ FORMATS = [
     Format(schema_id="header"),
     Format(cloudevents="structured", source="/shop"),
 ]
-OWN = Origin(b"shop", "orders", b"k", b"OrderPlaced", b"0/1:1")
+OWN = RecordOrigin(b"shop", "orders", b"k", b"OrderPlaced", b"0/1:1")
 EVENT = OutboxEvent("e-1", "OrderPlaced", "order", b"k", b'{"n":1}', None, "0/1:1", 1000, [])
 
 
 def test_all_payloads_of_an_id_are_kept() -> None:
-    ids = Ids()
+    ids = IdIndex()
     for digest, flags in ((1, 0), (2, AGAIN), (2, 0)):
         ids.add(PUBLISHED, "42", ("42", 0, digest, flags, 0, 0, OWN))
-    assert ids.find("42") == [Sighting(0, 1), Sighting(0, 2)]
+    assert ids.find("42") == [PublishedRecord(0, 1), PublishedRecord(0, 2)]
     assert ids.find("43") == []
     assert len(ids) == 1
     ids.close()
 
 
 def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
-    ids = Ids()
+    ids = IdIndex()
     ids.add(PUBLISHED, "edited", ("edited", 0, 1, AGAIN | EDITED, 0, 0, OWN))
     ids.add(WAITING, "waits", ("waits",))
     ids.add(LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
     ids.add(ORDER, "k", (0, b"k", 1, 1, "e", 0))
-    assert ids.find("edited") == ids.find("waits") == [Sighting(*UNTOLD)]
-    assert ids.find("letter") == [Sighting(0, 5)], "a letter has the payload of its row"
+    assert ids.find("edited") == ids.find("waits") == [PublishedRecord(*UNTOLD)]
+    assert ids.find("letter") == [PublishedRecord(0, 5)], "a letter has the payload of its row"
     assert ids.find("k") == []
     ids.close()
 
@@ -53,7 +53,7 @@ def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
 @pytest.mark.parametrize("today", FORMATS)
 def test_records_of_an_earlier_format_are_not_called_others(written: Format, today: Format) -> None:
     unused: Any = None
-    taken = CertainPrints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
+    taken = CertainFingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
     made = record_maker(written, key_contract=None)(EVENT, Route("orders"), ({}, CONTRACT))
     # A consumer is given the values of headers as bytes.
     headers: Any = [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
@@ -63,5 +63,7 @@ def test_records_of_an_earlier_format_are_not_called_others(written: Format, tod
 
 def test_avro_is_not_taken_for_other_json() -> None:
     unused: Any = None
-    taken = CertainPrints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), Format(schema_id="prefix"))
+    taken = CertainFingerprints(
+        Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), Format(schema_id="prefix")
+    )
     assert taken.of_record(b"\0\0\0\0\7\x02\x04", []) == UNTOLD

@@ -5,44 +5,44 @@ from __future__ import annotations
 import pytest
 
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.recovery.record_owner import Ownership, Whose, identity
+from tailrace.recovery.record_owner import OwnerRules, RecordOwner, identity
 from tailrace.verify.compare import AGAIN, OTHERS
-from tailrace.verify.kafka_records import Origin
+from tailrace.verify.kafka_records import RecordOrigin
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
 FURTHEST = LsnPosition(LOG, 0x100, 1)
-KNOWN = Ownership({b"elsewhere"}, {"orders"}, {"orders", "theirs"}, FURTHEST)
+KNOWN = OwnerRules({b"elsewhere"}, {"orders"}, {"orders", "theirs"}, FURTHEST)
 UUID = "6f1c7b1e-9f0e-4a34-8a85-0b8a5c1d2e3f"
 
 
-def origin(topic: str = "mine", position: bytes = b"0/10:1", pipeline: bytes | None = None) -> Origin:
-    return Origin(pipeline, topic, b"k", b"OrderPlaced", position)
+def origin(topic: str = "mine", position: bytes = b"0/10:1", pipeline: bytes | None = None) -> RecordOrigin:
+    return RecordOrigin(pipeline, topic, b"k", b"OrderPlaced", position)
 
 
 def test_the_header_decides() -> None:
-    assert KNOWN.judge("1", 0, origin("theirs", b"F/F:1", b"shop")) is Whose.OWN
-    assert KNOWN.judge("1", OTHERS, origin(pipeline=b"another")) is Whose.OTHERS
+    assert KNOWN.judge("1", 0, origin("theirs", b"F/F:1", b"shop")) is RecordOwner.OWN
+    assert KNOWN.judge("1", OTHERS, origin(pipeline=b"another")) is RecordOwner.OTHERS
     assert KNOWN.judge("1", OTHERS, origin(pipeline=b"elsewhere")) is None
 
 
 @pytest.mark.parametrize(
     ("event", "topic", "whose"),
     [
-        ("1", "mine", Whose.UNSAID),
-        (UUID, "orders", Whose.UNSAID),
-        ("1", "orders", Whose.DOUBTFUL),
-        (UUID, "theirs", Whose.DOUBTFUL),
+        ("1", "mine", RecordOwner.UNSAID),
+        (UUID, "orders", RecordOwner.UNSAID),
+        ("1", "orders", RecordOwner.DOUBTFUL),
+        (UUID, "theirs", RecordOwner.DOUBTFUL),
     ],
 )
-def test_without_a_header_the_topic_tells(event: str, topic: str, whose: Whose) -> None:
+def test_without_a_header_the_topic_tells(event: str, topic: str, whose: RecordOwner) -> None:
     assert KNOWN.judge(event, 0, origin(topic)) is whose
 
 
 @pytest.mark.parametrize("position", [b"0/200:1", b"1700000000.1:1", b"nonsense"])
 def test_without_a_header_the_position_tells(position: bytes) -> None:
-    assert KNOWN.judge(UUID, 0, origin(position=position)) is Whose.DOUBTFUL
-    assert KNOWN.judge(UUID, AGAIN, origin(position=position)) is Whose.UNSAID, "it may have lost its place"
-    assert Ownership().judge(UUID, 0, origin(position=position)) is Whose.UNSAID, "how far it was is not known"
+    assert KNOWN.judge(UUID, 0, origin(position=position)) is RecordOwner.DOUBTFUL
+    assert KNOWN.judge(UUID, AGAIN, origin(position=position)) is RecordOwner.UNSAID, "it may have lost its place"
+    assert OwnerRules().judge(UUID, 0, origin(position=position)) is RecordOwner.UNSAID, "how far it was is not known"
 
 
 def test_identities() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from tailrace.errors import Reason, RecoveryUncertain, Rejected
 from tailrace.event import Column, OutboxEvent, Route, Row
-from tailrace.recovery.row_filter import Sieve
-from tailrace.recovery.rules import LONG_MS, SKEW_MS, Fate, Ground
-from tailrace.verify.value_fingerprint import UNTOLD, Print, of_payload
+from tailrace.recovery.row_filter import RowFilter
+from tailrace.recovery.rules import LONG_MS, SKEW_MS, DecisionRules, RowDecision
+from tailrace.verify.value_fingerprint import UNTOLD, Fingerprint, of_payload
 
 LOST = 1_000 * LONG_MS
 LONG_AGO, SHORTLY, AFTER = LOST - LONG_MS - 1, LOST - 1, LOST + SKEW_MS + 1
-NOW, ALL = Ground(until_ms=LOST, at_end=True), Ground(until_ms=LOST, at_end=True, from_beginning=True)
+NOW, ALL = DecisionRules(until_ms=LOST, at_end=True), DecisionRules(until_ms=LOST, at_end=True, from_beginning=True)
 PAYLOAD = b'{"mine":1}'
 MINE, OTHER = of_payload(PAYLOAD), of_payload(b'{"of another pipeline":1}')
 ROW = Row((Column("id", 20), Column("payload", 114)), (b"42", PAYLOAD), "0/1:t1", LOST)
@@ -51,14 +51,14 @@ class Orders:
 class Kafka:
     """What is on Kafka of id 42; `deeper` is what only a reading from the beginning brings."""
 
-    def __init__(self, *found: Print, deeper: tuple[Print, ...] = (), kept_since: float = 0) -> None:
+    def __init__(self, *found: Fingerprint, deeper: tuple[Fingerprint, ...] = (), kept_since: float = 0) -> None:
         self._found, self._deeper, self.kept_since = list(found), deeper, kept_since
 
-    def find(self, name: str, event: OutboxEvent | None) -> list[Print]:
+    def find(self, name: str, event: OutboxEvent | None) -> list[Fingerprint]:
         assert name in ("42", "row ab")
         return self._found
 
-    def differs(self, event: OutboxEvent, seen: list[Print]) -> bool:
+    def differs(self, event: OutboxEvent, seen: list[Fingerprint]) -> bool:
         return all(each not in (UNTOLD, of_payload(event.payload)) for each in seen)
 
     def suffices(self, created_ms: int | None) -> bool:
@@ -69,57 +69,57 @@ class Kafka:
 
 
 def fate(
-    kafka: Kafka, ground: Ground = NOW, at_ms: int = SHORTLY, *, restored: bool = False, readable: bool = True
-) -> Fate:
+    kafka: Kafka, ground: DecisionRules = NOW, at_ms: int = SHORTLY, *, restored: bool = False, readable: bool = True
+) -> RowDecision:
     line: Any = Orders(readable=readable)
     seen: Any = kafka
-    sieve = Sieve(line, seen, ground, "letters", restored)
+    sieve = RowFilter(line, seen, ground, "letters", restored)
     kept = sieve.keeps(ROW, 1, at_ms)
     ((found, times),) = sieve.tally.fates.items()
     assert times == 1
-    assert kept == (found is Fate.MISSED)
+    assert kept == (found is RowDecision.MISSED)
     return found
 
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_payload_that_may_be_its_own_was_published(restored: bool) -> None:
-    assert fate(Kafka(MINE), restored=restored) is Fate.PUBLISHED
-    assert fate(Kafka(OTHER, MINE), restored=restored) is Fate.PUBLISHED
-    assert fate(Kafka(OTHER, UNTOLD), restored=restored) is Fate.PUBLISHED
-    assert fate(Kafka(), restored=restored) is Fate.MISSED
+    assert fate(Kafka(MINE), restored=restored) is RowDecision.PUBLISHED
+    assert fate(Kafka(OTHER, MINE), restored=restored) is RowDecision.PUBLISHED
+    assert fate(Kafka(OTHER, UNTOLD), restored=restored) is RowDecision.PUBLISHED
+    assert fate(Kafka(), restored=restored) is RowDecision.MISSED
 
 
 def test_only_others_of_its_id_are_there() -> None:
     """Of another pipeline or collection, or of itself before it was changed: that is for a person to say."""
-    assert fate(Kafka(OTHER)) is Fate.UNTOLD
-    assert fate(Kafka(OTHER), ALL, AFTER) is Fate.UNTOLD
-    assert fate(Kafka(OTHER), restored=True) is Fate.REUSED
+    assert fate(Kafka(OTHER)) is RowDecision.UNTOLD
+    assert fate(Kafka(OTHER), ALL, AFTER) is RowDecision.UNTOLD
+    assert fate(Kafka(OTHER), restored=True) is RowDecision.REUSED
 
 
 def test_what_is_left_out_for_its_time_is_left_out() -> None:
-    assert fate(Kafka(OTHER), NOW, LONG_AGO) is Fate.EARLIER
-    assert fate(Kafka(OTHER, kept_since=inf), ALL, LONG_AGO) is Fate.EARLIER
+    assert fate(Kafka(OTHER), NOW, LONG_AGO) is RowDecision.EARLIER
+    assert fate(Kafka(OTHER, kept_since=inf), ALL, LONG_AGO) is RowDecision.EARLIER
     for restored in (False, True):
-        assert fate(Kafka(OTHER), Ground(since_ms=LOST), SHORTLY, restored=restored) is Fate.OLDER
-    assert fate(Kafka(OTHER), NOW, LONG_AGO, restored=True) is Fate.REUSED
+        assert fate(Kafka(OTHER), DecisionRules(since_ms=LOST), SHORTLY, restored=restored) is RowDecision.OLDER
+    assert fate(Kafka(OTHER), NOW, LONG_AGO, restored=True) is RowDecision.REUSED
 
 
 def test_others_of_its_id_make_topics_be_read_whole() -> None:
-    assert fate(Kafka(OTHER, deeper=(MINE,))) is Fate.PUBLISHED
-    assert fate(Kafka(OTHER, deeper=(OTHER,))) is Fate.UNTOLD
-    assert fate(Kafka(deeper=(MINE,))) is Fate.PUBLISHED
+    assert fate(Kafka(OTHER, deeper=(MINE,))) is RowDecision.PUBLISHED
+    assert fate(Kafka(OTHER, deeper=(OTHER,))) is RowDecision.UNTOLD
+    assert fate(Kafka(deeper=(MINE,))) is RowDecision.PUBLISHED
 
 
 def test_a_row_that_cannot_be_read_is_known_by_its_hash() -> None:
-    assert fate(Kafka(OTHER), readable=False) is Fate.PUBLISHED
-    assert fate(Kafka(), readable=False) is Fate.MISSED
+    assert fate(Kafka(OTHER), readable=False) is RowDecision.PUBLISHED
+    assert fate(Kafka(), readable=False) is RowDecision.MISSED
 
 
 def test_the_refusal_names_the_row() -> None:
     line: Any = Orders()
     seen: Any = Kafka(OTHER)
     with pytest.raises(RecoveryUncertain, match=r"cannot be told .*\(42\)") as refusal:
-        Sieve(line, seen, NOW, "letters", strict=True).keeps(ROW, 1, SHORTLY)
+        RowFilter(line, seen, NOW, "letters", strict=True).keeps(ROW, 1, SHORTLY)
     assert "other payloads" in refusal.value.why
-    with pytest.raises(RecoveryUncertain, match=r"other events were published before \(42\)"):
-        Sieve(line, seen, NOW, "letters", restored=True, strict=True).keeps(ROW, 1, SHORTLY)
+    with pytest.raises(RecoveryUncertain, match=r"other events were published \(42\)"):
+        RowFilter(line, seen, NOW, "letters", restored=True, strict=True).keeps(ROW, 1, SHORTLY)

@@ -7,56 +7,58 @@ from math import inf
 
 import pytest
 
-from tailrace.recovery.rules import LONG_MS, SKEW_MS, Fate, Ground, precedes
+from tailrace.recovery.rules import LONG_MS, SKEW_MS, DecisionRules, RowDecision, precedes
 
 LOST = 1_000 * LONG_MS
 """The source's clock where the log was lost."""
 LONG_AGO, SHORTLY, AFTER = LOST - LONG_MS - 1, LOST - 1, LOST + SKEW_MS + 1
 EVERYTHING = 0
-NOW, ALL = Ground(until_ms=LOST, at_end=True), Ground(until_ms=LOST, at_end=True, from_beginning=True)
-LEDGER = Ground(passed=100, until_ms=LOST, at_end=True)
+NOW, ALL = DecisionRules(until_ms=LOST, at_end=True), DecisionRules(until_ms=LOST, at_end=True, from_beginning=True)
+LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
 
 
 @pytest.mark.parametrize(
     ("ground", "created", "kept_since", "fate"),
     [
         # The topic keeps everything: what is not there was never published.
-        (ALL, LONG_AGO, EVERYTHING, Fate.MISSED),
-        (ALL, SHORTLY, EVERYTHING, Fate.MISSED),
-        (ALL, None, EVERYTHING, Fate.MISSED),
+        (ALL, LONG_AGO, EVERYTHING, RowDecision.MISSED),
+        (ALL, SHORTLY, EVERYTHING, RowDecision.MISSED),
+        (ALL, None, EVERYTHING, RowDecision.MISSED),
         # It has deleted some: older rows were published, those since are missed, what was written afterwards too.
-        (ALL, LONG_AGO, SHORTLY, Fate.EARLIER),
-        (ALL, SHORTLY, SHORTLY, Fate.MISSED),
-        (ALL, SHORTLY, inf, Fate.UNTOLD),
-        (ALL, None, inf, Fate.UNTOLD),
-        (ALL, AFTER, inf, Fate.MISSED),
+        (ALL, LONG_AGO, SHORTLY, RowDecision.EARLIER),
+        (ALL, SHORTLY, SHORTLY, RowDecision.MISSED),
+        (ALL, SHORTLY, inf, RowDecision.UNTOLD),
+        (ALL, None, inf, RowDecision.UNTOLD),
+        (ALL, AFTER, inf, RowDecision.MISSED),
         # `start: now`: an old row that is not there may be from before the pipeline's first start.
-        (NOW, LONG_AGO, EVERYTHING, Fate.EARLIER),
-        (NOW, SHORTLY, EVERYTHING, Fate.MISSED),
-        (NOW, None, EVERYTHING, Fate.UNTOLD),
+        (NOW, LONG_AGO, EVERYTHING, RowDecision.EARLIER),
+        (NOW, SHORTLY, EVERYTHING, RowDecision.MISSED),
+        (NOW, None, EVERYTHING, RowDecision.UNTOLD),
         # But not if the ledger's snapshot would show it.
-        (LEDGER, None, EVERYTHING, Fate.MISSED),
-        (LEDGER, SHORTLY, inf, Fate.UNTOLD),
+        (LEDGER, None, EVERYTHING, RowDecision.MISSED),
+        (LEDGER, SHORTLY, inf, RowDecision.UNTOLD),
         # And with it time does not decide: such a row took long to be committed, or was changed since.
-        (LEDGER, LONG_AGO, EVERYTHING, Fate.UNTOLD),
-        (LEDGER, LONG_AGO, inf, Fate.UNTOLD),
-        (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, Fate.MISSED),
+        (LEDGER, LONG_AGO, EVERYTHING, RowDecision.UNTOLD),
+        (LEDGER, LONG_AGO, inf, RowDecision.UNTOLD),
+        (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, RowDecision.MISSED),
         # Where the log was lost is not known.
-        (Ground(), SHORTLY, EVERYTHING, Fate.UNTOLD),
-        (Ground(from_beginning=True), SHORTLY, EVERYTHING, Fate.MISSED),
-        (Ground(from_beginning=True), SHORTLY, SHORTLY + 1, Fate.UNTOLD),
+        (DecisionRules(), SHORTLY, EVERYTHING, RowDecision.UNTOLD),
+        (DecisionRules(from_beginning=True), SHORTLY, EVERYTHING, RowDecision.MISSED),
+        (DecisionRules(from_beginning=True), SHORTLY, SHORTLY + 1, RowDecision.UNTOLD),
         # Known, but perhaps not all: what was written later may have been published.
-        (Ground(until_ms=LOST), AFTER, inf, Fate.UNTOLD),
-        (Ground(until_ms=LOST), AFTER, EVERYTHING, Fate.MISSED),
+        (DecisionRules(until_ms=LOST), AFTER, inf, RowDecision.UNTOLD),
+        (DecisionRules(until_ms=LOST), AFTER, EVERYTHING, RowDecision.MISSED),
         # A person's word replaces what is known of the time.
-        (Ground(since_ms=LOST), SHORTLY, EVERYTHING, Fate.OLDER),
-        (Ground(since_ms=LOST), LOST, EVERYTHING, Fate.MISSED),
-        (Ground(since_ms=LONG_AGO, until_ms=LOST), LONG_AGO, EVERYTHING, Fate.MISSED),
-        (Ground(since_ms=LOST), LOST, inf, Fate.MISSED),
-        (Ground(since_ms=LOST), None, EVERYTHING, Fate.UNTOLD),
+        (DecisionRules(since_ms=LOST), SHORTLY, EVERYTHING, RowDecision.OLDER),
+        (DecisionRules(since_ms=LOST), LOST, EVERYTHING, RowDecision.MISSED),
+        (DecisionRules(since_ms=LONG_AGO, until_ms=LOST), LONG_AGO, EVERYTHING, RowDecision.MISSED),
+        (DecisionRules(since_ms=LOST), LOST, inf, RowDecision.MISSED),
+        (DecisionRules(since_ms=LOST), None, EVERYTHING, RowDecision.UNTOLD),
     ],
 )
-def test_a_row_that_is_not_on_kafka(ground: Ground, created: int | None, kept_since: float, fate: Fate) -> None:
+def test_a_row_that_is_not_on_kafka(
+    ground: DecisionRules, created: int | None, kept_since: float, fate: RowDecision
+) -> None:
     assert ground.judge(created, kept_since) is fate
 
 
@@ -70,7 +72,7 @@ def test_what_the_ledger_has_seen_is_passed() -> None:
     assert LEDGER.has_passed(99)
     assert not LEDGER.has_passed(100)
     assert not NOW.has_passed(99)
-    assert not Ground(passed=100, since_ms=1).has_passed(99), "a person says otherwise"
+    assert not DecisionRules(passed=100, since_ms=1).has_passed(99), "a person says otherwise"
 
 
 def test_numbers_of_transactions_wrap_around() -> None:

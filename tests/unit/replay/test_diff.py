@@ -15,16 +15,16 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.projections.faust.app import projection_app
 from tailrace.projections.projection import Projection
 from tailrace.replay.consumers import horizons
-from tailrace.replay.diff import Differences, is_original, judge
-from tailrace.replay.estimate import Figures
-from tailrace.replay.plan import Plan
+from tailrace.replay.diff import Differences, compare_records, is_original
+from tailrace.replay.estimate import Estimate
+from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.replay_headers import replayed
 from tailrace.replay.selection import Selection
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
-PLAN = Plan(
+PLAN = ReplayPlan(
     "k7xq2m", "orders", "orders.yaml", 0, "log", "shadow", ".shadow", ("", ""),
-    LsnPosition(LOG, 0x10, 0), LsnPosition(LOG, 0x30, 0), Selection(types=("A",), until_ms=100), Figures(),
+    LsnPosition(LOG, 0x10, 0), LsnPosition(LOG, 0x30, 0), Selection(types=("A",), until_ms=100), Estimate(),
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def sighting(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, va
 
 def judged(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool) -> Counter[str]:
     found = Differences()
-    judge(shadow, real, letters, found, **more)
+    compare_records(shadow, real, letters, found, **more)
     assert found.total == found.counts.total() - found.counts["same"] - found.counts["not_published_either_time"]
     assert found.events <= found.counts.total()
     return +found.counts

@@ -15,17 +15,17 @@ from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.replay.apply import is_done, replay_options
-from tailrace.replay.estimate import EXAMPLES, Figures
-from tailrace.replay.plan import Plan, new_id, read_plan
+from tailrace.replay.estimate import EXAMPLES, Estimate
+from tailrace.replay.plan import ReplayPlan, new_id, read_plan
 from tailrace.replay.selection import Selection
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
 END = LsnPosition(LOG, 900, 5)
-FIGURES = Figures(3, Counter(A=2, B=1), Counter({"shop.orders": 3}), Counter(poison_message=1), [], 10, 20, 7, 0.5)
+FIGURES = Estimate(3, Counter(A=2, B=1), Counter({"shop.orders": 3}), Counter(poison_message=1), [], 10, 20, 7, 0.5)
 
 
-def plan(**changes: Any) -> Plan:
-    made = Plan(
+def plan(**changes: Any) -> ReplayPlan:
+    made = ReplayPlan(
         id="k7xq2m",
         pipeline="orders",
         settings="orders.yaml",
@@ -103,7 +103,7 @@ def test_a_replay_has_a_transactional_id_of_its_own() -> None:
 
 
 def test_figures_count_what_would_become_of_each() -> None:
-    figures = Figures()
+    figures = Estimate()
     event = OutboxEvent("e", "A", "order", None, b"secret", None, "0/1:1", 5, [])
     for number in range(EXAMPLES + 2):
         failure = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.total is not a number: secret")

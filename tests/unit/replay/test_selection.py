@@ -10,7 +10,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import Chunk, OutboxEvent, Route, Row
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition
-from tailrace.replay.selected_source import Selected
+from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection, chooser
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
@@ -101,7 +101,7 @@ class Log:
 
 def test_it_ends_where_it_is_to_end() -> None:
     rows = [row(0x10), row(0x20, 1), row(0x20, 2), row(0x30)]
-    source = Selected(Log(Chunk(rows, at(0x38), more=True, size=99)), at(0x8), at(0x28), lambda _: True)
+    source = SelectedSource(Log(Chunk(rows, at(0x38), more=True, size=99)), at(0x8), at(0x28), lambda _: True)
     assert source.open(None, lambda _: None) == at(0x8)
     chunk = source.read(10, 1000, 0)
     assert chunk.rows == rows[:3]
@@ -113,25 +113,25 @@ def test_it_ends_where_it_is_to_end() -> None:
 
 def test_it_may_end_inside_of_a_transaction() -> None:
     end = at(0x18, Cut(0x20, 1))
-    source = Selected(Log(Chunk([row(0x20, 1), row(0x20, 2)], at(0x28), more=True)), at(0x8), end, lambda _: True)
+    source = SelectedSource(Log(Chunk([row(0x20, 1), row(0x20, 2)], at(0x28), more=True)), at(0x8), end, lambda _: True)
     source.open(None, lambda _: None)
     assert [each.place for each in source.read(10, 1000, 0).rows] == ["0/20:1"]
 
 
 def test_it_goes_on_where_it_was_and_ends_at_once_if_it_was_there() -> None:
     log = Log(Chunk([row(0x20)], at(0x22), more=False))
-    source = Selected(log, at(0x8), at(0x28), lambda _: True)
+    source = SelectedSource(log, at(0x8), at(0x28), lambda _: True)
     source.open(at(0x18), lambda _: None)
     assert log.opened_at == at(0x18)
     assert not source.over
-    source = Selected(Log(), at(0x8), at(0x28), lambda _: True)
+    source = SelectedSource(Log(), at(0x8), at(0x28), lambda _: True)
     source.open(at(0x28), lambda _: None)
     assert source.over
 
 
 def test_only_what_is_wanted_comes_under_its_name() -> None:
     rows = [row(0x10, value=b"12345"), row(0x18, value=b"no")]
-    source = Selected(
+    source = SelectedSource(
         Log(Chunk(rows, at(0x20), more=True, size=99)),
         at(0x8),
         at(0x28),

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.cli.position import _nearest
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.replay.source_log import shown, told
+from tailrace.replay.source_log import describe_position, format_time
 from tailrace.state.position_history import Entry
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
@@ -18,9 +18,9 @@ def test_a_time_has_the_zone_of_its_own_day(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     try:
-        assert shown(1_751_364_000_000) == "2025-07-01 12:00:00 +0200"
-        assert shown(1_735_729_200_000) == "2025-01-01 12:00:00 +0100"
-        assert told(LsnPosition(LOG, 16, 0)) == "0/10"
+        assert format_time(1_751_364_000_000) == "2025-07-01 12:00:00 +0200"
+        assert format_time(1_735_729_200_000) == "2025-01-01 12:00:00 +0100"
+        assert describe_position(LsnPosition(LOG, 16, 0)) == "0/10"
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -25,15 +25,15 @@ from tailrace.verify.compare import (
     UNSAID,
     WAITING,
     WRITTEN,
+    AbsenceContext,
     Findings,
-    Flaw,
-    Ground,
-    judge_events,
-    judge_order,
+    RecordDefect,
+    check_order,
+    compare_events,
 )
-from tailrace.verify.spill import Spool
+from tailrace.verify.spill import SpillFile
 
-PASSED = Ground(passed=True)
+PASSED = AbsenceContext(passed=True)
 
 
 def row(
@@ -52,10 +52,10 @@ def record(
 
 def judged(
     rows: list[Any], records: list[Any], letters: list[Any] = [], waiting: list[Any] = [], ahead: list[Any] = [],  # noqa: B006 - never changed
-    *, ground: Ground = PASSED,
+    *, ground: AbsenceContext = PASSED,
 ) -> Findings:  # fmt: skip
     found = Findings()
-    judge_events([rows, records, [letter[:6] for letter in letters], waiting, ahead], ground, found)
+    compare_events([rows, records, [letter[:6] for letter in letters], waiting, ahead], ground, found)
     return found
 
 
@@ -140,7 +140,7 @@ def test_every_row_of_one_id_needs_a_record() -> None:
     assert judged(rows, records, redriven).fates == {"published": 3}
     later = judged(rows, [record("a", 1)], waiting=[("a",)], ahead=[("a",)])
     assert later.fates == {"published": 1, "parked": 1, "not_yet": 1}
-    behind = Ground(passed=False, is_behind=lambda transaction: transaction != 2)
+    behind = AbsenceContext(passed=False, is_behind=lambda transaction: transaction != 2)
     assert judged(rows, [record("a", 1)] * 2, ground=behind).fates == {"published": 2, "not_yet": 1}
 
 
@@ -172,25 +172,25 @@ def test_what_cannot_be_compared_is_counted(of_row: int, of_record: int) -> None
 
 
 def test_absent_rows() -> None:
-    def fate(ground: Ground, **known: Any) -> str:
+    def fate(ground: AbsenceContext, **known: Any) -> str:
         (found,) = judged([row("a", transaction=5, created_ms=50)], [], ground=ground, **known).fates
         return found
 
     assert fate(PASSED) == "missing"
-    assert fate(Ground(passed=False)) == "not_yet"
-    assert fate(Ground(passed=False, is_behind=lambda transaction: transaction < 5)) == "not_yet"
-    assert fate(Ground(passed=False, is_behind=lambda transaction: transaction < 6)) == "missing"
+    assert fate(AbsenceContext(passed=False)) == "not_yet"
+    assert fate(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 5)) == "not_yet"
+    assert fate(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 6)) == "missing"
     assert fate(PASSED, ahead=[("a",)]) == "not_yet"
     assert fate(PASSED, waiting=[("a",)]) == "parked"
-    assert fate(Ground(passed=True, may_be_deleted=lambda *what: what == (0, b"k", 50))) == "expired"
-    assert fate(Ground(passed=True, may_be_deleted=lambda *what: what != (0, b"k", 50))) == "missing"
-    assert fate(Ground(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
+    assert fate(AbsenceContext(passed=True, may_be_deleted=lambda *what: what == (0, b"k", 50))) == "expired"
+    assert fate(AbsenceContext(passed=True, may_be_deleted=lambda *what: what != (0, b"k", 50))) == "missing"
+    assert fate(AbsenceContext(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
 
 
 def test_rows_from_before_the_first_start() -> None:
     rows = [row("a", transaction=1), row("b", transaction=5), row("c", transaction=1), row("d", transaction=1)]
     for passed in (True, False):
-        ground = Ground(passed, is_before=lambda transaction, created_ms: transaction < 2 and created_ms == 50)
+        ground = AbsenceContext(passed, is_before=lambda transaction, created_ms: transaction < 2 and created_ms == 50)
         found = judged(rows, [record("c")], ahead=[("d",)], ground=ground)
         fates = {"before_start": 1, "published": 1, "not_yet": 1 if passed else 2}
         assert +found.fates == fates | ({"missing": 1} if passed else {})
@@ -198,7 +198,9 @@ def test_rows_from_before_the_first_start() -> None:
 
 
 def test_a_row_without_a_time_is_not_called_old() -> None:
-    found = judged([row("a", created_ms=UNKNOWN)], [], ground=Ground(passed=True, may_be_deleted=lambda *_: True))
+    found = judged(
+        [row("a", created_ms=UNKNOWN)], [], ground=AbsenceContext(passed=True, may_be_deleted=lambda *_: True)
+    )
     assert found.fates == {"missing": 1}
 
 
@@ -220,8 +222,8 @@ def in_order(*records: tuple[int, str, int, str]) -> list[str]:
     """Of (place, key, position, event): those out of order."""
     found = Findings()
     facts = [(place, key.encode(), at, 0, event, offset) for offset, (place, key, at, event) in enumerate(records)]
-    judge_order(facts, found)
-    return [example.id for example in found.examples[Flaw.OUT_OF_ORDER]]
+    check_order(facts, found)
+    return [example.id for example in found.examples[RecordDefect.OUT_OF_ORDER]]
 
 
 def test_order() -> None:
@@ -254,7 +256,7 @@ def test_as_a_naive_model_says(
 ) -> None:
     """Through the spool, with so little memory that everything goes to disk, in pieces."""
     found = Findings()
-    with Spool(6, buckets=3, pending=2) as spool:
+    with SpillFile(6, buckets=3, pending=2) as spool:
         for event, digest, transaction in rows:
             spool.add(WRITTEN, event, row(event, digest, transaction=transaction))
         for event, digest, flags in records:
@@ -266,9 +268,9 @@ def test_as_a_naive_model_says(
         for number, (key, at) in enumerate(positions):
             spool.add(ORDER, key.encode(), (0, key.encode(), at, 0, f"event {number}", number))
         for facts in spool.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
-            judge_events(facts, Ground(passed=False, is_behind=lambda each: each < horizon), found)
+            compare_events(facts, AbsenceContext(passed=False, is_behind=lambda each: each < horizon), found)
         for (ordered,) in spool.buckets(ORDER):
-            judge_order(ordered, found)
+            check_order(ordered, found)
 
     fates = Counter(
         "published" if any(event == each[0] for each in records)
@@ -296,6 +298,6 @@ def test_as_a_naive_model_says(
         ),
     }
     assert +found.fates == fates
-    assert {kind: found.flaws[kind] for kind in Flaw} == flaws
+    assert {kind: found.flaws[kind] for kind in RecordDefect} == flaws
     assert found.only_on_kafka == len({each[0] for each in (*records, *letters)} - set(digests))
     assert found.again == sum(bool(flags) for _, _, flags in records)

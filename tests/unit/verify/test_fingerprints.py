@@ -16,15 +16,15 @@ from tailrace.verify.compare import (
     REDRIVEN,
     SECOND,
     UNKNOWN,
+    AbsenceContext,
     Findings,
-    Ground,
-    judge_events,
+    compare_events,
 )
-from tailrace.verify.value_fingerprint import Print, digest_of, of_payload
+from tailrace.verify.value_fingerprint import Fingerprint, digest_of, of_payload
 
 EVENTS = st.sampled_from(["a", "a", "b", "ä", "\udc80", ""])
-SAME, UNTOLD = Print(0, 1), Print(UNKNOWN, 0)
-PRINTS = st.sampled_from([SAME, SAME, SAME, Print(0, 2), Print(5, 1), UNTOLD])
+SAME, UNTOLD = Fingerprint(0, 1), Fingerprint(UNKNOWN, 0)
+PRINTS = st.sampled_from([SAME, SAME, SAME, Fingerprint(0, 2), Fingerprint(5, 1), UNTOLD])
 FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, AGAIN | SECOND, OUTSIDE])
 NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False, "odd": 9}
 LABELS, OTHERS = (number.to_bytes(4, "little") + (2).to_bytes(4, "little") for number in (1, 2))
@@ -48,7 +48,7 @@ def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
 @example(rows=[("a", SAME, 0, 0)] * 2, records=[("a", SAME, 0)], **NOTHING)
 @example(rows=[("a", UNTOLD, 0, 0)], records=[("a", UNTOLD, 0)], **NOTHING)
 @example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0)], **{**NOTHING, "letters": [("a", SAME, 0)]})
-@example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0), ("a", Print(0, 2), 0)], **NOTHING)
+@example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0), ("a", Fingerprint(0, 2), 0)], **NOTHING)
 def test_as_the_judge_says(
     rows: list[Any],
     records: list[Any],
@@ -58,7 +58,7 @@ def test_as_the_judge_says(
     as_text: bool,
     odd: int,
 ) -> None:
-    ground = Ground(passed=False, is_behind=lambda each: each < 2, may_be_deleted=_is_old)
+    ground = AbsenceContext(passed=False, is_behind=lambda each: each < 2, may_be_deleted=_is_old)
     written: list[Any] = []
     published: list[Any] = []
     for event, taken, transaction, created in rows:
@@ -71,8 +71,8 @@ def test_as_the_judge_says(
     beside = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
     others = beside, [(event,) for event in waiting], [(event,) for event in ahead]
     found, expected = Findings(), Findings()
-    fingerprints.judge_bucket(written, published, others, ground, found)
-    judge_events(
+    fingerprints.compare_bucket(written, published, others, ground, found)
+    compare_events(
         [
             [(event, *taken, transaction, created, 7, b"k", 1, 2) for event, taken, transaction, created in rows],
             [
@@ -105,7 +105,7 @@ def test_the_short_way_makes_the_same_seal() -> None:
 def test_findings_of_parts_are_findings_of_the_whole() -> None:
     parts = [Findings(), Findings()]
     for number, found in enumerate(parts):
-        fingerprints.judge_bucket(
+        fingerprints.compare_bucket(
             [
                 each
                 for at in range(15)
@@ -113,7 +113,7 @@ def test_findings_of_parts_are_findings_of_the_whole() -> None:
             ],
             [],
             ([], [], []),
-            Ground(passed=True),
+            AbsenceContext(passed=True),
             found,
         )
     whole = Findings()

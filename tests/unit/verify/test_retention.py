@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.routing.partition import partition_of
-from tailrace.verify.retention import Horizon, Kept, Retention
+from tailrace.verify.retention import Horizon, RetainedRange, Retention
 
 NOW = 1_000_000
 KEYS = [f"key-{number}".encode() for number in range(40)]
@@ -19,9 +19,9 @@ def keys_on(partition: int, partitions: int) -> list[bytes]:
     return [key for key in KEYS if partition_of(key, partitions) == partition]
 
 
-def topic(firsts: dict[int, float], rule: Retention, *, partitions: int = 2, emptied: bool = False) -> Kept:
+def topic(firsts: dict[int, float], rule: Retention, *, partitions: int = 2, emptied: bool = False) -> RetainedRange:
     rules = {number: rule.keeps_since(NOW, emptied=emptied) for number in firsts}
-    return Kept(partitions, firsts, rules, by_age=rule.bytes < 0)
+    return RetainedRange(partitions, firsts, rules, by_age=rule.bytes < 0)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_topic_that_has_grown() -> None:
 
 
 def test_a_topic_that_does_not_keep_every_event() -> None:
-    kept = Kept(2, {}, {}, vouches=False)
+    kept = RetainedRange(2, {}, {}, vouches=False)
     assert kept.since == inf
     assert kept.horizon(by_key=True).is_beyond(KEYS[0], NOW)
     assert not kept.may_surprise

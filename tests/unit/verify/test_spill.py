@@ -9,11 +9,11 @@ from typing import IO, Any
 import pytest
 
 from tailrace.errors import SourceError
-from tailrace.verify.spill import Spool
+from tailrace.verify.spill import SpillFile
 
 
 def test_facts_come_back_together_and_in_order() -> None:
-    with Spool(2, buckets=4, pending=3) as spool:
+    with SpillFile(2, buckets=4, pending=3) as spool:
         for number in range(50):
             spool.add(number % 2, f"name {number % 7}", (f"name {number % 7}", number, b"key", None))
         found = [[fact[:2] for fact in facts] for buckets in spool.buckets(0, 1) for facts in buckets]
@@ -26,7 +26,7 @@ def test_facts_come_back_together_and_in_order() -> None:
 
 
 def test_read_again_after_more_was_added() -> None:
-    with Spool(1, buckets=2) as spool:
+    with SpillFile(1, buckets=2) as spool:
         spool.add(0, "a", (1,))
         assert [fact for (facts,) in spool.buckets(0) for fact in facts] == [(1,)]
         spool.add(0, "a", (2,))
@@ -34,7 +34,7 @@ def test_read_again_after_more_was_added() -> None:
 
 
 def test_a_stream_is_forgotten_alone() -> None:
-    with Spool(2, buckets=2, pending=1) as spool:
+    with SpillFile(2, buckets=2, pending=1) as spool:
         spool.add(0, "a", (1,))
         spool.add(1, "a", (2,))
         spool.clear(0)
@@ -47,6 +47,6 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return Path("/dev/full").open("r+b", buffering=0)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with Spool(1, pending=1) as spool, pytest.raises(SourceError, match="No space left") as caught:
+    with SpillFile(1, pending=1) as spool, pytest.raises(SourceError, match="No space left") as caught:
         spool.add(0, "a", (1,))
     assert "TMPDIR" in caught.value.remedy

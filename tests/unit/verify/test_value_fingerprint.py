@@ -18,7 +18,7 @@ from tailrace.schemas.json_schema import JsonContract
 from tailrace.schemas.strict_json import parse
 from tailrace.schemas.validation import Checked
 from tailrace.verify.compare import UNKNOWN
-from tailrace.verify.value_fingerprint import Prints, of_payload
+from tailrace.verify.value_fingerprint import Fingerprints, of_payload
 
 TO = Route("orders")
 CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
@@ -35,9 +35,9 @@ def event(payload: bytes | None, *, key: bytes = b"k") -> OutboxEvent:
     return OutboxEvent("e-1", "OrderPlaced", "order", key, payload, None, "0/1:1", 1000, [])
 
 
-def prints(format: Format) -> Prints:
+def prints(format: Format) -> Fingerprints:
     unused: Any = None
-    return Prints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
+    return Fingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -53,7 +53,7 @@ def test_found_again_in_every_format(format: Format, payload: bytes | None) -> N
     assert taken.of_record(other.value, other.headers) != taken.of_row(event(payload), TO)
 
 
-def avro(number: int, *, fails: bool = False) -> Prints:
+def avro(number: int, *, fails: bool = False) -> Fingerprints:
     """A pipeline whose values are Avro, by the schema of this number."""
     schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
     contract = AvroContract.compile("OrderPlaced", 1, schema, "1.avsc", registered=Registered(number, None))
@@ -65,7 +65,7 @@ def avro(number: int, *, fails: bool = False) -> Prints:
 
     format, unused = Format(value="avro", schema_id="prefix"), cast(Any, None)
     make = record_maker(format, key_contract=None)
-    return Prints(Line(unused, unused, check, make, unused, frozenset(), 1, 1), format)
+    return Fingerprints(Line(unused, unused, check, make, unused, frozenset(), 1, 1), format)
 
 
 def test_avro_is_written_anew() -> None:

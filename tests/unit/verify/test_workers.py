@@ -8,11 +8,11 @@ import subprocess
 import pytest
 
 from tailrace.errors import SourceError
-from tailrace.verify.workers import Crew
+from tailrace.verify.workers import WorkerPool
 
 
 def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = Crew(2)
+    crew = WorkerPool(2)
     stuck, other = (member._process for member in crew._members)
 
     def hangs(timeout: float) -> int:
@@ -27,7 +27,7 @@ def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reader_that_is_lost_but_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Crew(1) as crew:
+    with WorkerPool(1) as crew:
         (member,) = crew._members
         member._process.send_signal(signal.SIGSTOP)
         member._link.close()

@@ -17,10 +17,10 @@ from tailrace.cli.recover import view
 from tailrace.cli.stop_signals import interruptible, run_beside, stoppable
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError, KafkaUnavailable
-from tailrace.recovery.apply import Applying, fence
-from tailrace.recovery.plan import Case, Plan, Survey
+from tailrace.recovery.apply import RecoveryRun, fence
+from tailrace.recovery.plan import Case, RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import undecided
-from tailrace.recovery.rules import Fate
+from tailrace.recovery.rules import RowDecision
 from tailrace.state.ownership import Claim
 from tailrace.worker.wiring import assemble
 
@@ -57,7 +57,7 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
       tailrace recover plan orders.yaml
       tailrace recover plan orders.yaml --since 2026-03-01T12:00:00Z --json
     """
-    survey = Survey(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    survey = RecoveryPlanner(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     try:
         case = survey.case()
         if case.error is None and not force:
@@ -99,7 +99,7 @@ def carry_out(
 
 
 def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
-    survey = Survey(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    survey = RecoveryPlanner(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     name = survey.assembly.settings.pipeline
     claim = Claim(survey.assembly.kafka, uuid.uuid4().hex)
     try:
@@ -120,7 +120,7 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
                 return 1
         began = time.monotonic()
         with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as looked, stoppable() as stop:
-            applying = Applying(survey, plan, claim=claim, wake=stop.wake, stopping=stop.wanted, looked=looked)
+            applying = RecoveryRun(survey, plan, claim=claim, wake=stop.wake, stopping=stop.wanted, looked=looked)
             done = run_beside(applying.run)
     finally:
         claim.release()
@@ -132,7 +132,7 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
     return 0 if done.complete else EXIT_INTERRUPTED
 
 
-def _due(survey: Survey, *, force: bool) -> Case:
+def _due(survey: RecoveryPlanner, *, force: bool) -> Case:
     """What is to be recovered from; raises if nothing is, or if it must not be."""
     case = survey.case()
     _require_idle(survey.assembly.settings.pipeline, case)
@@ -144,7 +144,7 @@ def _due(survey: Survey, *, force: bool) -> Case:
     return case
 
 
-def _planned(survey: Survey, case: Case, *, as_json: bool) -> Plan:
+def _planned(survey: RecoveryPlanner, case: Case, *, as_json: bool) -> RecoveryPlan:
     with view.progress("comparing the outbox with Kafka", None, quiet=as_json) as looked:
         return survey.plan(case, looked=looked)
 
@@ -169,9 +169,9 @@ def _require_idle(name: str, case: Case) -> None:
         )
 
 
-def _require_somebody(plan: Plan) -> None:
+def _require_somebody(plan: RecoveryPlan) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"publish {plan.tally.fates[Fate.MISSED]:,} events? There is nobody to ask",
+            f"publish {plan.tally.fates[RowDecision.MISSED]:,} events? There is nobody to ask",
             remedy="Look at them with `tailrace recover plan`, then say --yes.",
         )

@@ -12,23 +12,23 @@ from typing import Any, TextIO
 from tailrace.check.result import human_seconds
 from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import say, table
-from tailrace.recovery.apply import Recovered
-from tailrace.recovery.plan import Plan
-from tailrace.recovery.rules import Fate, Tally
+from tailrace.recovery.apply import RecoveryResult
+from tailrace.recovery.plan import RecoveryPlan
+from tailrace.recovery.rules import RecoveryTally, RowDecision
 
 LINE_SECONDS = 5.0
 LEFT_OUT = {
-    Fate.PUBLISHED: "on Kafka already",
-    Fate.PASSED: "passed before, as the ledger knows",
-    Fate.EARLIER: "not on Kafka, but created long before the loss: taken as published, or as older than the pipeline",
-    Fate.OLDER: "created before --since",
-    Fate.BROUGHT: "in the log around the transaction that is skipped",
-    Fate.REUSED: "UNDECIDED: their ids were published before, with other payloads",
-    Fate.UNTOLD: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
+    RowDecision.PUBLISHED: "on Kafka already",
+    RowDecision.PASSED: "passed before, as the ledger knows",
+    RowDecision.EARLIER: "not on Kafka, created long before the loss: assumed published, or older than the pipeline",
+    RowDecision.OLDER: "created before --since",
+    RowDecision.BROUGHT: "in the log around the transaction that is skipped",
+    RowDecision.REUSED: "UNDECIDED: their ids were published before, with other payloads",
+    RowDecision.UNTOLD: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
 }
 
 
-def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
+def show_plan(pipeline: str, plan: RecoveryPlan, stream: TextIO | None = None) -> None:
     case, tally = plan.case, plan.tally
     out = stream or sys.stdout
     if case.error is None:
@@ -40,13 +40,16 @@ def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
     if entry is not None:
         say(f"  ledger         knows what was passed at {entry.position}, {_time(entry.sampled_ms)}", out)
     say(f"\n{tally.rows:,} rows in the outbox", out)
-    say(f"  {tally.fates[Fate.MISSED]:>12,}  missed: to be published", out)
+    say(f"  {tally.fates[RowDecision.MISSED]:>12,}  missed: to be published", out)
     for fate, words in LEFT_OUT.items():
         if tally.fates[fate]:
             say(f"  {tally.fates[fate]:>12,}  {words}", out)
     _show_missed(tally, out)
     say("\nsteps", out)
-    steps = [*plan.steps, f"publish {tally.fates[Fate.MISSED]:,} events in the order of {', '.join(plan.order_by)}"]
+    steps = [
+        *plan.steps,
+        f"publish {tally.fates[RowDecision.MISSED]:,} events in the order of {', '.join(plan.order_by)}",
+    ]
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step}", out)
     say(f"  about {human_seconds(plan.estimate)}", out)
@@ -57,7 +60,7 @@ def show_plan(pipeline: str, plan: Plan, stream: TextIO | None = None) -> None:
         say("Choose a moment before which everything was published, and give it as --since TIME.", out)
 
 
-def show_recovered(pipeline: str, done: Recovered, seconds: float) -> None:
+def show_recovered(pipeline: str, done: RecoveryResult, seconds: float) -> None:
     say(f"{pipeline}: {done.published:,} events published, {done.dead_letters:,} dead letters; {seconds:.1f} s")
     if not done.complete:
         say("It is not complete: run it again for the rest. Until then `tailrace run` refuses to start.")
@@ -66,7 +69,7 @@ def show_recovered(pipeline: str, done: Recovered, seconds: float) -> None:
     say(f"\nIt goes on from {done.position}: tailrace run")
 
 
-def plan_json(pipeline: str, plan: Plan) -> dict[str, Any]:
+def plan_json(pipeline: str, plan: RecoveryPlan) -> dict[str, Any]:
     case, entry = plan.case, plan.evidence.entry
     error = None if case.error is None else {"code": case.error.code, "what": case.error.what, "why": case.error.why}
     return {
@@ -86,7 +89,7 @@ def plan_json(pipeline: str, plan: Plan) -> dict[str, Any]:
     }
 
 
-def recovered_json(pipeline: str, plan: Plan, done: Recovered, seconds: float) -> dict[str, Any]:
+def recovered_json(pipeline: str, plan: RecoveryPlan, done: RecoveryResult, seconds: float) -> dict[str, Any]:
     return {
         "pipeline": pipeline,
         "case": plan.case.error.code if plan.case.error else None,
@@ -128,7 +131,7 @@ def _lines(doing: str, total: int | None) -> Callable[[int], None]:
     return looked
 
 
-def _show_missed(tally: Tally, out: TextIO) -> None:
+def _show_missed(tally: RecoveryTally, out: TextIO) -> None:
     if not tally.missed:
         return
     rows = [
@@ -139,10 +142,10 @@ def _show_missed(tally: Tally, out: TextIO) -> None:
     table(f"created {_time(tally.first_ms)} to {_time(tally.last_ms)}", rows, out)
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
+def _counts(tally: RecoveryTally) -> dict[str, Any]:
     return {
         "rows": tally.rows,
-        "missed": tally.fates[Fate.MISSED],
+        "missed": tally.fates[RowDecision.MISSED],
         "left_out": {fate.value: tally.fates[fate] for fate in LEFT_OUT},
         "first": _time(tally.first_ms),
         "last": _time(tally.last_ms),

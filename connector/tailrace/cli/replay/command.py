@@ -21,14 +21,14 @@ from tailrace.cli.output import emit_json, say
 from tailrace.cli.replay import view
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
-from tailrace.replay.apply import Applying, is_done, replay_options, require_same
+from tailrace.replay.apply import ReplayRun, is_done, replay_options, require_same
 from tailrace.replay.diff import compare
 from tailrace.replay.estimate import NOWHERE
-from tailrace.replay.plan import Plan, read_plan
+from tailrace.replay.plan import ReplayPlan, read_plan
 from tailrace.replay.plan_source import share_done
-from tailrace.replay.planner import Request, make_plan
+from tailrace.replay.planner import ReplayRequest, make_plan
 from tailrace.replay.reset import reset
-from tailrace.replay.selected_source import Selected
+from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import open_log
 from tailrace.state import offsets, position_history
@@ -90,7 +90,7 @@ def show(
       tailrace replay plan orders.yaml --id 7f9c24e8 --id 0b1d77aa
       tailrace replay plan orders.yaml --from event:7f9c24e8 --in-place
     """
-    request = Request(
+    request = ReplayRequest(
         since,
         until,
         Selection(tuple(types), tuple(keys), tuple(topics), tuple(ids)),
@@ -103,7 +103,7 @@ def show(
     assembly = assemble(load_pipeline(file))
     with view.bar("reading", quiet=as_json) as tell:
 
-        def progress(source: Selected, events: int) -> None:
+        def progress(source: SelectedSource, events: int) -> None:
             tell(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
 
         plan = make_plan(assembly, "", request, tell=progress)
@@ -138,7 +138,7 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
     assembly = _assembled(plan, file, settings)
     if plan.target == "in_place":
         return _set_back(assembly, plan, as_json=as_json)
-    applying = Applying(assembly, plan)
+    applying = ReplayRun(assembly, plan)
     stored = applying.stored()
     if is_done(plan, stored):
         return _done_before(plan, as_json=as_json)
@@ -195,7 +195,7 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _require_sense(request: Request, *, in_place: bool) -> None:
+def _require_sense(request: ReplayRequest, *, in_place: bool) -> None:
     elsewhere = request.from_table or request.from_archive
     if in_place and (request.selection.is_partial or request.until or request.suffix or elsewhere):
         raise ConfigError(
@@ -212,13 +212,13 @@ def _require_sense(request: Request, *, in_place: bool) -> None:
         )
 
 
-def _assembled(plan: Plan, file: Path, settings: Path | None) -> Assembly:
+def _assembled(plan: ReplayPlan, file: Path, settings: Path | None) -> Assembly:
     assembly = assemble(load_pipeline(settings or file.resolve().parent / plan.settings))
     require_same(assembly, plan)
     return assembly
 
 
-def _horizons(name: str, plan: Plan) -> list[dict[str, Any]]:
+def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
     from tailrace.cli.project.command import load_app
     from tailrace.replay.consumers import horizons
 
@@ -226,7 +226,7 @@ def _horizons(name: str, plan: Plan) -> list[dict[str, Any]]:
     return asyncio.run(horizons(load_app(name), topics, plan.figures.first_ms))
 
 
-def _set_back(assembly: Assembly, plan: Plan, *, as_json: bool) -> int:
+def _set_back(assembly: Assembly, plan: ReplayPlan, *, as_json: bool) -> int:
     own = replay_options(assembly.kafka, plan)
     if offsets.read(own) is not None:
         return _done_before(plan, as_json=as_json)
@@ -247,7 +247,7 @@ def _set_back(assembly: Assembly, plan: Plan, *, as_json: bool) -> int:
     return 0
 
 
-def _done_before(plan: Plan, *, as_json: bool) -> int:
+def _done_before(plan: ReplayPlan, *, as_json: bool) -> int:
     if as_json:
         emit_json({"replay": plan.id, "pipeline": plan.pipeline, "done": True, "published": 0, "dead_letters": 0})
     else:

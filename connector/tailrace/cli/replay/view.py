@@ -14,9 +14,9 @@ from tailrace.check.result import human_seconds
 from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import say, table
 from tailrace.replay.apply import Progress
-from tailrace.replay.diff import KINDS, NOT_PUBLISHED, SAME, Differences, Sighting
-from tailrace.replay.plan import Plan
-from tailrace.replay.source_log import told
+from tailrace.replay.diff import KINDS, NOT_PUBLISHED, SAME, Differences, DiffRecord
+from tailrace.replay.plan import ReplayPlan
+from tailrace.replay.source_log import describe_position
 
 EVERY_SECONDS = 5.0
 """How often a line is written where there is no terminal to draw on."""
@@ -78,7 +78,7 @@ def when(at_ms: int | None) -> str:
         return f"{at_ms} ms from 1970"  # of a year that Python does not know, and a database does
 
 
-def print_plan(plan: Plan, file: Path) -> None:
+def print_plan(plan: ReplayPlan, file: Path) -> None:
     figures = plan.figures
     target = {
         "same": "the same topics, beside the pipeline",
@@ -90,8 +90,8 @@ def print_plan(plan: Plan, file: Path) -> None:
         ("pipeline", plan.pipeline),
         ("from", SOURCES[plan.origin]),
         ("to", target),
-        ("begin", f"{plan.given[0] or 'anywhere'}: {told(plan.start)}"),
-        ("end", f"{plan.given[1] or 'where the pipeline is'}: {told(plan.end)}"),
+        ("begin", f"{plan.given[0] or 'anywhere'}: {describe_position(plan.start)}"),
+        ("end", f"{plan.given[1] or 'where the pipeline is'}: {describe_position(plan.end)}"),
         ("events", f"{figures.events:,} of {figures.rows:,} rows, {when(figures.first_ms)} to {when(figures.last_ms)}"),
         ("schemas", f"{figures.passes:,} pass today, {figures.fails.total():,} fail"),
         ("takes", f"about {human_seconds(figures.estimate)}"),
@@ -113,7 +113,7 @@ def print_plan(plan: Plan, file: Path) -> None:
     say(f"Nothing was changed. Do it with: tailrace replay apply {file}")
 
 
-def print_applied(plan: Plan, done: Progress, file: Path, *, continued: bool) -> None:
+def print_applied(plan: ReplayPlan, done: Progress, file: Path, *, continued: bool) -> None:
     earlier = "; earlier runs published the rest" if continued else ""
     say(f"replay {plan.id}: {done.published:,} events published, {done.dead_letters:,} dead letters{earlier}")
     if done.referred:
@@ -150,6 +150,6 @@ def print_differences(found: Differences) -> None:
     say(f"{found.total:,} differences" if found.total else "no differences")
 
 
-def _example(sighting: Sighting, found: Differences) -> dict[str, Any]:
+def _example(sighting: DiffRecord, found: Differences) -> dict[str, Any]:
     topic = found.topics[sighting.topic] if 0 <= sighting.topic < len(found.topics) else None
     return {"id": sighting.id, "topic": topic, "partition": sighting.partition, "offset": sighting.offset}
