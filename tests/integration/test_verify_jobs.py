@@ -121,7 +121,7 @@ def test_the_same_verdict_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert (one["missing"], one["changed"], one["published"]) == (1, 1, 4)
 
 
-@pytest.mark.parametrize("point", ["verify-read", "verify-pieces", "verify-judge", "verify-judge_order"])
+@pytest.mark.parametrize("point", ["verify-read", "verify-pieces", "verify-compare", "verify-check_order"])
 def test_a_reader_that_dies_is_an_error(
     shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

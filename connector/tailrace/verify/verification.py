@@ -140,7 +140,7 @@ def _compare(
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
     is_before = no_start if news.position is None else outbox.before_start(news.position)
-    found = facts.judge(AbsenceContext(passed, is_before=is_before))
+    found = facts.compare(AbsenceContext(passed, is_before=is_before))
     if found.absent:
         news = _wait(assembly, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
@@ -150,11 +150,11 @@ def _compare(
         is_before = no_start if news.position is None else outbox.before_start(news.position)
         deleted = partial(_may_be_deleted, _horizons(assembly, kafka))
         ground = AbsenceContext(passed, behind, deleted, known.is_complete, is_before)
-        found = facts.judge(ground)
+        found = facts.compare(ground)
         if kafka.is_bounded and found.fates["missing"] + found.fates["undecided"]:
             # Rows are chosen by their own clock, which may be ahead of their commit by any time.
             kafka.read_earlier(wanted)
-            found = facts.judge(ground)
+            found = facts.compare(ground)
     found.include(facts.crew.check_order())
     return Verification(
         findings=found,
