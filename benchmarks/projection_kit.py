@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.projection_task import Stopwatch, task
 from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffects, PostgresStore, Projection
-from tailrace.projections.core.apply import Applied
-from tailrace.projections.core.partition_worker import Lane
-from tailrace.projections.core.store import Outcome, Store
+from tailrace.projections.core.apply import BatchResult
+from tailrace.projections.core.partition_worker import PartitionWorker
+from tailrace.projections.core.store import EventOutcome, ProjectionStore
 from tailrace.projections.faust.app import projection_app
 
 TASK = task()
@@ -39,14 +39,14 @@ class Timed(Projection):
             self.watch.start()
         return super().take(topic, partition, offset, follows, message)
 
-    def committed(self, lane: Lane, applied: Applied) -> None:
-        super().committed(lane, applied)
-        if self.outcomes[Outcome.APPLIED] == TASK.events:
+    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
+        super().committed(worker, applied)
+        if self.outcomes[EventOutcome.APPLIED] == TASK.events:
             self.watch.stop()
 
 
 app = projection_app(TASK.name, broker=f"kafka://{TASK.bootstrap}")
-store: Store[Any] = (
+store: ProjectionStore[Any] = (
     MongoStore(TASK.store, TASK.name, collections={"order_summary": []})
     if TASK.way == "mongo"
     else PostgresStore(TASK.store, schema=TASK.name, tables=TABLES)

@@ -5,7 +5,7 @@ every way on the same topic anew, one after the other; ratios are taken within a
 since absolute figures depend on what else the machine does. What each projection came to is checked.
 
 More than 100 % of the bare worker is no mistake: its events go through Faust's streams and acks one by one, which costs
-more than a block of rows in Postgres; a projection's records go from the consumer to its lanes.
+more than a block of rows in Postgres; a projection's records go from the consumer to its workers.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import psycopg
 
 from examples.order_summary.app import DATABASE, orders
 from tailrace.errors import Reason
-from tailrace.projections import Rehearsal
+from tailrace.projections import ProjectionTester
 
 
 def row(order: str) -> tuple[object, ...] | None:
@@ -29,11 +29,11 @@ def test_a_change_counts_once_however_often_it_comes() -> None:
     order, change = f"o-{uuid.uuid4()}", str(uuid.uuid4())
 
     async def scene() -> None:
-        async with Rehearsal(orders) as rehearsal:
-            await rehearsal.tell("OrderPlaced", payload(order, 1, 10.5), key=order)
-            await rehearsal.tell("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
-            await rehearsal.tell("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
-            assert rehearsal.outcomes == {"applied": 2, "duplicate": 1}
+        async with ProjectionTester(orders) as tester:
+            await tester.send("OrderPlaced", payload(order, 1, 10.5), key=order)
+            await tester.send("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
+            await tester.send("OrderChanged", payload(order, 2, 12.25), key=order, event_id=change)
+            assert tester.outcomes == {"applied": 2, "duplicate": 1}
 
     asyncio.run(scene())
     assert row(order) == (Decimal("12.25"), "EUR", 1)
@@ -43,10 +43,10 @@ def test_what_is_no_order_is_set_aside_and_holds_up_nothing() -> None:
     order = f"o-{uuid.uuid4()}"
 
     async def scene() -> None:
-        async with Rehearsal(orders) as rehearsal:
-            bad = await rehearsal.tell("OrderPlaced", {"order": order, "amount": "a lot"}, key=order)
-            await rehearsal.tell("OrderPlaced", payload(order, 1, 10), key=order)
-            [letter] = rehearsal.letters
+        async with ProjectionTester(orders) as tester:
+            bad = await tester.send("OrderPlaced", {"order": order, "amount": "a lot"}, key=order)
+            await tester.send("OrderPlaced", payload(order, 1, 10), key=order)
+            [letter] = tester.dead_letters
             assert letter.event is bad
             assert letter.failure.reason is Reason.SCHEMA_VALIDATION_FAILED
 

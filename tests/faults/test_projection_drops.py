@@ -29,16 +29,16 @@ def drops(place, offset):
 """
 DROPS = """
 import faust.transport.consumer
-from tailrace.projections.faust.consumer_thread import ConsumerThread, Fetched
-from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.faust.consumer_thread import ConsumerThread, FetchResult
+from tailrace.projections.core.partition_worker import PartitionWorker
 
 fetch, getmany = ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany
-take, put = projection.take, Lane.put
+take, put = projection.take, PartitionWorker.put
 
 async def lost(self, *args):
     fetched = await fetch(self, *args)
     if any(drops("answer", records[-1].offset) for records in fetched.values()):
-        return Fetched({}, {})
+        return FetchResult({}, {})
     return fetched
 
 async def filtered(self, timeout):
@@ -54,7 +54,7 @@ def queued(self, event, follows):
         put(self, event, follows)
 
 ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany = lost, filtered
-projection.take, Lane.put = taken, queued
+projection.take, PartitionWorker.put = taken, queued
 """
 
 
@@ -66,7 +66,7 @@ def narrow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iter
 
 
 def test_records_that_are_dropped_on_their_way_are_read_again(narrow: Projected) -> None:
-    """Also the last one, behind which nothing comes that could show the gap; only a lane needs one to see it."""
+    """Also the last one, behind which nothing comes that could show the gap; only a worker needs one to see it."""
     narrow.configure("within=0.01", ONCE + DROPS)
     narrow.publish(*({"key": key} for key in "abcd"))
     worker = narrow.start()

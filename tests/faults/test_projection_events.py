@@ -25,7 +25,7 @@ def test_a_handler_that_raises_holds_up_nobody_for_ever(projected: Projected) ->
     projected.start()
     expected = {"o-1": [each for n, each in enumerate(ids) if n != 3]}
     wait_until(lambda: projected.state() == expected, 120, what="the neighbours to be applied")
-    [said] = projected.set_aside()
+    [said] = projected.dead_letters()
     assert said["id"] == ids[3]
     assert said["tailrace.reason"] == "max_retries_exceeded"
     assert said["tailrace.attempts"] == "2"
@@ -44,7 +44,7 @@ async def slow(event, effects):
     [first, slow, last] = projected.publish({"key": "k"}, {"key": "k", "headers": {"type": "Slow"}}, {"key": "k"})
     projected.start()
     wait_until(lambda: projected.state() == {"k": [first, last]}, 120, what="the others to be applied")
-    [said] = projected.set_aside()
+    [said] = projected.dead_letters()
     assert (said["id"], said["tailrace.reason"]) == (slow, "processing_timeout")
 
 
@@ -55,7 +55,7 @@ def test_halt_keeps_the_event(projected: Projected) -> None:
     assert worker.ended(120) == 3, worker.log
     assert "Halted" in worker.log
     assert projected.state() == {"k": [first]}
-    assert projected.set_aside() == []
+    assert projected.dead_letters() == []
     # Mended, it goes on with the very event that stopped it.
     projected.configure("within=0.05")
     source = (projected.folder / f"{projected.module}.py").read_text()
@@ -135,7 +135,7 @@ def test_a_replay_that_is_older_than_the_markers_is_not_applied(projected: Proje
     [new] = projected.publish({"key": "k"})
     projected.start()
     wait_until(lambda: projected.state() == {"k": [first, recent, new]}, 120, what="the new event alone to be applied")
-    [said] = projected.set_aside()
+    [said] = projected.dead_letters()
     assert said["id"] == first
     assert "older than the markers" in said["tailrace.explanation"]
 
@@ -160,8 +160,8 @@ def test_a_gap_that_stays_ends_in_the_dead_letters(projected: Projected) -> None
     [one] = projected.publish(versioned("k", 1))
     [three] = projected.publish(versioned("k", 3))
     projected.start()
-    wait_until(projected.set_aside, 120, what="the dead letter")
-    [said] = projected.set_aside()
+    wait_until(projected.dead_letters, 120, what="the dead letter")
+    [said] = projected.dead_letters()
     assert said["id"] == three
     assert "version 2" in said["tailrace.explanation"]
     assert projected.state() == {"k": [one]}

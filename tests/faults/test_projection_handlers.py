@@ -15,7 +15,7 @@ import pytest
 
 from helpers.projection import Projected
 from tailrace.errors import ConfigError
-from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, Versions, projection_app
+from tailrace.projections import MongoStore, PostgresStore, Projection, ProjectionTester, Versions, projection_app
 from tailrace.projections.core.event import Event, read
 from tailrace.projections.core.settings import key_of
 from tailrace.projections.core.store import EntityState, Partition
@@ -51,12 +51,12 @@ def test_a_gap_ends_in_the_dead_letters_on_a_busy_partition_too(projected: Proje
     wait_until(lambda: projected.execute("SELECT 1 FROM tailrace_waiting"), 60)
     until = time.monotonic() + 25
 
-    def set_aside() -> bool:
+    def dead_letters() -> bool:
         projected.publish({"key": "k"})  # of the same partition, and without a version
-        return bool(projected.set_aside()) or time.monotonic() > until
+        return bool(projected.dead_letters()) or time.monotonic() > until
 
-    wait_until(set_aside, 60)
-    assert projected.set_aside(), "25 s, and it still waits"
+    wait_until(dead_letters, 60)
+    assert projected.dead_letters(), "25 s, and it still waits"
 
 
 def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: str) -> None:
@@ -83,7 +83,7 @@ def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: s
                 await asyncio.to_thread(wait_until, lambda: waits(database), 30)
             [error] = await asyncio.gather(task, return_exceptions=True)
             # To be done again is as good.
-            assert error is None or one.is_away(error), error
+            assert error is None or one.is_transient(error), error
             async with one.transaction(P0) as transaction:
                 assert await transaction.entities(["o-1"]) == {"o-1": EntityState(2, deleted=False)}
         finally:
@@ -123,11 +123,11 @@ def test_events_of_entities_whose_keys_are_no_text_are_all_applied(database: str
         async def handle(event: Event, effects: Any) -> None:
             applied.append(event.key or b"")
 
-        async with Rehearsal(projection) as rehearsal:
+        async with ProjectionTester(projection) as tester:
             for number in (200, 201, 202):
                 said = [("id", f"e-{number}".encode()), ("type", b"T"), ("entity_version", b"1")]
-                await rehearsal.feed(read(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
-            assert len(applied) == 3, rehearsal.outcomes
+                await tester.apply_batch(read(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
+            assert len(applied) == 3, tester.outcomes
 
     in_loop(scene)
 
@@ -154,12 +154,12 @@ def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goe
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
             return read(P0, offset, b"k", json.dumps({"text": words}).encode(), said, 1)
 
-        async with Rehearsal(projection) as rehearsal:
-            await rehearsal.feed(told(0, "Write", "good"), told(1, "Write", "bad \0"), told(2, "Look", ""))
-            async with rehearsal.look() as effects:
+        async with ProjectionTester(projection) as tester:
+            await tester.apply_batch(told(0, "Write", "good"), told(1, "Write", "bad \0"), told(2, "Look", ""))
+            async with tester.effects() as effects:
                 rows = await effects.fetch_all("SELECT key FROM things")
-            letters = [each.event.id for each in rehearsal.letters]
-            assert (rows, letters) == ([{"key": "e-0"}], ["e-1"]), rehearsal.outcomes
+            letters = [each.event.id for each in tester.dead_letters]
+            assert (rows, letters) == ([{"key": "e-0"}], ["e-1"]), tester.outcomes
 
     in_loop(scene)
 
@@ -185,12 +185,12 @@ def test_the_same_in_mongodb(mongo: MongoServer) -> None:
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
             return read(P0, offset, b"k", json.dumps({"number": number}).encode(), said, 1)
 
-        async with Rehearsal(projection) as rehearsal:
-            await rehearsal.feed(told(0, "Write", 1), told(1, "Write", 2**63), told(2, "Look", 0))
-            async with rehearsal.look() as effects:
+        async with ProjectionTester(projection) as tester:
+            await tester.apply_batch(told(0, "Write", 1), told(1, "Write", 2**63), told(2, "Look", 0))
+            async with tester.effects() as effects:
                 rows = [each["_id"] for each in await effects.collection("things").find({})]
-            letters = [each.event.id for each in rehearsal.letters]
-            assert (rows, letters) == (["e-0"], ["e-1"]), rehearsal.outcomes
+            letters = [each.event.id for each in tester.dead_letters]
+            assert (rows, letters) == (["e-0"], ["e-1"]), tester.outcomes
 
     in_loop(scene)
 
@@ -222,9 +222,9 @@ def test_an_event_whose_entity_cannot_be_told_is_set_aside(database: str) -> Non
         async def handle(event: Event, effects: Any) -> None:
             pass
 
-        async with Rehearsal(projection) as rehearsal:
-            await rehearsal.tell("T", {}, key=None)
-            assert rehearsal.outcomes["dead"] == 1
+        async with ProjectionTester(projection) as tester:
+            await tester.send("T", {}, key=None)
+            assert tester.outcomes["dead"] == 1
 
     in_loop(scene)
 
@@ -268,13 +268,13 @@ def test_a_block_that_takes_longer_than_a_transaction_may_gets_done(database: st
         async def handle(event: Event, effects: Any) -> None:
             await asyncio.sleep(0.1)
 
-        async with Rehearsal(projection) as rehearsal:
-            lane = rehearsal._lane
-            assert lane is not None
-            lane._sleep = asyncio.sleep
+        async with ProjectionTester(projection) as tester:
+            worker = tester._worker
+            assert worker is not None
+            worker._sleep = asyncio.sleep
             events = [read(P0, n, b"k", b"{}", [("id", f"e-{n}".encode())], 1) for n in range(40)]
-            await rehearsal.feed(*events)
-            assert rehearsal.outcomes["applied"] == 40
+            await tester.apply_batch(*events)
+            assert tester.outcomes["applied"] == 40
 
     in_loop(scene, 120)
 
@@ -287,8 +287,8 @@ def test_a_lock_on_a_table_is_no_event_s_fault(projected: Projected) -> None:
         other.execute("LOCK TABLE history IN ACCESS EXCLUSIVE MODE")
         projected.publish({"key": "k"})
         until = time.monotonic() + 15
-        wait_until(lambda: bool(projected.set_aside()) or time.monotonic() > until, 60)
-    assert projected.set_aside() == []
+        wait_until(lambda: bool(projected.dead_letters()) or time.monotonic() > until, 60)
+    assert projected.dead_letters() == []
 
 
 def test_no_row_is_told_in_logs(projected: Projected) -> None:
@@ -300,5 +300,5 @@ async def wrong(event, effects):
     projected.configure("max_attempts=1, within=0.01", more)
     projected.publish({"key": "k", "value": b'{"card": "4111-1111-1111-1111"}', "headers": {"type": "Wrong"}})
     worker = projected.start()
-    wait_until(projected.set_aside, 60)
+    wait_until(projected.dead_letters, 60)
     assert "4111-1111" not in worker.log, worker.log

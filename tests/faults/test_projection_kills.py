@@ -46,7 +46,7 @@ def test_killed_after_a_dead_letter(projected: Projected) -> None:
     assert worker.ended(120) == -signal.SIGKILL, worker.log
     projected.start()
     wait_until(lambda: projected.state() == {"o-1": [first, last]}, 120, what="the others to be applied")
-    assert {said["id"] for said in projected.set_aside()} == {bad}
+    assert {said["id"] for said in projected.dead_letters()} == {bad}
 
 
 def test_a_group_that_does_not_come_to_rest(projected: Projected) -> None:

@@ -60,7 +60,7 @@ class InMongo(Projected):
         with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
             client[self.name].history.update_many({}, {"$push": {"ids": {"$each": ["wrong"], "$position": 0}}})
 
-    def made_anew(self) -> list[str]:
+    def shadow_collections(self) -> list[str]:
         """The collections of a rebuild that is not done."""
         with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
             return [name for name in client[self.name].list_collection_names() if "__next" in name]
@@ -117,10 +117,12 @@ def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
     projected.spoil()
     killed = projected.start("--rebuild", kill=f"{SWAP_RENAMED}:2", wait=False)
     assert killed.ended(120) == -signal.SIGKILL, killed.log
-    assert projected.made_anew(), "it died in the middle"
+    assert projected.shadow_collections(), "it died in the middle"
     projected.publish(*({"key": key} for key in KEYS))
     projected.caught_up()
-    wait_until(lambda: '"swapped"' in live.log and not projected.made_anew(), 60, what="the worker to finish the swap")
+    wait_until(
+        lambda: '"swapped"' in live.log and not projected.shadow_collections(), 60, what="the worker to finish the swap"
+    )
     projected.spoil()
     rebuilder = projected.start("--rebuild", wait=False)
     for _ in range(10):
@@ -130,7 +132,7 @@ def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
     projected.publish(*({"key": key} for key in KEYS))
     projected.caught_up()
     assert live.running, live.log
-    assert projected.made_anew() == []
+    assert projected.shadow_collections() == []
 
 
 TWO_REBUILDS = """
@@ -181,7 +183,7 @@ def test_partitions_that_change_hands_during_the_renames(projected: InMongo) -> 
     assert first.ended(120) == 0, first.log
     projected.start()
     projected.caught_up()
-    assert projected.made_anew() == []
+    assert projected.shadow_collections() == []
 
 
 def test_a_bad_event_and_its_neighbours(projected: InMongo) -> None:
@@ -195,7 +197,7 @@ async def bad(event, effects):
     [first, bad, last] = projected.publish({"key": "k"}, {"key": "k", "headers": {"type": "Bad"}}, {"key": "k"})
     projected.start()
     wait_until(lambda: projected.state() == {"k": [first, last]}, 120, what="the neighbours")
-    assert [said["id"] for said in projected.set_aside()] == [bad]
+    assert [said["id"] for said in projected.dead_letters()] == [bad]
     with pymongo.MongoClient[dict[str, object]](projected.mongo.uri) as client:
         assert client[projected.name].elsewhere.count_documents({}) == 0
 
@@ -213,4 +215,4 @@ def test_a_mirror_keeps_every_event_and_a_duplicate_is_success(projected: InMong
     kept = projected.mirrored()
     assert kept[ids[0]] == b'{"n": 0}'
     assert b"no json" in kept.values()
-    assert projected.set_aside() == []
+    assert projected.dead_letters() == []

@@ -15,11 +15,11 @@ async def mark(self, markers):
 PostgresTransaction.mark = mark
 """
 OFFSET_FIRST = """
-from tailrace.projections import block, lane
-async def offset_first(transaction, events, rules, **more):
+from tailrace.projections import block, worker
+async def offset_first(transaction, events, spec, **more):
     await projection.store.reset({events[0].partition: events[-1].offset + 1})
-    return await apply(transaction, events, rules, **more)
-apply, lane.apply = lane.apply, offset_first
+    return await apply(transaction, events, spec, **more)
+apply, worker.apply = worker.apply, offset_first
 from tailrace.projections.postgres.transaction import PostgresTransaction
 async def position(self):
     return None

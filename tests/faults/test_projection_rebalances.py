@@ -43,7 +43,7 @@ import asyncio
 from tailrace.projections import transport
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.faust.consumer_thread import ConsumerThread
-from tailrace.projections.faust.offset_coordinator import ProjectionGuide
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
 from tailrace.projections.faust.transport import Consumer
 
 # A fetch that was asked for before a rebalance is often still on its way when the rebalance is done.
@@ -52,7 +52,7 @@ SITES = [
     (owner, name)
     for owner, names in (
         (ConsumerThread, "_begin fetch _fetch bounds _bounds begin _follow"),
-        (ProjectionGuide, "assigned positions revoked"),
+        (OffsetCoordinator, "assigned positions revoked"),
         (Consumer, "_begin _getmany on_partitions_assigned on_partitions_revoked"),
         (ProjectionApp, "_on_partitions_assigned _on_partitions_revoked"),
     )

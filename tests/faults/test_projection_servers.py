@@ -37,7 +37,7 @@ def test_the_database_dies_and_comes_back(own: Projected) -> None:
     own.postgres.start()
     own.caught_up()
     worker.says('"goes on"', 120)
-    assert own.set_aside() == []
+    assert own.dead_letters() == []
     assert worker.running
 
 

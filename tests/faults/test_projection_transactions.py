@@ -12,7 +12,7 @@ import pytest
 
 from helpers.store_scenarios import Boom
 from tailrace.errors import TransactionEnded
-from tailrace.projections import MongoStore, PostgresStore, Projection, Rehearsal, projection_app
+from tailrace.projections import MongoStore, PostgresStore, Projection, ProjectionTester, projection_app
 from tailrace.projections.core.event import Event, read
 from tailrace.projections.core.store import Partition
 from tailrace.projections.postgres.effects import PostgresEffects
@@ -69,18 +69,18 @@ def test_a_handler_that_ends_the_transaction_halts_before_its_event(database: st
             if event.offset == EVENTS - 1 and not fixed:
                 raise Boom
 
-        async with Rehearsal(orders) as rehearsal:
+        async with ProjectionTester(orders) as tester:
             with pytest.raises(TransactionEnded) as caught:
-                await rehearsal.feed(*events())
+                await tester.apply_batch(*events())
             assert "SAVEPOINT" in caught.value.remedy
             done = [f"e-{n:02}" for n in range(BAD[0])]
             assert rows(database, "SELECT key FROM things ORDER BY key") == done
             assert rows(database, "SELECT event_id FROM tailrace_markers ORDER BY event_id") == done
             assert rows(database, "SELECT next_offset FROM tailrace_offsets") == [BAD[0]]
-            assert rehearsal.letters == []
+            assert tester.dead_letters == []
         fixed = True
-        async with Rehearsal(orders) as rehearsal:
-            await rehearsal.feed(*events(BAD[0]))
+        async with ProjectionTester(orders) as tester:
+            await tester.apply_batch(*events(BAD[0]))
         everything = [event.id for event in events()]
         assert rows(database, "SELECT key FROM things WHERE times = 1 ORDER BY key") == everything
         assert rows(database, "SELECT event_id FROM tailrace_markers ORDER BY event_id") == everything
@@ -103,9 +103,9 @@ def test_savepoints_of_a_handler_stay_allowed(database: str) -> None:
             await effects.execute("RELEASE mine")
             await effects.execute(ADD, [event.id])
 
-        async with Rehearsal(orders) as rehearsal:
-            await rehearsal.feed(*events())
-            assert rehearsal.outcomes["applied"] == EVENTS
+        async with ProjectionTester(orders) as tester:
+            await tester.apply_batch(*events())
+            assert tester.outcomes["applied"] == EVENTS
         assert rows(database, "SELECT key FROM things ORDER BY key") == [event.id for event in events()]
 
     in_loop(scene)

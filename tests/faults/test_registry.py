@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from tailrace.errors import Action, ConfigError, Reason, RegistryRefused, RegistryUnavailable, Rejected, TailraceError
 from tailrace.event import OutboxEvent
-from tailrace.projections.core.registry import RegistryServer as Decode
+from tailrace.projections.core.registry import RegistryDecoder
 from tailrace.schemas.compiled import Contract
 from tailrace.schemas.json_schema import JsonContract
 from tailrace.schemas.registry.cache import RegistryContracts
@@ -459,7 +459,7 @@ def test_a_registry_that_answers_strangely_after_it_has_worked_is_an_outage(
         assert checker.check(event("Other"), "orders")[1] is not None
 
 
-def outcome(decode: Decode, name: int | str) -> Exception | None:
+def outcome(decode: RegistryDecoder, name: int | str) -> Exception | None:
     """What comes of reading a value that names this schema, once the registry has answered."""
 
     def settled() -> list[Exception | None]:
@@ -478,8 +478,8 @@ def test_a_projection_takes_a_strange_answer_for_an_outage_once_its_registry_has
 ) -> None:
     now = [answer]
     with tiny(first_of(now)) as server:
-        assert isinstance(outcome(Decode(server.url), 1), ConfigError)
-        decode = Decode(server.url)
+        assert isinstance(outcome(RegistryDecoder(server.url), 1), ConfigError)
+        decode = RegistryDecoder(server.url)
         now[0] = saying(200, b'{"schema": "{}", "schemaType": "JSON"}')
         assert outcome(decode, 1) is None
         now[0] = answer
@@ -494,7 +494,7 @@ def test_a_guid_is_no_reason_to_stop_where_the_registry_knows_none() -> None:
         saying(200, b'["Order"]')(to) if to.path.startswith("/subjects") else saying(404, b"<html>hello</html>")(to)
 
     with tiny(answer) as server:
-        found = outcome(Decode(server.url), str(uuid.uuid4()))
+        found = outcome(RegistryDecoder(server.url), str(uuid.uuid4()))
     assert isinstance(found, Rejected)
     assert "is not registered" in found.explanation
 

@@ -24,7 +24,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.tail import Observer
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app import ProjectionApp, projection_app
-from tailrace.projections.faust.maintenance import Caretaker
+from tailrace.projections.faust.maintenance import Maintenance
 from tailrace.projections.mongo.client import _connect, translated
 from tailrace.projections.postgres.session import connect as connect_store
 from tailrace.sources.mongo.client import connect, identify
@@ -122,14 +122,14 @@ def test_a_certificate_that_is_renewed_wrongly_while_a_projection_runs(
             raise KafkaConnectionError
 
     context = ssl.create_default_context(cafile=str(certificates.authority))
-    lane = SimpleNamespace(partition=Partition("orders", 0), queued=0, busy_since=None)
+    worker = SimpleNamespace(partition=Partition("orders", 0), queued=0, busy_since=None)
     monkeypatch.setattr(ProjectionApp, "reader", property(lambda _: Silent()))
     with TlsFront(certificates.server("expired")) as front:
         credentials = faust.SSLCredentials(context)
         app = projection_app("tls", broker=f"kafka://{HOST}:{front.port}", broker_credentials=credentials)
-        app.projections.append(SimpleNamespace(lanes={lane.partition: lane}))  # type: ignore[arg-type]
+        app.projections.append(SimpleNamespace(workers={worker.partition: worker}))  # type: ignore[arg-type]
         with pytest.raises(CertificateInvalid, match="Kafka at"):
-            asyncio.run(Caretaker(app)._look_at_ends())
+            asyncio.run(Maintenance(app)._look_at_ends())
 
 
 class Fronts:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.errors import StoreUnavailable
-from tailrace.projections.core.store import EntityState, Marker, Outcome, Partition, Waiting
+from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
 
 Key = tuple[tuple[str, Any], ...]
 Rows = dict[str, dict[Key, dict[str, Any]]]
 """By table, then by key."""
 
-KEPT = (Outcome.DEAD, Outcome.WAITING)
+KEPT = (EventOutcome.DEAD, EventOutcome.WAITING)
 
 
 @dataclass
@@ -29,9 +29,9 @@ class Records:
 
     offsets: dict[Partition, int] = field(default_factory=dict)
     furthest: dict[Partition, int] = field(default_factory=dict)
-    markers: dict[str, tuple[Marker, Outcome]] = field(default_factory=dict)
+    markers: dict[str, tuple[Marker, EventOutcome]] = field(default_factory=dict)
     entities: dict[str, EntityState] = field(default_factory=dict)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
+    waiting: dict[str, WaitingEvent] = field(default_factory=dict)
     horizon: int = 0
 
 
@@ -119,7 +119,7 @@ class MemoryTransaction:
         self._seen = copy.deepcopy(database.records[name])
         self._before = copy.deepcopy(self._seen)
         self._changes: list[Callable[[Records], None]] = []
-        self._claimed: dict[str, tuple[Marker, Outcome] | None] = {}
+        self._claimed: dict[str, tuple[Marker, EventOutcome] | None] = {}
         self._asked: dict[str, object] = {}
         self._written: set[str] = set()
         self._locked = False
@@ -149,14 +149,14 @@ class MemoryTransaction:
         fresh: dict[str, Marker] = {}
         for marker in markers:
             known = self._seen.markers.get(marker.event_id)
-            if marker.event_id not in fresh and (known is None or known[1] is Outcome.DEAD):
+            if marker.event_id not in fresh and (known is None or known[1] is EventOutcome.DEAD):
                 fresh[marker.event_id] = marker
                 self._claimed.setdefault(marker.event_id, self._before.markers.get(marker.event_id))
-        written = {each: (marker, Outcome.APPLIED) for each, marker in fresh.items()}
+        written = {each: (marker, EventOutcome.APPLIED) for each, marker in fresh.items()}
         self._change(lambda records: records.markers.update(written))
         return set(fresh)
 
-    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
         def change(records: Records) -> None:
             for each in outcomes.keys() & records.markers.keys():
                 records.markers[each] = (records.markers[each][0], outcomes[each])
@@ -173,7 +173,7 @@ class MemoryTransaction:
         self._written.update(states)
         self._change(lambda records: records.entities.update(states))
 
-    async def wait(self, events: Sequence[Waiting]) -> None:
+    async def wait(self, events: Sequence[WaitingEvent]) -> None:
         def change(records: Records) -> None:
             for event in events:
                 records.waiting.setdefault(event.event_id, event)
@@ -181,12 +181,12 @@ class MemoryTransaction:
         self._written.update(event.entity for event in events)
         self._change(change)
 
-    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+    async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         self._require_sound()
         found = [each for each in self._seen.waiting.values() if each.entity in names]
         return sorted(found, key=lambda each: (each.entity, each.version))
 
-    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+    async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         self._require_sound()
         own = [each for each in self._seen.waiting.values() if each.partition == self._partition]
         return sorted((each for each in own if each.since_ms < before_ms), key=lambda each: each.since_ms)[:limit]
@@ -266,7 +266,7 @@ class MemoryStore:
             raise RuntimeError("the store is not open")
         return self.database.records[self._name]
 
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, EventOutcome]:
         """What became of each event, by its id."""
         return {each: outcome for each, (_, outcome) in self.records.markers.items()}
 
@@ -319,5 +319,5 @@ class MemoryStore:
             del records.markers[each.event_id]
         return min(limit, len(old))
 
-    def is_away(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, StoreUnavailable)

@@ -142,7 +142,7 @@ class Projected:
     def published(self) -> list[Message]:
         return read_all(self.kafka.bootstrap, [self.topic])
 
-    def set_aside(self) -> list[dict[str, str]]:
+    def dead_letters(self) -> list[dict[str, str]]:
         """The headers of the dead letters."""
         return [
             {name: value.decode() for name, value in message.headers() or [] if not name.startswith("kafka_dlt")}

@@ -27,34 +27,34 @@ from helpers.store_scenarios import (
     still_waits,
     waiting,
 )  # fmt: skip
-from tailrace.projections.core.store import EntityState, Outcome, Partition, Store, Transaction
+from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore, StoreTransaction
 
 
 class TransactionContract(Contract):
     """What happens in a transaction happens as a whole."""
 
-    async def everything(self, stores: Stores, transaction: Transaction[Any]) -> None:
+    async def everything(self, stores: Stores, transaction: StoreTransaction[Any]) -> None:
         """Each method that writes, once."""
         await transaction.advance(42)
         await transaction.mark([marker("new"), marker("other")])
-        await transaction.settle({"other": Outcome.SKIPPED, "dead": Outcome.STALE})
+        await transaction.settle({"other": EventOutcome.SKIPPED, "dead": EventOutcome.STALE})
         await transaction.save_entities({"o-1": EntityState(3, deleted=False), "o-2": EntityState(1, deleted=True)})
         await transaction.wait([waiting("waits")])
         await transaction.release(["waited"])
         stores.write(transaction.effects, "row", "new")
         await transaction.flush()
 
-    async def before(self, stores: Stores, store: Store[Any]) -> None:
+    async def before(self, stores: Stores, store: ProjectionStore[Any]) -> None:
         async with store.transaction(P0) as transaction:
             assert await transaction.position() is None
             await transaction.advance(41)
             await transaction.mark([marker("dead")])
-            await transaction.settle({"dead": Outcome.DEAD})
+            await transaction.settle({"dead": EventOutcome.DEAD})
             await transaction.save_entities({"o-1": EntityState(2, deleted=False)})
             await transaction.wait([waiting("waited")])
             stores.write(transaction.effects, "row", "old")
 
-    async def state(self, stores: Stores, store: Store[Any]) -> dict[str, Any]:
+    async def state(self, stores: Stores, store: ProjectionStore[Any]) -> dict[str, Any]:
         async with store.transaction(P0) as transaction:
             position = await transaction.position()
             entities = await transaction.entities(["o-1", "o-2"])
@@ -212,7 +212,7 @@ class TransactionContract(Contract):
             except Exception as error:  # noqa: BLE001 - each driver has its own word for it
                 caught = error
             assert caught is not None
-            assert store.is_away(caught)
+            assert store.is_transient(caught)
             assert await again(store, lambda: self.state(stores, store)) == self.OLD
             await stores.cut()
             assert await again(store, store.positions) == {P0: 41}
@@ -221,7 +221,7 @@ class TransactionContract(Contract):
     async def test_a_fault_of_the_handler_is_not_away(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for error in (Boom(), ValueError("no"), KeyError("no"), asyncio.CancelledError(), TimeoutError()):
-                assert not store.is_away(error)
+                assert not store.is_transient(error)
 
 
 class PositionContract(Contract):
@@ -371,7 +371,7 @@ class PositionContract(Contract):
                     assert await other.entities(["o-1"]) == {}
                     assert await other.waiting(["o-1"]) == []
                     assert await other.expired(1000, 10) == []
-                    await other.settle({"b": Outcome.DEAD})
+                    await other.settle({"b": EventOutcome.DEAD})
                     await other.release(["b"])
                     await other.advance(1)
             assert await one.positions() == {P0: 9}

@@ -23,7 +23,7 @@ from helpers.store_scenarios import (
     settle,
     waiting,
 )  # fmt: skip
-from tailrace.projections.core.store import EntityState, Outcome, Partition, Store
+from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore
 
 
 class RecordsContract(Contract):
@@ -70,7 +70,7 @@ class RecordsContract(Contract):
         together = asyncio.Barrier(2)
         met: set[Partition] = set()
 
-        async def work(store: Store[Any], place: Partition) -> set[str]:
+        async def work(store: ProjectionStore[Any], place: Partition) -> set[str]:
             async with store.transaction(place) as transaction:
                 await transaction.position()
                 if place not in met:  # in the first attempt only: the other may need no second
@@ -87,10 +87,10 @@ class RecordsContract(Contract):
     @in_loop
     async def test_a_dead_event_may_come_again(self, stores: Stores) -> None:
         async with opened(stores) as store:
-            for outcome in Outcome:
+            for outcome in EventOutcome:
                 await mark(store, marker(outcome))
-            await settle(store, {str(outcome): outcome for outcome in Outcome})
-            everyone = [marker(outcome, 2000) for outcome in Outcome]
+            await settle(store, {str(outcome): outcome for outcome in EventOutcome})
+            everyone = [marker(outcome, 2000) for outcome in EventOutcome]
             assert await mark(store, *everyone) == {"dead"}
             assert await mark(store, *everyone) == set()
 
@@ -100,11 +100,13 @@ class RecordsContract(Contract):
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 await transaction.mark([marker("a"), marker("b")])
-                await transaction.settle({"a": Outcome.DEAD, "b": Outcome.WAITING, "nobody": Outcome.DEAD})
-            await settle(store, {"b": Outcome.DEAD})
+                await transaction.settle(
+                    {"a": EventOutcome.DEAD, "b": EventOutcome.WAITING, "nobody": EventOutcome.DEAD}
+                )
+            await settle(store, {"b": EventOutcome.DEAD})
             assert await mark(store, marker("a"), marker("b"), marker("nobody")) == {"a", "b", "nobody"}
-            await settle(store, {"a": Outcome.DEAD})
-            await settle(store, {"a": Outcome.APPLIED})
+            await settle(store, {"a": EventOutcome.DEAD})
+            await settle(store, {"a": EventOutcome.APPLIED})
             assert await mark(store, marker("a")) == set()
 
     @in_loop
@@ -132,7 +134,7 @@ class RecordsContract(Contract):
     ) -> None:
         """Whoever looks first does not know of the other; nobody would ever release what waits in vain."""
 
-        async def come(store: Store[Any], place: Partition, version: int, looked: asyncio.Event) -> None:
+        async def come(store: ProjectionStore[Any], place: Partition, version: int, looked: asyncio.Event) -> None:
             async with store.transaction(place) as transaction:
                 await transaction.position()
                 state = (await transaction.entities(["o-1"])).get("o-1")
@@ -271,12 +273,12 @@ class PruningContract(Contract):
     @in_loop
     async def test_dead_and_waiting_stay_until_they_are_settled(self, stores: Stores) -> None:
         async with opened(stores) as store:
-            for outcome in Outcome:
+            for outcome in EventOutcome:
                 await mark(store, marker(outcome, 10))
-            await settle(store, {str(outcome): outcome for outcome in Outcome})
+            await settle(store, {str(outcome): outcome for outcome in EventOutcome})
             assert await store.prune(100, 100) == 3
             assert await store.prune(100, 100) == 0
-            await settle(store, {"waiting": Outcome.APPLIED})
+            await settle(store, {"waiting": EventOutcome.APPLIED})
             assert await store.prune(100, 100) == 1
             # Of the dead one is known that it may come again.
             assert await mark(store, marker("dead", 10)) == {"dead"}

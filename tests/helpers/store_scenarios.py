@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tailrace.projections.core.store import Marker, Outcome, Partition, Store, Waiting
+from tailrace.projections.core.store import EventOutcome, Marker, Partition, ProjectionStore, WaitingEvent
 
 SECONDS = 120
 """For one test: what hangs is to fail, and the machine may be slow."""
@@ -24,7 +24,7 @@ P1 = Partition("orders", 1)
 class Stores(Protocol):
     """Stores on data of one database, each as a worker of its own would have it."""
 
-    def new(self) -> Store[Any]:
+    def new(self) -> ProjectionStore[Any]:
         """Not yet open."""
 
     def write(self, effects: Any, key: str, value: str) -> None:
@@ -56,7 +56,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 @asynccontextmanager
-async def opened(stores: Stores, name: str = "orders") -> AsyncIterator[Store[Any]]:
+async def opened(stores: Stores, name: str = "orders") -> AsyncIterator[ProjectionStore[Any]]:
     store = stores.new()
     await store.open(name)
     try:
@@ -71,30 +71,30 @@ def marker(event_id: str, time_ms: int = 1000, entity: str | None = "o-1", versi
 
 def waiting(
     event_id: str, version: int = 2, *, entity: str = "o-1", place: Partition = P0, offset: int = 7, since_ms: int = 50
-) -> Waiting:
+) -> WaitingEvent:
     headers = [("id", event_id.encode()), ("blob", b"\x00\xff"), ("id", b"")]
-    return Waiting(event_id, entity, version, place, offset, b"k\x00", b'{"a": 1}', headers, 1000, since_ms)
+    return WaitingEvent(event_id, entity, version, place, offset, b"k\x00", b'{"a": 1}', headers, 1000, since_ms)
 
 
-def same(one: Waiting, other: Waiting) -> bool:
+def same(one: WaitingEvent, other: WaitingEvent) -> bool:
     """Headers may come back as another kind of sequence."""
     plain = [each._replace(headers=[tuple(header) for header in each.headers]) for each in (one, other)]
     return plain[0] == plain[1]
 
 
-async def mark(store: Store[Any], *markers: Marker, partition: Partition = P0) -> set[str]:
+async def mark(store: ProjectionStore[Any], *markers: Marker, partition: Partition = P0) -> set[str]:
     async with store.transaction(partition) as transaction:
         await transaction.position()
         return await transaction.mark(markers)
 
 
-async def settle(store: Store[Any], outcomes: dict[str, Outcome]) -> None:
+async def settle(store: ProjectionStore[Any], outcomes: dict[str, EventOutcome]) -> None:
     async with store.transaction(P0) as transaction:
         await transaction.position()
         await transaction.settle(outcomes)
 
 
-async def all_waiting(store: Store[Any], *names: str) -> list[str]:
+async def all_waiting(store: ProjectionStore[Any], *names: str) -> list[str]:
     async with store.transaction(P0) as transaction:
         await transaction.position()
         return [each.event_id for each in await transaction.waiting(names)]
@@ -105,13 +105,13 @@ async def still_waits(task: asyncio.Task[Any]) -> bool:
     return not task.done()
 
 
-async def again(store: Store[Any], attempt: Callable[[], Awaitable[Any]]) -> Any:
+async def again(store: ProjectionStore[Any], attempt: Callable[[], Awaitable[Any]]) -> Any:
     """As a worker does: what heals by trying again is tried again."""
     for _ in range(20):
         try:
             return await attempt()
         except Exception as error:
-            if not store.is_away(error):
+            if not store.is_transient(error):
                 raise
     raise AssertionError("it did not heal")
 

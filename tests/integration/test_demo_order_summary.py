@@ -1,4 +1,4 @@
-"""The demo's projection, by itself: rehearsed on a real Postgres."""
+"""The demo's projection, on a real Postgres."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from helpers.store_scenarios import in_loop
-from tailrace.projections import Projection, Rehearsal
+from tailrace.projections import Projection, ProjectionTester
 
 MODULE = "tailrace.testkit.demo.order_summary"
 
@@ -32,12 +32,12 @@ def order(amount: float, revision: int) -> dict[str, Any]:
 
 @in_loop
 async def test_each_event_leaves_its_amount_and_its_id(orders: Projection, database: str) -> None:
-    async with Rehearsal(orders) as rehearsal:
-        placed = await rehearsal.tell("OrderPlaced", order(9.5, 1), key="o-1")
-        changed = await rehearsal.tell("OrderChanged", order(12.25, 2), key="o-1")
-        await rehearsal.tell("OrderPlaced", order(9.5, 1), key="o-1", event_id=placed.id)
-    assert rehearsal.outcomes["duplicate"] == 1
-    assert rehearsal.letters == []
+    async with ProjectionTester(orders) as tester:
+        placed = await tester.send("OrderPlaced", order(9.5, 1), key="o-1")
+        changed = await tester.send("OrderChanged", order(12.25, 2), key="o-1")
+        await tester.send("OrderPlaced", order(9.5, 1), key="o-1", event_id=placed.id)
+    assert tester.outcomes["duplicate"] == 1
+    assert tester.dead_letters == []
     with psycopg.connect(database) as connection:
         rows = connection.execute("SELECT * FROM order_summary.order_summary").fetchall()
     assert rows == [("o-1", Decimal("12.25"), "EUR", 2, [placed.id, changed.id])]
@@ -45,6 +45,6 @@ async def test_each_event_leaves_its_amount_and_its_id(orders: Projection, datab
 
 @in_loop
 async def test_what_is_no_order_is_set_aside(orders: Projection) -> None:
-    async with Rehearsal(orders) as rehearsal:
-        bad = await rehearsal.tell("OrderPlaced", {"order": "o-1", "amount": "a lot"}, key="o-1")
-    assert [letter.event.id for letter in rehearsal.letters] == [bad.id]
+    async with ProjectionTester(orders) as tester:
+        bad = await tester.send("OrderPlaced", {"order": "o-1", "amount": "a lot"}, key="o-1")
+    assert [letter.event.id for letter in tester.dead_letters] == [bad.id]

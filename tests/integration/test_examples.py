@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.projections import Rehearsal
+from tailrace.projections import ProjectionTester
 from tailrace.testkit.stack import KafkaBroker, PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -88,11 +88,11 @@ def test_what_the_pages_show_works(page: str, database: str) -> None:
     order = {"order": "o-1", "amount": 12, "order_id": "o-1", "total_cents": 1200}
 
     async def scene() -> None:
-        async with Rehearsal(shown["orders"]) as rehearsal:
-            await rehearsal.tell("OrderPlaced", order, key="o-1")
+        async with ProjectionTester(shown["orders"]) as tester:
+            await tester.send("OrderPlaced", order, key="o-1")
             for _ in range(2):
-                await rehearsal.tell("OrderChanged", order, key="o-1", event_id="change")
-            assert rehearsal.letters == []
+                await tester.send("OrderChanged", order, key="o-1", event_id="change")
+            assert tester.dead_letters == []
 
     asyncio.run(scene())
     with psycopg.connect(database) as connection:

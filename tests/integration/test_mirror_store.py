@@ -15,13 +15,13 @@ from bson.decimal128 import Decimal128
 from pymongo import DESCENDING, IndexModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.core.apply import Applied, Rules
+from tailrace.projections.core.apply import BatchResult, ProjectionSpec
 from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, read
-from tailrace.projections.core.handlers import Handlers, Handling
-from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.handlers import Handlers, RegisteredHandler
+from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import Settings
-from tailrace.projections.core.store import Outcome, Partition
+from tailrace.projections.core.store import EventOutcome, Partition
 from tailrace.projections.mongo.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
 from tailrace.projections.mongo.mirror_store import MirrorStore
 from tailrace.testkit.stack import MongoServer
@@ -60,42 +60,42 @@ def event(offset: int, *, sender: str = "a", nonce: int | None = None, value: by
 
 
 class Around:
-    """What a lane needs: here, somebody who remembers."""
+    """What a worker needs: here, somebody who remembers."""
 
     def __init__(self) -> None:
         self.letters: list[tuple[str, Failure]] = []
-        self.applied: list[Applied] = []
+        self.applied: list[BatchResult] = []
         self.errors: list[BaseException] = []
 
-    async def set_aside(self, event: Event, failure: Failure) -> None:
+    async def dead_letter(self, event: Event, failure: Failure) -> None:
         self.letters.append((event.id, failure))
 
-    def committed(self, lane: Lane, applied: Applied) -> None:
+    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         self.applied.append(applied)
 
-    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
+    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
         if error is not None:
             self.errors.append(error)
 
-    def reached(self, lane: Lane) -> int:
-        return lane.next
+    def reached(self, worker: PartitionWorker) -> int:
+        return worker.next
 
-    def pause(self, lane: Lane) -> None: ...
+    def pause(self, worker: PartitionWorker) -> None: ...
 
-    def resume(self, lane: Lane) -> None: ...
+    def resume(self, worker: PartitionWorker) -> None: ...
 
 
 async def through(store: MirrorStore, place: str, events: Sequence[Event], start: int = 0) -> Around:
     """The way of a worker, but retries do not wait."""
     around = Around()
     handlers = Handlers(mirror_decode)
-    handlers.add((), Handling(mirror_handler, None, deletes=False))
-    rules = Rules(place, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
+    handlers.add((), RegisteredHandler(mirror_handler, None, deletes=False))
+    spec = ProjectionSpec(place, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
 
     async def at_once(seconds: float) -> None: ...
 
-    lane = Lane(PLACE, start, 0, store, rules, around, sleep=at_once)
-    await lane.settle(events)
+    worker = PartitionWorker(PLACE, start, 0, store, spec, around, sleep=at_once)
+    await worker.settle(events)
     return around
 
 
@@ -182,7 +182,7 @@ def test_cut_off_between_the_documents_and_the_offset(mongo: MongoServer, place:
             # The driver by itself asks twice.
             fail(mongo, place, 2, failCommands=["update"], closeConnection=True)
             around = await through(store, place, [event(1), event(2)], 1)
-            assert [store.is_away(error) for error in around.errors] == [True]
+            assert [store.is_transient(error) for error in around.errors] == [True]
             assert await store.positions() == {PLACE: 3}
 
     asyncio.run(scenario())
@@ -222,7 +222,7 @@ def test_a_majority_that_is_late_holds_the_offset_back(mongo: MongoServer, place
             # Once with documents that are new, once with documents that are there, on one server at least.
             fail(mongo, place, 2, failCommands=["insert"], writeConcernError=late)
             around = await through(store, place, [event(1)], 1)
-            assert [store.is_away(error) for error in around.errors] == [True, True]
+            assert [store.is_transient(error) for error in around.errors] == [True, True]
             assert await store.positions() == {PLACE: 2}
 
     asyncio.run(scenario())
@@ -239,7 +239,7 @@ def test_a_document_that_breaks_another_unique_index_is_not_dropped_silently(mon
             assert name == "t-2"
             assert failure.reason is Reason.PERMANENT_FAILURE
             assert "payload.nonce" in failure.explanation
-            assert sum(each.outcomes.get(Outcome.DEAD, 0) for each in around.applied) == 1
+            assert sum(each.outcomes.get(EventOutcome.DEAD, 0) for each in around.applied) == 1
             assert await store.positions() == {PLACE: 4}
 
     asyncio.run(scenario())
@@ -279,7 +279,7 @@ def test_an_offset_that_somebody_else_has_stored_is_not_undone(
             await transaction.advance(3)
             (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
             assert isinstance(error, Exception)
-            assert store.is_away(error)
+            assert store.is_transient(error)
             assert (await store.positions()).get(PLACE) == elsewhere
 
     asyncio.run(scenario())
@@ -295,7 +295,7 @@ def test_of_two_that_begin_one_stores_its_offset(mongo: MongoServer, place: str)
             await transaction.advance(1)
             (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
             assert isinstance(error, Exception)
-            assert store.is_away(error)
+            assert store.is_transient(error)
             assert await store.positions() == {PLACE: 2}
 
     asyncio.run(scenario())

@@ -117,7 +117,7 @@ class TestConflicts:
                         await apply(transaction, ["b", "c"], 2)
 
                 error = await raised(late())
-                assert other.is_away(error), error
+                assert other.is_transient(error), error
                 assert await other.positions() == {FIRST: 2}
                 assert await in_transaction(other, ["b", "c"], 2, SECOND) == {"c"}
 
@@ -147,7 +147,7 @@ class TestConflicts:
                 await apply(await held.__aenter__(), ["a"], 1)
                 assert await asyncio.wait_for(in_transaction(heir, ["a", "b"], 2), PATIENCE) == {"a", "b"}
                 error = await raised(held.__aexit__(None, None, None))
-                assert dead.is_away(error), error
+                assert dead.is_transient(error), error
 
         asyncio.run(scenario())
         assert history(hurried, place) == {"a": 1, "b": 1}
@@ -172,7 +172,7 @@ class TestConflicts:
                             await asyncio.sleep(0.1)
                         await apply(transaction, ids, reached + 1)
                 except PyMongoError as error:
-                    if not store.is_away(error):
+                    if not store.is_transient(error):
                         raise
                     ended += 1
                     await asyncio.sleep(0.2)  # as a worker does, so that the other one has its turn
@@ -243,7 +243,7 @@ class TestCommit:
                     assert await transaction.position() is None
                 fail(hurried, place, times, **how)
                 error = await raised(in_transaction(store, ["a"], 1))
-                assert store.is_away(error), error
+                assert store.is_transient(error), error
                 async with store.transaction(FIRST) as transaction:
                     assert await transaction.position() == (1 if committed else None)
                 # Told again, as the kit would.
@@ -263,7 +263,7 @@ class TestCommit:
                         await asyncio.to_thread(mongo_set.step_down)
 
                 error = await raised(interrupted())
-                assert store.is_away(error), error
+                assert store.is_transient(error), error
                 assert await asyncio.wait_for(insistent(store, ["a", "b", "c"], 3), PATIENCE) == {"b", "c"}
                 assert await store.positions() == {FIRST: 3}
 
@@ -272,7 +272,7 @@ class TestCommit:
                 (result,) = await asyncio.gather(in_transaction(store, ids, behind), return_exceptions=True)
                 if isinstance(result, set):
                     return result
-                assert store.is_away(result), result
+                assert store.is_transient(result), result
 
         asyncio.run(scenario())
         assert history(mongo_set, place) == {"a": 1, "b": 1, "c": 1}
@@ -289,7 +289,7 @@ class TestCommit:
 
                 try:
                     error = await raised(interrupted())
-                    assert store.is_away(error), error
+                    assert store.is_transient(error), error
                     await asyncio.to_thread(mongo_set.await_primary, primary)
                     assert await store.positions() == {}
                     assert await in_transaction(store, ["a"], 1) == {"a"}
@@ -338,7 +338,7 @@ class TestEffects:
                 assert "email" in str(error)
                 assert "users" in str(error)
                 assert "secret" not in str(error)
-                assert not store.is_away(error)
+                assert not store.is_transient(error)
                 assert await store.positions() == {}
 
         asyncio.run(scenario())
@@ -356,7 +356,7 @@ class TestEffects:
                         await users.insert_one({"_id": 1})
                         with pytest.raises(DuplicateKeyError) as refused:
                             await users.insert_one({"_id": 1})
-                        assert not store.is_away(refused.value)
+                        assert not store.is_transient(refused.value)
                         if then == "reads":
                             await users.find_one({"_id": 1})
                         elif then == "advances":
@@ -390,7 +390,7 @@ class TestEffects:
         async def scenario() -> None:
             async with opened(mongo, place, collections={"history": []}) as store:
                 error = await raised(careless(store))
-                assert store.is_away(error) if how == "the link is cut" else isinstance(error, Rejected)
+                assert store.is_transient(error) if how == "the link is cut" else isinstance(error, Rejected)
                 assert await store.positions() == {}
 
         asyncio.run(scenario())
@@ -464,7 +464,7 @@ class TestOpen:
                 fail(mongo, place, 1, failCommands=["findAndModify"], errorCode=13)
                 error = await raised(in_transaction(store, ["a"], 1))
                 assert isinstance(error, ConfigError)
-                assert not store.is_away(error)
+                assert not store.is_transient(error)
 
         asyncio.run(scenario())
 

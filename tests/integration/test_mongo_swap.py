@@ -18,7 +18,7 @@ from tailrace.projections.core.store import CatchUp, EntityState, Marker, Partit
 from tailrace.projections.mongo import partition_lock, rebuilds, swap
 from tailrace.projections.mongo.client import Database
 from tailrace.projections.mongo.offsets import HELD, Swapping
-from tailrace.projections.mongo.rebuilds import Account, read
+from tailrace.projections.mongo.rebuilds import RebuildState, read
 from tailrace.projections.mongo.store import KEPT_ASIDE, SWAPPED, MongoStore
 from tailrace.projections.mongo.swap import finish
 from tailrace.projections.mongo.transaction import MongoTransaction
@@ -122,14 +122,14 @@ async def apply(transaction: MongoTransaction, partition: Partition, behind: int
 
 
 async def up_to(store: MongoStore, partition: Partition, behind: int, done: int = 0) -> None:
-    """Until it is done, as a lane would."""
+    """Until it is done, as a worker would."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 async with store.transaction(partition) as transaction:
                     await apply(transaction, partition, behind, done)
             except Exception as error:
-                if not store.is_away(error):
+                if not store.is_transient(error):
                     raise
                 await asyncio.sleep(0.01)
             else:
@@ -286,7 +286,7 @@ class TestKilled:
                 async with scene.opened() as starting:
                     await up_to(starting, FIRST, done + 1)
             else:
-                async with scene.opened(scene.store().beside()) as again:
+                async with scene.opened(scene.store().shadow()) as again:
                     assert await again.positions() == {}, "another one, from the start"
             for partition in (FIRST, SECOND):
                 await up_to(live, partition, done + 1)
@@ -326,13 +326,13 @@ class TestKilled:
 
     def test_while_it_is_filled_it_goes_on_and_begins_anew_if_a_part_is_dropped(self, scene: Scene) -> None:
         async def scenario() -> None:
-            async with scene.opened(scene.store().beside()) as new:
+            async with scene.opened(scene.store().shadow()) as new:
                 await up_to(new, FIRST, 2)
-            async with scene.opened(scene.store().beside()) as new:
+            async with scene.opened(scene.store().shadow()) as new:
                 assert await new.positions() == {FIRST: 2}
             with scene.server.client() as client:
                 client[scene.place].drop_collection("history__next1")
-            async with scene.opened(scene.store().beside()) as new:
+            async with scene.opened(scene.store().shadow()) as new:
                 assert await new.positions() == {}
                 assert {name for name in scene.collections() if "__next" in name} == {
                     f"{name}__next2" for name in (*COLLECTIONS, *SWAPPED)
@@ -365,7 +365,7 @@ class TestSomebodyElse:
                 database = live._place.database
                 late = await read(database)
                 await finish(database)
-                async with scene.opened(scene.store().beside()):
+                async with scene.opened(scene.store().shadow()):
                     for name in late.collections:
                         await swap._put_in_place(database, late, name)
                     scene_history = scene.history()
@@ -406,7 +406,7 @@ class TestSomebodyElse:
             async with scene.both() as (_, old, new):
                 with scene.server.client() as client:
                     client[scene.place].drop_collection("totals__next1")
-                async with scene.opened(scene.store().beside()):
+                async with scene.opened(scene.store().shadow()):
                     assert isinstance(await raised(old.swap(scene.place, level)), ProjectionError)
                     # Its offsets are gone with the rest: it would make them again, from the start.
                     assert isinstance(await raised(once(new)), ProjectionError)
@@ -432,7 +432,7 @@ class TestSomebodyElse:
                     assert isinstance(await raised(old.swap(scene.place, level)), Killed)
                 errors = [await raised(once(new, partition)) for partition in (FIRST, added, SECOND)]
                 assert all(isinstance(error, Swapping | ProjectionError) for error in errors), errors
-                assert not new.is_away(errors[-1]), "it is over: nobody must try again for ever"
+                assert not new.is_transient(errors[-1]), "it is over: nobody must try again for ever"
                 for partition in (FIRST, SECOND):
                     await up_to(live, partition, 5, 3)
 
@@ -448,14 +448,14 @@ class TestSomebodyElse:
         async def scenario() -> None:
             async with scene.both() as (live, old, _):
 
-                async def looked_before(database: Database) -> Account:
+                async def looked_before(database: Database) -> RebuildState:
                     seen = await read(database)
                     with monkeypatch.context() as patched:
                         kill_at(patched, 0)
                         assert isinstance(await raised(old.swap(scene.place, level)), Killed)
                     return seen
 
-                other = scene.store(collections={**COLLECTIONS, "more": []}).beside()
+                other = scene.store(collections={**COLLECTIONS, "more": []}).shadow()
                 with monkeypatch.context() as patched:
                     patched.setattr(rebuilds, "read", looked_before)
                     error = await raised(other.open(scene.place))
@@ -472,7 +472,7 @@ class TestSomebodyElse:
     ) -> None:
         """Its collections are made, or their identities known, when another one comes."""
         done = getattr(rebuilds, behind)
-        winner = scene.store().beside()
+        winner = scene.store().shadow()
 
         async def overtaken(*arguments: Any) -> Any:
             answer = await done(*arguments)
@@ -482,7 +482,7 @@ class TestSomebodyElse:
 
         async def scenario() -> None:
             monkeypatch.setattr(rebuilds, behind, overtaken)
-            error = await raised(scene.store().beside().open(scene.place))
+            error = await raised(scene.store().shadow().open(scene.place))
             try:
                 assert isinstance(error, StoreUnavailable)
                 assert "Run the command once" in error.remedy
@@ -492,21 +492,21 @@ class TestSomebodyElse:
                 }
             finally:
                 await winner.close()
-            async with scene.opened(scene.store().beside()) as again:
+            async with scene.opened(scene.store().shadow()) as again:
                 assert await again.positions() == {FIRST: 2}, "it looks again, and goes on with the other one's"
 
         asyncio.run(scenario())
 
     def test_what_one_that_was_killed_has_left_is_removed_by_the_next(self, scene: Scene) -> None:
         async def scenario() -> None:
-            async with scene.opened(scene.store().beside()):
+            async with scene.opened(scene.store().shadow()):
                 pass
             with scene.server.client() as client:
                 # Killed between the account of the second and the removal of the first.
                 account = client[scene.place].tailrace_rebuilds
                 account.update_one({}, {"$set": {"number": 2, "collections.$[].identity": None}})
                 client[scene.place].create_collection("mine__next1")
-            async with scene.opened(scene.store().beside()):
+            async with scene.opened(scene.store().shadow()):
                 assert {name for name in scene.collections() if "__next" in name} == {
                     *(f"{name}__next3" for name in (*COLLECTIONS, *SWAPPED)),
                     "mine__next1",
@@ -522,7 +522,7 @@ class TestSomebodyElse:
                 await up_to(other, FIRST, 1)
                 await other.close()
                 assert "other" in str(await raised(old.swap(scene.place, level)))
-                assert isinstance(await raised(scene.store().beside().open(scene.place)), ConfigError)
+                assert isinstance(await raised(scene.store().shadow().open(scene.place)), ConfigError)
 
         asyncio.run(scenario())
         assert not scene.is_held()
@@ -552,7 +552,7 @@ class TestSomebodyElse:
 class TestHandlers:
     def test_nothing_is_declared(self) -> None:
         with pytest.raises(ConfigError, match="are declared"):
-            MongoStore("mongodb://localhost", "shop").beside()
+            MongoStore("mongodb://localhost", "shop").shadow()
 
     def test_what_is_not_declared_is_read_as_it_is_and_not_written(self, scene: Scene) -> None:
         async def careless(new: MongoStore) -> None:
@@ -567,7 +567,7 @@ class TestHandlers:
         async def scenario() -> None:
             with scene.server.client() as client:
                 client[scene.place].countries.insert_one({"_id": "CH", "name": "Switzerland"})
-            async with scene.opened(scene.store().beside()) as new:
+            async with scene.opened(scene.store().shadow()) as new:
                 async with new.transaction(FIRST) as transaction:
                     await transaction.position()
                     assert await transaction.effects.collection("countries").find_one({"_id": "CH"})

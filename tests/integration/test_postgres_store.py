@@ -119,7 +119,7 @@ async def test_a_rebuild_that_another_one_has_finished_writes_to_no_other_schema
             with pytest.raises(ProjectionError, match="shop__next") as caught:
                 async with new.transaction(partition) as transaction:
                     await transaction.position()
-            assert not new.is_away(caught.value)
+            assert not new.is_transient(caught.value)
         await new.close()
     assert public.ask("SELECT * FROM tailrace_offsets") == []
     assert public.ask("SELECT next_offset FROM shop.tailrace_offsets") == [(1,)]
@@ -212,7 +212,7 @@ async def test_errors_of_opening_say_what_to_do_and_no_secret(database: str) -> 
             await store.open("orders")
         assert "secret-word" not in str(caught.value)
         assert caught.value.__cause__ is None
-        assert store.is_away(caught.value) == (kind is StoreUnavailable)
+        assert store.is_transient(caught.value) == (kind is StoreUnavailable)
         await store.close()
 
 
@@ -248,7 +248,7 @@ async def test_a_backend_killed_in_mid_statement_is_away(stores: PostgresStores)
         await stores.cut()
         with pytest.raises(psycopg.OperationalError) as caught:
             await task
-        assert store.is_away(caught.value)
+        assert store.is_transient(caught.value)
         assert await store.positions() == {}
         assert await stores.written() == {}
 
@@ -267,7 +267,7 @@ async def test_after_the_server_was_away_no_session_of_before_is_used(stores: Po
         await stores.cut()
         with pytest.raises(psycopg.OperationalError) as caught:
             await mark(store, marker("a"))
-        assert store.is_away(caught.value)
+        assert store.is_transient(caught.value)
         await asyncio.gather(*(work(number) for number in range(4)))
 
 
@@ -319,7 +319,7 @@ async def test_a_deadlock_heals_by_trying_again(stores: PostgresStores) -> None:
     ],
 )
 def test_which_errors_are_away(make: Callable[[str], Exception], away: bool) -> None:
-    assert PostgresStore("").is_away(make("it failed")) is away
+    assert PostgresStore("").is_transient(make("it failed")) is away
 
 
 @in_loop
@@ -331,7 +331,7 @@ async def test_an_error_that_a_handler_keeps_to_itself_is_no_commit(stores: Post
                 await transaction.advance(1)
                 with pytest.raises(psycopg.errors.DivisionByZero):
                     await transaction.effects.execute("SELECT 1 / 0")
-        assert not store.is_away(caught.value)
+        assert not store.is_transient(caught.value)
         assert await store.positions() == {}
 
 

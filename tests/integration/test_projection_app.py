@@ -1,6 +1,6 @@
 """A projection app on real Kafka: what it reads, where it reads on, what Kafka is told, and how it ends.
 
-The apps run as processes, as a user runs them. Their guide is a file: each record that is taken becomes a line of
+The apps run as processes, as a user runs them. Their coordinator is a file: each record that is taken becomes a line of
 `seen`, which is at once the stored position.
 """
 
@@ -28,10 +28,10 @@ import json
 from pathlib import Path
 
 from tailrace.projections.faust.app import projection_app
-from tailrace.projections.faust.start_offsets import Place
+from tailrace.projections.faust.start_offsets import StoredOffset
 from tailrace.projections.core.store import Partition
 
-class FileGuide:
+class FileCoordinator:
     def __init__(self, *topics, start="earliest"):
         self.topics, self.start, self.next, self.calls = topics, start, {}, []
         self.seen = Path("seen").open("a", buffering=1)
@@ -44,7 +44,7 @@ class FileGuide:
         for line in Path("seen").read_text().splitlines():
             number, offset, _ = line.split(" ", 2)
             stored[int(number)] = int(offset) + 1
-        return {partition: [Place(stored.get(partition.number), self.start)] for partition in partitions}
+        return {partition: [StoredOffset(stored.get(partition.number), self.start)] for partition in partitions}
 
     async def assigned(self, starts):
         self.next = {partition: offset for partition, [offset] in starts.items()}
@@ -71,13 +71,13 @@ APP = (
     GUIDE
     + """
 app = projection_app(NAME, broker=BROKER, broker_commit_interval=0.2{settings})
-guide = app.guide = FileGuide(TOPIC{guided})
+coordinator = app.coordinator = FileCoordinator(TOPIC{guided})
 
 @app.agent(app.topic(TOPIC){agent})
 async def read(stream):
     async for event in stream.noack().events():
         if app.reader.is_current(event.message):
-            guide.take(event.message)
+            coordinator.take(event.message)
             await then(event.message)
 
 async def then(message):
@@ -270,7 +270,7 @@ def test_the_committed_offset_never_runs_ahead_of_the_store(play: Play) -> None:
         more="""
 async def then(message):
     if message.offset == 2:
-        guide.next[Partition(TOPIC, 0)] = 2  # the store has not committed it
+        coordinator.next[Partition(TOPIC, 0)] = 2  # the store has not committed it
         await app._stopped.wait()
 """
     )
@@ -512,7 +512,7 @@ async def then(message):
 async def never():
     await asyncio.Event().wait()
 
-guide.revoked = never
+coordinator.revoked = never
 """
     )
     play.start()

@@ -24,9 +24,9 @@ from tailrace.cli import main
 from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable
 from tailrace.event import OutboxEvent, Route
-from tailrace.projections import Event, PostgresStore, Projection, Rehearsal, projection_app
+from tailrace.projections import Event, PostgresStore, Projection, ProjectionTester, projection_app
 from tailrace.projections.core.event import read
-from tailrace.projections.core.registry import RegistryServer as Decoder
+from tailrace.projections.core.registry import RegistryDecoder
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import Format, record_maker
 from tailrace.schemas.compiled import Contract
@@ -118,7 +118,7 @@ def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings:
     """It notes the data that its handlers are given."""
     app = projection_app(f"formats-{shop.mark}")
     made = Projection(
-        app, f"orders-{shop.mark}", store=PostgresStore(database), decode=Decoder(url, timeout=20), **settings
+        app, f"orders-{shop.mark}", store=PostgresStore(database), decode=RegistryDecoder(url, timeout=20), **settings
     )
 
     @made.on(f"Order{shop.mark}", model=shop.order)
@@ -145,13 +145,15 @@ async def test_every_format_reaches_the_handler_as_data(
     assert producer.flush(60) == 0
     messages = read_all(kafka.bootstrap, [topic])
     seen: list[Any] = []
-    async with Rehearsal(projection(shop, database, registry.url, seen)) as rehearsal:
+    async with ProjectionTester(projection(shop, database, registry.url, seen)) as tester:
         for message in messages:
             place = Partition(topic, 0)
             offset, (_, stamp) = message.offset(), message.timestamp()
             assert offset is not None
-            await rehearsal.feed(read(place, offset, message.key(), message.value(), message.headers() or [], stamp))  # type: ignore[arg-type]
-    assert rehearsal.letters == []
+            await tester.apply_batch(
+                read(place, offset, message.key(), message.value(), message.headers() or [], stamp)
+            )  # type: ignore[arg-type]
+    assert tester.dead_letters == []
     avro = sum(form.value == "avro" for form in FORMATS)
     assert seen[:-avro] == [ORDER] * (len(FORMATS) - avro)
     assert [(each.number, each.note, each.total.price) for each in seen[-avro:]] == [
@@ -178,31 +180,31 @@ async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does
         orders = projection(shop, database, url, seen)
         waits: list[BaseException] = []
 
-        class Watched(Rehearsal):
-            def waiting_for(self, lane: Any, error: BaseException | None) -> None:
+        class Watched(ProjectionTester):
+            def waiting_for(self, worker: Any, error: BaseException | None) -> None:
                 if error is not None:
                     waits.append(error)
                     if len(waits) == 3:
                         proxy.accept()
 
-        async with Watched(orders) as rehearsal:
-            await rehearsal.feed(shop.event(form, 0))
+        async with Watched(orders) as tester:
+            await tester.apply_batch(shop.event(form, 0))
             assert len(seen) == 1
             assert len(waits) >= 3
             assert {type(each) for each in waits} == {RegistryUnavailable}
             proxy.refuse()
             proxy.cut()
             waits.clear()
-            await rehearsal.feed(shop.event(form, 1))
-        assert (len(seen), waits, rehearsal.letters) == (2, [], [])
+            await tester.apply_batch(shop.event(form, 1))
+        assert (len(seen), waits, tester.dead_letters) == (2, [], [])
 
 
 @in_loop
 async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: RegistryServer, database: str) -> None:
-    """The event loop goes on: what needs no schema is read meanwhile, by another lane."""
+    """The event loop goes on: what needs no schema is read meanwhile, by another worker."""
     with proxied(registry) as (proxy, url):
         proxy.blackhole()
-        decoder = Decoder(url, timeout=60)
+        decoder = RegistryDecoder(url, timeout=60)
         stuck = shop.event(Format(value="avro", schema_id="prefix"), 0)
         for _ in range(3):
             with pytest.raises(RegistryUnavailable, match="has not answered yet"):
@@ -213,7 +215,7 @@ async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: 
         wait_until(lambda: _answered(decoder, stuck), 90, what="the answer")
 
 
-def _answered(decoder: Decoder, event: Event) -> bool:
+def _answered(decoder: RegistryDecoder, event: Event) -> bool:
     try:
         return bool(decoder(event)["number"] == 5)
     except RegistryUnavailable:
@@ -230,26 +232,26 @@ async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nob
     unknown, cut, good = (shop.event(form, number) for number in range(3))
     unknown.value = b"\0" + (2**31 - 1).to_bytes(4, "big") + (unknown.value or b"")[5:]
     cut.value = (cut.value or b"")[:-1]
-    async with Rehearsal(orders) as rehearsal:
-        await rehearsal.feed(unknown, cut, good)
-        assert [letter.failure.reason for letter in rehearsal.letters] == [
+    async with ProjectionTester(orders) as tester:
+        await tester.apply_batch(unknown, cut, good)
+        assert [letter.failure.reason for letter in tester.dead_letters] == [
             Reason.SCHEMA_VALIDATION_FAILED,
             Reason.POISON_MESSAGE,
         ]
         assert len(seen) == 1
     nowhere = projection_app(f"nowhere-{shop.mark}")
     other = Projection(
-        nowhere, orders.topics[0], store=PostgresStore(database), decode=Decoder(f"{registry.url}/nothing")
+        nowhere, orders.topics[0], store=PostgresStore(database), decode=RegistryDecoder(f"{registry.url}/nothing")
     )
 
     @other.on()
     async def nothing(event: Event, effects: Any) -> None:
         seen.append(event.data)
 
-    async with Rehearsal(other) as rehearsal:
+    async with ProjectionTester(other) as tester:
         with pytest.raises(ConfigError, match="no schema registry"):
-            await rehearsal.feed(shop.event(form, 3))
-        assert rehearsal.letters == []
+            await tester.apply_batch(shop.event(form, 3))
+        assert tester.dead_letters == []
 
 
 @in_loop
@@ -258,7 +260,7 @@ async def test_what_the_page_shows_works(
 ) -> None:
     """The block of docs/projections.md, as it stands there, with the models of the example."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/projections.md").read_text(), re.DOTALL)
-    [source] = [block for block in blocks if "decode=Registry(" in block]
+    [source] = [block for block in blocks if "decode=RegistryDecoder(" in block]
     for shown, ours in (
         ("postgresql://localhost/shop", database),
         ("https://registry.example.org", registry.url),
@@ -268,12 +270,12 @@ async def test_what_the_page_shows_works(
     monkeypatch.syspath_prepend(ROOT / "examples/order_summary")
     page: dict[str, Any] = {}
     exec(source, page)
-    async with Rehearsal(page["orders"]) as rehearsal:
-        await rehearsal.tell("OrderPlaced", {"order": "o-1", "revision": 1, "amount": 12.5, "currency": "EUR"})
-        async with rehearsal.look() as effects:
+    async with ProjectionTester(page["orders"]) as tester:
+        await tester.send("OrderPlaced", {"order": "o-1", "revision": 1, "amount": 12.5, "currency": "EUR"})
+        async with tester.effects() as effects:
             assert await effects.fetch_one("SELECT id, amount FROM totals") == {"id": "o-1", "amount": Decimal("12.5")}
-        await rehearsal.tell("OrderPlaced", {"order": "o-1", "revision": 1, "currency": "EUR"})
-        assert [letter.failure.reason for letter in rehearsal.letters] == [Reason.SCHEMA_VALIDATION_FAILED]
+        await tester.send("OrderPlaced", {"order": "o-1", "revision": 1, "currency": "EUR"})
+        assert [letter.failure.reason for letter in tester.dead_letters] == [Reason.SCHEMA_VALIDATION_FAILED]
 
 
 def test_models_of_a_registry(

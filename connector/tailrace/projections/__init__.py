@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tailrace.projections.core.event import Event
-    from tailrace.projections.core.registry import Registry
+    from tailrace.projections.core.registry import RegistryDecoder
     from tailrace.projections.core.settings import Versions
     from tailrace.projections.faust.app import ProjectionApp, projection_app
     from tailrace.projections.mongo.effects import MongoEffects
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.projections.postgres.effects import PostgresEffects
     from tailrace.projections.postgres.store import PostgresStore
     from tailrace.projections.projection import Projection
-    from tailrace.projections.testing import Rehearsal
+    from tailrace.projections.testing import ProjectionTester
 
 _HOMES = {
     "Event": "core.event",
@@ -27,8 +27,8 @@ _HOMES = {
     "PostgresStore": "postgres.store",
     "Projection": "projection",
     "ProjectionApp": "faust.app",
-    "Registry": "core.registry",
-    "Rehearsal": "testing",
+    "RegistryDecoder": "core.registry",
+    "ProjectionTester": "testing",
     "Versions": "core.settings",
     "projection_app": "faust.app",
 }
@@ -40,8 +40,8 @@ __all__ = [
     "PostgresStore",
     "Projection",
     "ProjectionApp",
-    "Registry",
-    "Rehearsal",
+    "ProjectionTester",
+    "RegistryDecoder",
     "Versions",
     "projection_app",
 ]

@@ -7,8 +7,8 @@
     async def placed(event, effects):
         effects.upsert("order_summary", {"order_id": event.data["id"]}, {"state": "placed"})
 
-The app's consumer hands each record to the lane of its partition, and that is all a projection has to do with it:
-blocks, retries, commits and dead letters are the lanes' own. See `docs/projections.md`.
+The app's consumer hands each record to the worker of its partition, and that is all a projection has to do with it:
+blocks, retries, commits and dead letters are the workers' own. See `docs/projections.md`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any, Literal, TypeVar
 from tailrace import backoff
 from tailrace.errors import ConfigError, PositionMoved
 from tailrace.event import Record
-from tailrace.projections.core.apply import Applied, Moved, Rules
+from tailrace.projections.core.apply import BatchResult, ProjectionSpec, StoredOffsetMoved
 from tailrace.projections.core.dead_letters import Failure, letter
 from tailrace.projections.core.decoding import Decode, parsed
-from tailrace.projections.core.event import Event, Teller, read
+from tailrace.projections.core.event import Event, EventFunction, read
 from tailrace.projections.core.failure_policy import told
-from tailrace.projections.core.handlers import Handler, Handlers, Handling, Model, is_asynchronous
-from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.handlers import Handler, Handlers, Model, RegisteredHandler, is_asynchronous
+from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import OnFailure, OnReplay, Settings, Versions, key_of, version_header
-from tailrace.projections.core.store import Partition, Store
+from tailrace.projections.core.store import Partition, ProjectionStore
 from tailrace.projections.core.tracing import tracing
 from tailrace.projections.faust.app import ProjectionApp
 
@@ -61,12 +61,12 @@ class Projection:
         self,
         app: ProjectionApp,
         *topics: str,
-        store: Store[Any],
+        store: ProjectionStore[Any],
         name: str | None = None,
         letters: str | None = None,
         decode: Decode = parsed,
-        entity: Teller | None = None,
-        version: Teller = version_header,
+        entity: EventFunction | None = None,
+        version: EventFunction = version_header,
         versions: Versions | None = None,
         start: Start = "earliest",
         events: int = Settings.events,
@@ -104,7 +104,7 @@ class Projection:
         """Whether it is being made anew: to handlers, all of history is told again."""
         self.is_finished = False
         self.handlers = Handlers(decode)
-        self.rules = Rules(
+        self.spec = ProjectionSpec(
             self.name,
             self.handlers,
             Settings(
@@ -122,7 +122,7 @@ class Projection:
             version,
             tracing(self.name),
         )
-        self.lanes: dict[Partition, Lane] = {}
+        self.workers: dict[Partition, PartitionWorker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._held_up: dict[Partition, str] = {}
         self._replays: set[str] = set()
@@ -142,12 +142,12 @@ class Projection:
                 )
 
         def register(handler: H) -> H:
-            self.handlers.add(types, Handling(handler, model, deletes))
+            self.handlers.add(types, RegisteredHandler(handler, model, deletes))
             return handler
 
         return register
 
-    # What the app asks of it: lanes for the partitions it is given.
+    # What the app asks of it: workers for the partitions it is given.
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """An answer of the store; one that is away is asked again, until it is away for too long."""
@@ -156,7 +156,7 @@ class Projection:
             try:
                 return await ask()
             except Exception as error:
-                if not self.store.is_away(error) or time.monotonic() - since > self.rules.settings.give_up:
+                if not self.store.is_transient(error) or time.monotonic() - since > self.spec.settings.give_up:
                     raise
                 times += 1
                 seconds = backoff.delay(times)
@@ -170,65 +170,65 @@ class Projection:
             self._open = True
 
     async def close(self) -> None:
-        await self.close_lanes()
+        await self.stop_workers()
         self._open = False
         await self.store.close()
 
     def take(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:  # noqa: ANN401
-        """A record (Faust's message); whether its lane has it. A projection that is finished needs none."""
-        lane = self.lanes.get(Partition(topic, partition))
-        if lane is None:
+        """A record (Faust's message); whether its worker has it. A projection that is finished needs none."""
+        worker = self.workers.get(Partition(topic, partition))
+        if worker is None:
             return self.is_finished
-        if offset >= lane.expected:
+        if offset >= worker.expected:
             stamp = int((message.timestamp or 0) * 1000)
-            event = read(lane.partition, offset, message.key, message.value, message.headers or (), stamp)
-            event.is_retold = self.is_rebuilding
+            event = read(worker.partition, offset, message.key, message.value, message.headers or (), stamp)
+            event.is_rebuild = self.is_rebuilding
             if event.replay_id is not None:
                 self._meet(event.replay_id)
-            lane.put(event, follows)
+            worker.put(event, follows)
         return True
 
     def _meet(self, replay: str) -> None:
         """Says once of a replay that only a rebuild takes it up."""
-        if self.rules.settings.on_replay == "rebuild" and replay not in self._replays:
+        if self.spec.settings.on_replay == "rebuild" and replay not in self._replays:
             self._replays.add(replay)
             remedy = "tailrace project … --rebuild, when the replay is done: it applies what was not applied before"
             self._tell(logging.WARNING, "replay passed over", replay=replay, remedy=remedy)
 
-    def open_lane(self, partition: Partition, start: int, furthest: int) -> None:
+    def start_worker(self, partition: Partition, start: int, furthest: int) -> None:
         if self.is_finished:
             return
-        lane = Lane(partition, start, furthest, self.store, self.rules, self)
-        self.lanes[partition] = lane
-        task = asyncio.create_task(lane.run(), name=f"{self.name} {partition}")
+        worker = PartitionWorker(partition, start, furthest, self.store, self.spec, self)
+        self.workers[partition] = worker
+        task = asyncio.create_task(worker.run(), name=f"{self.name} {partition}")
         task.add_done_callback(self._ended)
         self._tasks[partition] = task
 
     async def finish(self) -> None:
-        """Ends the lanes for good: a rebalance opens none again."""
+        """Ends the workers for good: a rebalance opens none again."""
         self.is_finished = True
-        await self.close_lanes()
+        await self.stop_workers()
 
-    async def close_lanes(self) -> None:
+    async def stop_workers(self) -> None:
         """Ends them: what is not committed by now belongs to whoever gets the partitions next."""
-        reached = {lane: self.reached(lane) for lane in self.lanes.values()}
+        reached = {worker: self.reached(worker) for worker in self.workers.values()}
         tasks = list(self._tasks.values())
         self._tasks.clear()
-        self.lanes.clear()
+        self.workers.clear()
         self._held_up.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._open:
-            await asyncio.gather(*(_bounded(lane.pass_over(offset)) for lane, offset in reached.items()))
+            await asyncio.gather(*(_bounded(worker.pass_over(offset)) for worker, offset in reached.items()))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.app.fail(_for_people(self.name, error))
 
-    # What lanes ask of it.
+    # What workers ask of it.
 
-    async def set_aside(self, event: Event, failure: Failure) -> None:
+    async def dead_letter(self, event: Event, failure: Failure) -> None:
         record = letter(event, failure, group=self.name, topic=self.letters)
         attempt = 0
         began = time.monotonic()
@@ -237,7 +237,7 @@ class Projection:
                 await self._send(record)
             except Exception as error:
                 attempt += 1
-                if time.monotonic() - began > self.rules.settings.give_up:
+                if time.monotonic() - began > self.spec.settings.give_up:
                     raise
                 self._tell(logging.WARNING, "a dead letter cannot be written yet", error=told(error))
                 await asyncio.sleep(backoff.delay(attempt))
@@ -266,39 +266,39 @@ class Projection:
             transactional_id=None,
         )
 
-    def committed(self, lane: Lane, applied: Applied) -> None:
+    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         for outcome, count in applied.outcomes.items():
             self.outcomes[outcome] += count
         self.outcomes["duplicate"] += applied.duplicates
 
-    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
+    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
         if error is None:
-            if self._held_up.pop(lane.partition, None) is not None:
-                self._tell(logging.INFO, "goes on", partition=str(lane.partition))
+            if self._held_up.pop(worker.partition, None) is not None:
+                self._tell(logging.INFO, "goes on", partition=str(worker.partition))
             return
         kind = type(error).__name__
-        if self._held_up.get(lane.partition) != kind:
-            self._held_up[lane.partition] = kind
-            self._tell(logging.WARNING, "held up", partition=str(lane.partition), error=told(error))
+        if self._held_up.get(worker.partition) != kind:
+            self._held_up[worker.partition] = kind
+            self._tell(logging.WARNING, "held up", partition=str(worker.partition), error=told(error))
 
     def _tell(self, level: int, what: str, **fields: object) -> None:
         log.log(level, what, extra={"fields": {"projection": self.name, **fields}})
 
-    def reached(self, lane: Lane) -> int:
-        return self.app.reader.reached().get(lane.partition, lane.next) if self.app.started else lane.next
+    def reached(self, worker: PartitionWorker) -> int:
+        return self.app.reader.reached().get(worker.partition, worker.next) if self.app.started else worker.next
 
-    def missed(self, lane: Lane) -> None:
-        self.app.reader.missed(lane.partition)
+    def missed(self, worker: PartitionWorker) -> None:
+        self.app.reader.missed(worker.partition)
 
-    def pause(self, lane: Lane) -> None:
-        self.app.pause(lane.partition, self)
+    def pause(self, worker: PartitionWorker) -> None:
+        self.app.pause(worker.partition, self)
 
-    def resume(self, lane: Lane) -> None:
-        self.app.resume(lane.partition, self)
+    def resume(self, worker: PartitionWorker) -> None:
+        self.app.resume(worker.partition, self)
 
     def progress(self) -> Mapping[Partition, int]:
         """The next offsets that the store has committed."""
-        return {partition: lane.next for partition, lane in self.lanes.items()}
+        return {partition: worker.next for partition, worker in self.workers.items()}
 
 
 async def _bounded(farewell: Awaitable[None]) -> None:
@@ -311,7 +311,7 @@ async def _bounded(farewell: Awaitable[None]) -> None:
 
 
 def _for_people(name: str, error: BaseException) -> BaseException:
-    if isinstance(error, Moved):
+    if isinstance(error, StoredOffsetMoved):
         return PositionMoved(
             f"{name}: {error}",
             why="The position was set back while this worker ran.",

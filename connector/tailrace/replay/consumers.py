@@ -27,7 +27,7 @@ async def horizons(app: ProjectionApp, topics: Collection[str], first_ms: int | 
         finally:
             await projection.store.close()
         is_behind = first_ms is not None and first_ms < horizon
-        passes = {"skip": SKIPS, "rebuild": REBUILDS}.get(projection.rules.settings.on_replay)
+        passes = {"skip": SKIPS, "rebuild": REBUILDS}.get(projection.spec.settings.on_replay)
         found.append(
             {
                 "projection": projection.name,

@@ -1,4 +1,4 @@
-"""What a projection tells the consumer, what it refuses, and a rehearsal without a broker."""
+"""What a projection tells the consumer, what it refuses, and a tester without a broker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import BaseModel
 
 from helpers.memory_store import MemoryStore
 from tailrace.errors import ConfigError, Reason
-from tailrace.projections import Rehearsal, Versions, projection_app
+from tailrace.projections import ProjectionTester, Versions, projection_app
 from tailrace.projections.core.event import Event
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.offset_coordinator import ProjectionGuide
-from tailrace.projections.faust.start_offsets import Place
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
+from tailrace.projections.faust.start_offsets import StoredOffset
 from tailrace.projections.projection import Projection
 from tailrace.projections.rebuild.reset import Move, _require_markers, moment
 
@@ -45,13 +45,13 @@ def test_a_handler_without_parentheses_is_refused() -> None:
 def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
     async def scene() -> None:
         orders = make()
-        guide = ProjectionGuide([orders])
-        await guide.positions([P0])
-        await guide.assigned({P0: [0]})
-        assert set(orders.lanes) == {P0}
+        coordinator = OffsetCoordinator([orders])
+        await coordinator.positions([P0])
+        await coordinator.assigned({P0: [0]})
+        assert set(orders.workers) == {P0}
         await orders.finish()
-        await guide.assigned({P0: [0]})
-        assert orders.lanes == {}
+        await coordinator.assigned({P0: [0]})
+        assert orders.workers == {}
         await orders.close()
 
     asyncio.run(scene())
@@ -87,7 +87,7 @@ def test_two_of_one_name_are_refused() -> None:
         Projection(app, "b", store=MemoryStore())
 
 
-def test_a_rehearsal_takes_the_way_of_a_worker() -> None:
+def test_the_tester_applies_events_as_a_worker_does() -> None:
     orders = make(versions=Versions(), max_attempts=2)
 
     @orders.on("Placed", model=Placed)
@@ -100,18 +100,18 @@ def test_a_rehearsal_takes_the_way_of_a_worker() -> None:
         raise KeyError("colour")
 
     async def play() -> None:
-        async with Rehearsal(orders) as rehearsal:
-            first = await rehearsal.tell("Placed", {"amount": 3}, key="o-1", version=1)
-            await rehearsal.tell("Placed", {"amount": 3}, key="o-1", version=1, event_id=first.id)
-            await rehearsal.tell("Placed", {"amount": 100}, key="o-1", version=1)
-            await rehearsal.tell("Placed", {"amount": 4}, key="o-1", version=2)
-            await rehearsal.tell("Placed", {"amount": "much"}, key="o-1", version=3)
-            await rehearsal.tell("Broken", {}, key="o-1", version=4)
-            await rehearsal.tell("Unheard", {}, key="o-1", version=5)
-            reasons = [letter.failure.reason for letter in rehearsal.letters]
+        async with ProjectionTester(orders) as tester:
+            first = await tester.send("Placed", {"amount": 3}, key="o-1", version=1)
+            await tester.send("Placed", {"amount": 3}, key="o-1", version=1, event_id=first.id)
+            await tester.send("Placed", {"amount": 100}, key="o-1", version=1)
+            await tester.send("Placed", {"amount": 4}, key="o-1", version=2)
+            await tester.send("Placed", {"amount": "much"}, key="o-1", version=3)
+            await tester.send("Broken", {}, key="o-1", version=4)
+            await tester.send("Unheard", {}, key="o-1", version=5)
+            reasons = [letter.failure.reason for letter in tester.dead_letters]
             assert reasons == [Reason.SCHEMA_VALIDATION_FAILED, Reason.MAX_RETRIES_EXCEEDED]
-            assert dict(rehearsal.outcomes) == {"applied": 2, "duplicate": 1, "stale": 1, "dead": 2, "skipped": 1}
-            async with rehearsal.look() as effects:
+            assert dict(tester.outcomes) == {"applied": 2, "duplicate": 1, "stale": 1, "dead": 2, "skipped": 1}
+            async with tester.effects() as effects:
                 assert (await effects.fetch_one("totals", {"key": "o-1"}))["amount"] == 7
 
     asyncio.run(play())
@@ -120,19 +120,22 @@ def test_a_rehearsal_takes_the_way_of_a_worker() -> None:
 def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
     async def play() -> None:
         one, two = make(name="one", start="latest"), make(name="two", start="latest")
-        guide = ProjectionGuide([one, two])
-        assert guide.owns("orders")
-        assert not guide.owns("users")
-        new = Place(None, "latest")
-        assert await guide.positions([P0]) == {P0: [new, new]}
+        coordinator = OffsetCoordinator([one, two])
+        assert coordinator.owns("orders")
+        assert not coordinator.owns("users")
+        new = StoredOffset(None, "latest")
+        assert await coordinator.positions([P0]) == {P0: [new, new]}
         await one.store.reset({P0: 9})
         # A partition that was added to a topic it knows is read from its beginning.
-        assert await guide.positions([P0, P1]) == {P0: [Place(9, "earliest"), new], P1: [Place(None, "earliest"), new]}
-        await guide.assigned({P0: [9, 12], P1: [0, 5]})
-        assert (one.lanes[P0].next, two.lanes[P0].next) == (9, 12)
-        assert guide.progress() == {P0: 9, P1: 0}
-        await guide.revoked()
-        assert guide.progress() == {}
+        assert await coordinator.positions([P0, P1]) == {
+            P0: [StoredOffset(9, "earliest"), new],
+            P1: [StoredOffset(None, "earliest"), new],
+        }
+        await coordinator.assigned({P0: [9, 12], P1: [0, 5]})
+        assert (one.workers[P0].next, two.workers[P0].next) == (9, 12)
+        assert coordinator.progress() == {P0: 9, P1: 0}
+        await coordinator.revoked()
+        assert coordinator.progress() == {}
 
     asyncio.run(play())
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.core.event import Event, Teller, name, reread
-from tailrace.projections.core.handlers import Handlers, Handling
+from tailrace.projections.core.event import Event, EventFunction, name, reread
+from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.settings import Settings, key_of, version_header
-from tailrace.projections.core.store import EntityState, Marker, Outcome, Transaction, Waiting
-from tailrace.projections.core.versions import Turn, turn
+from tailrace.projections.core.store import EntityState, EventOutcome, Marker, StoreTransaction, WaitingEvent
+from tailrace.projections.core.versions import VersionCheck, check_version
 
 
-class Failed(Exception):
+class ApplyFailed(Exception):
     """An event of a block could not be applied. `index` is its place in the block, None if nobody can tell.
 
     `event` is the culprit; it is not that of the block if it had waited for the one at `index`.
@@ -34,11 +34,11 @@ class Failed(Exception):
         self.event = event
 
 
-class TooSlow(Exception):
+class HandlerTimeout(Exception):
     """A handler did not return within its time."""
 
 
-class Moved(Exception):
+class StoredOffsetMoved(Exception):
     """The stored position is not where this worker left it: somebody has reset it."""
 
     def __init__(self, stored: int | None, expected: int) -> None:
@@ -68,49 +68,49 @@ class NoTracing:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ProjectionSpec:
     """What a projection does with an event: everything but its store and its partition."""
 
     projection: str
     handlers: Handlers
     settings: Settings
-    entity: Teller = key_of
-    version: Teller = version_header
+    entity: EventFunction = key_of
+    version: EventFunction = version_header
     tracing: Tracing = field(default_factory=NoTracing)
     alive: Callable[[], None] = lambda: None
     """Called before each handler: a block of slow ones takes long, and still gets on."""
 
 
 @dataclass(slots=True)
-class Applied:
+class BatchResult:
     """What one block came to."""
 
-    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    outcomes: dict[EventOutcome, int] = field(default_factory=dict)
     duplicates: int = 0
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: EventOutcome) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
 async def apply(
-    transaction: Transaction[Any],
+    transaction: StoreTransaction[Any],
     events: Sequence[Event],
-    rules: Rules,
+    spec: ProjectionSpec,
     *,
     expected: int,
     furthest: int,
     now_ms: int,
-    doomed: Collection[str] = (),
-) -> Applied:
+    dead_lettered: Collection[str] = (),
+) -> BatchResult:
     """Applies `events` and stores the offset behind the last of them.
 
     `expected` is the position as this worker knows it; what is below `furthest` has been read before. Events whose ids
-    are `doomed` have gone to the dead letters.
+    are `dead_lettered` have gone to the dead letters.
     """
     stored = await transaction.position()
     if stored is not None and stored < expected:
-        raise Moved(stored, expected)
-    run = Run(transaction, rules, furthest, now_ms, doomed)
+        raise StoredOffsetMoved(stored, expected)
+    run = BatchRun(transaction, spec, furthest, now_ms, dead_lettered)
     await run.through([event for event in events if stored is None or event.offset >= stored])
     await transaction.flush()
     behind = events[-1].offset + 1
@@ -119,30 +119,35 @@ async def apply(
     return run.applied
 
 
-class Run:
+class BatchRun:
     """One transaction's worth of events, and what is known of their entities."""
 
     def __init__(
-        self, transaction: Transaction[Any], rules: Rules, furthest: int, now_ms: int, doomed: Collection[str]
+        self,
+        transaction: StoreTransaction[Any],
+        spec: ProjectionSpec,
+        furthest: int,
+        now_ms: int,
+        dead_lettered: Collection[str],
     ) -> None:
-        self.applied = Applied()
+        self.applied = BatchResult()
         self._transaction = transaction
-        self._rules = rules
-        self._versions = rules.settings.versions
+        self._spec = spec
+        self._versions = spec.settings.versions
         self._furthest = furthest
         self._now_ms = now_ms
-        self._doomed = doomed
+        self._doomed = dead_lettered
         self._horizon: int | None = None
         self.states: dict[str, EntityState] = {}
         self._changed: dict[str, EntityState] = {}
-        self._waiting: dict[str, dict[int, Waiting]] = {}
-        self._begun: list[Waiting] = []
+        self._waiting: dict[str, dict[int, WaitingEvent]] = {}
+        self._begun: list[WaitingEvent] = []
         self.released: list[str] = []
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, EventOutcome] = {}
 
     async def through(self, events: Sequence[Event]) -> None:
         """All of them, in order."""
-        if self._rules.settings.on_replay != "apply":
+        if self._spec.settings.on_replay != "apply":
             events = [event for event in events if event.replay_id is None]
         if not events:
             return
@@ -161,10 +166,10 @@ class Run:
                 went_on = await self._one(event)
                 while went_on and (waited := self.successor(culprit)) is not None:
                     culprit = reread(waited)
-                    culprit.is_retold = event.is_retold
+                    culprit.is_rebuild = event.is_rebuild
                     went_on = await self.waited(culprit)
             except Exception as error:
-                raise Failed(error, index, culprit) from error
+                raise ApplyFailed(error, index, culprit) from error
         await self.write_down()
 
     async def waited(self, event: Event) -> bool:
@@ -174,15 +179,15 @@ class Run:
 
     def _is_told_again(self, event: Event) -> bool:
         """Replayed, read again after a reset, or put back for somebody else: it may have been applied long ago."""
-        others = event.redriven_for not in (None, self._rules.projection)
+        others = event.redriven_for not in (None, self._spec.projection)
         return event.offset < self._furthest or event.replay_id is not None or others
 
     def _tell(self, event: Event) -> Event:
         if event.id in self._doomed:
             return event  # perhaps because of this
-        entity = self._rules.entity(event)
+        entity = self._spec.entity(event)
         event.entity = None if entity is None else name(str(entity))
-        event.version = self._rules.version(event)
+        event.version = self._spec.version(event)
         return event
 
     async def _mark(self, events: Sequence[Event]) -> set[str]:
@@ -190,7 +195,7 @@ class Run:
             try:
                 self._tell(event)
             except Exception as error:
-                raise Failed(error, index, event) from error
+                raise ApplyFailed(error, index, event) from error
         return await self._transaction.mark(
             [Marker(each.id, each.entity, each.version, each.time_ms) for each in events]
         )
@@ -220,57 +225,57 @@ class Run:
     async def _one(self, event: Event) -> bool:
         """Whether it took effect, so that what waited for it may go on."""
         if event.id in self._doomed:
-            self._settle(event, Outcome.DEAD)
+            self._settle(event, EventOutcome.DEAD)
             return False
         known = self.states.get(event.entity) if event.entity is not None else None
         if self._versions is not None and event.entity is not None:
-            when = turn(event.version, known, self._versions)
-            if when is Turn.STALE:
-                self._settle(event, Outcome.STALE)
+            when = check_version(event.version, known, self._versions)
+            if when is VersionCheck.STALE:
+                self._settle(event, EventOutcome.STALE)
                 return False
-            if when is Turn.LATER:
-                self._settle(event, Outcome.WAITING)
+            if when is VersionCheck.LATER:
+                self._settle(event, EventOutcome.WAITING)
                 waiting = event.waiting(self._now_ms)
                 self._begun.append(waiting)
                 self._waiting.setdefault(waiting.entity, {}).setdefault(waiting.version, waiting)
                 return False
-        handling = self._rules.handlers.find(event)
+        handling = self._spec.handlers.find(event)
         if handling is None:
-            self._settle(event, Outcome.SKIPPED)
+            self._settle(event, EventOutcome.SKIPPED)
         else:
-            self._rules.handlers.read(event, handling)
+            self._spec.handlers.read(event, handling)
             await self._call(handling, event)
-            self._settle(event, Outcome.APPLIED)
+            self._settle(event, EventOutcome.APPLIED)
         if event.version is not None and event.entity is not None and self._versions is not None:
             deleted = event.is_tombstone or (handling is not None and handling.deletes)
             self.states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
         return True
 
-    async def _call(self, handling: Handling, event: Event) -> None:
-        self._rules.alive()
-        limit = asyncio.timeout(self._rules.settings.time_limit)
+    async def _call(self, handling: RegisteredHandler, event: Event) -> None:
+        self._spec.alive()
+        limit = asyncio.timeout(self._spec.settings.time_limit)
         try:
-            with self._rules.tracing.handling(event):
+            with self._spec.tracing.handling(event):
                 async with limit:
                     await handling.handler(event, self._transaction.effects)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Of something that the handler waited for. Let out, it would end the lane without a word.
+            # Of something that the handler waited for. Let out, it would end the worker without a word.
             raise RuntimeError("the handler waited for a task that was cancelled") from None
         except TimeoutError:
             if limit.expired():
-                raise TooSlow(f"the handler took longer than {self._rules.settings.time_limit:g} s") from None
+                raise HandlerTimeout(f"the handler took longer than {self._spec.settings.time_limit:g} s") from None
             raise
 
-    def successor(self, event: Event) -> Waiting | None:
+    def successor(self, event: Event) -> WaitingEvent | None:
         """The one that waited for `event`, if any."""
         if event.entity is None or event.version is None:
             return None
         return self._waiting.get(event.entity, {}).pop(event.version + 1, None)
 
-    def _settle(self, event: Event, outcome: Outcome) -> None:
+    def _settle(self, event: Event, outcome: EventOutcome) -> None:
         self._outcomes[event.id] = outcome
         self.applied.count(outcome)
 
@@ -287,7 +292,9 @@ class Run:
         if corrected:
             await self._transaction.settle(corrected)
 
-    def _corrected(self) -> Mapping[str, Outcome]:
+    def _corrected(self) -> Mapping[str, EventOutcome]:
         """`mark` wrote APPLIED for the block's own; what had waited was marked as such."""
         released = set(self.released)
-        return {name: each for name, each in self._outcomes.items() if each is not Outcome.APPLIED or name in released}
+        return {
+            name: each for name, each in self._outcomes.items() if each is not EventOutcome.APPLIED or name in released
+        }

@@ -4,8 +4,8 @@
     JSON or Avro with an id      behind a zero byte and four of schema id, or the id in the header `__value_schema_id`
     CloudEvents                  structured: the payload is in `data`; binary: the value, with or without an id
 
-JSON is read without asking anybody: its frame is passed over. Avro needs the schema that it was written with, and so a
-registry: `decode=Registry(url)`, see `registry.py`. For other formats, give the projection a `decode` of your own.
+JSON needs no registry: the schema id in front of it is skipped. Avro needs its writer schema, and so a registry
+(`decode=RegistryDecoder(url)`, see `registry.py`). For other formats, pass your own `decode` function.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FRAME = 5
 STRUCTURED = b"application/cloudevents+json"
 
 _NO_REGISTRY = (
-    "If the topic carries Avro, give the projection a registry, `decode=Registry(url)`; for other formats, a `decode` "
-    "of your own."
+    "If the topic carries Avro, give the projection `decode=RegistryDecoder(url)`; for other formats, your own "
+    "`decode` function."
 )
 _WRONG = "Correct the service that wrote it; then have it write the event again."
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.projections.core.store import Partition, Waiting
+from tailrace.projections.core.store import Partition, WaitingEvent
 
 REPLAY = "tailrace.replay"
 """The header that names the replay by which a record was published again."""
@@ -42,7 +42,7 @@ class Event:
     data: Any = None
     entity: str | None = None
     version: int | None = None
-    is_retold: bool = False
+    is_rebuild: bool = False
     """Whether its projection is being made anew."""
     said: dict[str, bytes | None] = field(default_factory=dict, repr=False, compare=False)
     """The headers by name; of several of one name, the last."""
@@ -54,7 +54,7 @@ class Event:
     @property
     def is_replay(self) -> bool:
         """Whether history is being told again: ask before doing what cannot be undone, such as sending a mail."""
-        return self.is_retold or REPLAY in self.said
+        return self.is_rebuild or REPLAY in self.said
 
     @property
     def replay_id(self) -> str | None:
@@ -83,9 +83,9 @@ class Event:
         """Topic, partition and offset, for people."""
         return f"{self.partition}@{self.offset}"
 
-    def waiting(self, since_ms: int) -> Waiting:
+    def waiting(self, since_ms: int) -> WaitingEvent:
         """The event as a store keeps it while it waits for an earlier version."""
-        return Waiting(
+        return WaitingEvent(
             self.id, self.entity or "", self.version or 0, self.partition, self.offset, self.key, self.value,
             [(name, said or b"") for name, said in self.headers], self.time_ms, since_ms,
         )  # fmt: skip
@@ -137,12 +137,12 @@ def read(
     )
 
 
-def reread(waiting: Waiting) -> Event:
+def reread(waiting: WaitingEvent) -> Event:
     """The event that waited."""
     return read(
         waiting.partition, waiting.offset, waiting.key, waiting.value, waiting.headers, waiting.time_ms
     )  # fmt: skip
 
 
-Teller = Callable[[Event], Any]
+EventFunction = Callable[[Event], Any]
 """Tells something about an event, such as its entity or its version."""

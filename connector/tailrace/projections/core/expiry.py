@@ -8,64 +8,67 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tailrace.projections.core.apply import Applied, Failed, Rules, Run
+from tailrace.projections.core.apply import ApplyFailed, BatchResult, BatchRun, ProjectionSpec
 from tailrace.projections.core.event import reread
-from tailrace.projections.core.store import Outcome, Transaction, Waiting
-from tailrace.projections.core.versions import Turn, turn
+from tailrace.projections.core.store import EventOutcome, StoreTransaction, WaitingEvent
+from tailrace.projections.core.versions import VersionCheck, check_version
 
 
 async def expire(
-    transaction: Transaction[Any],
-    rules: Rules,
+    transaction: StoreTransaction[Any],
+    spec: ProjectionSpec,
     *,
     before_ms: int,
     limit: int,
     now_ms: int,
-    is_retold: bool,
-    doomed: Collection[str] = (),
-) -> tuple[Applied, list[Waiting]]:
+    is_rebuild: bool,
+    dead_lettered: Collection[str] = (),
+) -> tuple[BatchResult, list[WaitingEvent]]:
     """Applies, of what began to wait before `before_ms`, all that is due; returns what still waits in vain.
 
-    Events whose ids are `doomed` have gone to the dead letters.
+    Events whose ids are `dead_lettered` have gone to the dead letters.
     """
     await transaction.position()
-    run = Run(transaction, rules, 0, now_ms, doomed)
+    run = BatchRun(transaction, spec, 0, now_ms, dead_lettered)
     expired = await transaction.expired(before_ms, limit)
-    remaining: list[Waiting] = []
+    remaining: list[WaitingEvent] = []
     # Once their entities are locked, nobody else releases or applies them.
     still = await run.recall({each.entity for each in expired})
     for each in sorted(expired, key=lambda each: (each.entity, each.version)):
         if each.event_id in run.released or each.event_id not in still:
             continue
-        if each.event_id not in doomed and _is_early(each, run, rules):
+        if each.event_id not in dead_lettered and _is_early(each, run, spec):
             remaining.append(each)
         else:
-            await _apply(run, each, is_retold)
+            await _apply(run, each, is_rebuild)
     await run.write_down()
     await transaction.flush()
     return run.applied, remaining
 
 
-def _is_early(waiting: Waiting, run: Run, rules: Rules) -> bool:
-    versions = rules.settings.versions
-    return versions is not None and turn(waiting.version, run.states.get(waiting.entity), versions) is Turn.LATER
+def _is_early(waiting: WaitingEvent, run: BatchRun, spec: ProjectionSpec) -> bool:
+    versions = spec.settings.versions
+    return (
+        versions is not None
+        and check_version(waiting.version, run.states.get(waiting.entity), versions) is VersionCheck.LATER
+    )
 
 
-async def _apply(run: Run, waiting: Waiting, is_retold: bool) -> None:
+async def _apply(run: BatchRun, waiting: WaitingEvent, is_rebuild: bool) -> None:
     """It, and what has waited for it."""
-    following: Waiting | None = waiting
+    following: WaitingEvent | None = waiting
     while following is not None:
         event = reread(following)
-        event.is_retold = is_retold
+        event.is_rebuild = is_rebuild
         try:
             went_on = await run.waited(event)
         except Exception as error:
-            raise Failed(error, None, event) from error
+            raise ApplyFailed(error, None, event) from error
         following = run.successor(event) if went_on else None
 
 
-async def give_up(transaction: Transaction[Any], events: Sequence[Waiting]) -> None:
+async def give_up(transaction: StoreTransaction[Any], events: Sequence[WaitingEvent]) -> None:
     """They have gone to the dead letters, and wait no more."""
     if events:
         await transaction.release([event.event_id for event in events])
-        await transaction.settle({event.event_id: Outcome.DEAD for event in events})
+        await transaction.settle({event.event_id: EventOutcome.DEAD for event in events})

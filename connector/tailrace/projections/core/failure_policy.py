@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.errors import ConfigError, Reason, Rejected, TailraceError
-from tailrace.projections.core.apply import TooSlow
+from tailrace.projections.core.apply import HandlerTimeout
 from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event
 
@@ -27,7 +27,7 @@ def judgement(error: Exception, attempts: int, most: int) -> Failure | None:
         return Failure(error.reason, error.explanation, error.remedy, attempts)
     if attempts < (CONFIG_ATTEMPTS if isinstance(error, ConfigError) else most):
         return None
-    if isinstance(error, TooSlow):
+    if isinstance(error, HandlerTimeout):
         reason, why = Reason.PROCESSING_TIMEOUT, str(error)
     else:
         reason, why = Reason.MAX_RETRIES_EXCEEDED, f"the handler raised {described(error)}"

@@ -19,7 +19,7 @@ SHOWN_MISTAKES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class RegisteredHandler:
     """A handler, the model its events are read into, and whether its event deletes the entity."""
 
     handler: Handler
@@ -31,10 +31,10 @@ class Handlers:
     """The handlers of one projection, by type of event; the one without a type takes all others."""
 
     def __init__(self, decode: Decode = parsed) -> None:
-        self._by_type: dict[str | None, Handling] = {}
+        self._by_type: dict[str | None, RegisteredHandler] = {}
         self._decode = decode
 
-    def add(self, types: tuple[str, ...], handling: Handling) -> None:
+    def add(self, types: tuple[str, ...], handling: RegisteredHandler) -> None:
         """Registers a handler; ConfigError if it could never handle an event."""
         _require_handler(handling.handler)
         for name in types or (None,):
@@ -43,10 +43,10 @@ class Handlers:
                 raise ConfigError(f"two handlers for {what}", remedy="Remove one, or call it from the other.")
             self._by_type[name] = handling
 
-    def find(self, event: Event) -> Handling | None:
+    def find(self, event: Event) -> RegisteredHandler | None:
         return self._by_type.get(event.type) or self._by_type.get(None)
 
-    def read(self, event: Event, handling: Handling) -> None:
+    def read(self, event: Event, handling: RegisteredHandler) -> None:
         """Fills in `event.data`; Rejected if the payload is not what the handler was promised."""
         if event.value is None:
             event.data = None

@@ -1,8 +1,8 @@
 """One partition on its way into the store: blocks in order, retries, splits around a bad event, dead letters.
 
-Each partition has a lane of its own, so that an event which is being tried again holds up its own partition and no
+Each partition has a worker of its own, so that an event which is being tried again holds up its own partition and no
 other. A block that fails is cut around the event that failed: what stands before it is applied, it is tried by itself,
-what stands behind it comes last. Nothing leaves the lane before the store has committed it.
+what stands behind it comes last. Nothing leaves the worker before the store has committed it.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from typing import Any, Protocol
 
 from tailrace import backoff, failpoints
 from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailable, TailraceError
-from tailrace.projections.core.apply import Applied, Failed, Moved, Rules, apply
+from tailrace.projections.core.apply import ApplyFailed, BatchResult, ProjectionSpec, StoredOffsetMoved, apply
 from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, reread
 from tailrace.projections.core.expiry import expire, give_up
 from tailrace.projections.core.failure_policy import cut, judgement, told, waited_too_long
-from tailrace.projections.core.store import Outcome, Partition, Store
+from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 
 QUEUED_BLOCKS = 4
 QUEUED_BYTES = 32 * 1024 * 1024
-"""A lane that has more blocks, or more bytes, at hand asks for no more; it asks again below half of it."""
+"""A worker that has more blocks, or more bytes, at hand asks for no more; it asks again below half of it."""
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
 
 
-class Surroundings(Protocol):
-    """What a lane needs of the worker around it."""
+class WorkerCallbacks(Protocol):
+    """What a worker needs of the worker around it."""
 
-    async def set_aside(self, event: Event, failure: Failure) -> None:
+    async def dead_letter(self, event: Event, failure: Failure) -> None:
         """Returns when the dead letter is stored for good."""
 
-    def committed(self, lane: Lane, applied: Applied) -> None: ...
+    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None: ...
 
-    def waiting_for(self, lane: Lane, error: BaseException | None) -> None:
-        """What holds the lane up; None when it goes on."""
+    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
+        """What holds the worker up; None when it goes on."""
 
-    def missed(self, lane: Lane) -> None:
+    def missed(self, worker: PartitionWorker) -> None:
         """A record came without the one before it: both must come again."""
 
-    def reached(self, lane: Lane) -> int:
+    def reached(self, worker: PartitionWorker) -> int:
         """The offset below which nothing is left to apply, if all that was handed over is applied."""
 
-    def pause(self, lane: Lane) -> None: ...
+    def pause(self, worker: PartitionWorker) -> None: ...
 
-    def resume(self, lane: Lane) -> None: ...
+    def resume(self, worker: PartitionWorker) -> None: ...
 
 
-class Lane:
+class PartitionWorker:
     """`next` is the offset behind the last event that the store has committed, `expected` behind the last one put."""
 
     def __init__(
@@ -60,9 +60,9 @@ class Lane:
         partition: Partition,
         start: int,
         furthest: int,
-        store: Store[Any],
-        rules: Rules,
-        around: Surroundings,
+        store: ProjectionStore[Any],
+        spec: ProjectionSpec,
+        around: WorkerCallbacks,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
@@ -74,9 +74,9 @@ class Lane:
         self.busy_since: float | None = None
         """Since when it has something and neither commits nor calls a handler; None if it has nothing."""
         self._store = store
-        self._rules = replace(rules, alive=self._is_alive)
-        self._settings = rules.settings
-        self._around = around
+        self._spec = replace(spec, alive=self._is_alive)
+        self._settings = spec.settings
+        self._callbacks = around
         self._sleep = sleep
         self._clock = clock
         self._queue: deque[Event] = deque()
@@ -94,7 +94,7 @@ class Lane:
         if event.offset < self.expected:
             return
         if follows > self.expected:
-            self._around.missed(self)
+            self._callbacks.missed(self)
             return
         self.expected = event.offset + 1
         self._queue.append(event)
@@ -105,7 +105,7 @@ class Lane:
             self._arrived.set()
         if not self._paused and self._has_more_than(1):
             self._paused = True
-            self._around.pause(self)
+            self._callbacks.pause(self)
 
     def _has_more_than(self, share: float) -> bool:
         """Whether it has more than this share of what it may have at hand."""
@@ -131,7 +131,7 @@ class Lane:
                 await self.settle(block)
                 self.busy_since = time.monotonic() if self._queue else None
             else:
-                await self.pass_over(self._around.reached(self))
+                await self.pass_over(self._callbacks.reached(self))
             if time.monotonic() >= expire_at:
                 await self.expire()
                 expire_at = time.monotonic() + EXPIRY_SECONDS
@@ -146,12 +146,12 @@ class Lane:
                     if stored is None:
                         await transaction.advance(self.next)
                     elif stored < self.next:
-                        raise Moved(stored, self.next)
+                        raise StoredOffsetMoved(stored, self.next)
             except Exception as error:
-                if not self._store.is_away(error):
+                if not self._store.is_transient(error):
                     raise
                 times += 1
-                self._around.waiting_for(self, error)
+                self._callbacks.waiting_for(self, error)
                 await self._wait_for_store(error, times, since)
             else:
                 return
@@ -171,7 +171,7 @@ class Lane:
         self._queued_bytes -= sum(len(event.value or b"") for event in block)
         if self._paused and not self._has_more_than(0.5):
             self._paused = False
-            self._around.resume(self)
+            self._callbacks.resume(self)
         return block
 
     async def settle(self, events: Sequence[Event]) -> None:
@@ -183,28 +183,30 @@ class Lane:
             if failed is not None:
                 parts.extendleft(reversed(cut(part, failed.index)))
 
-    async def _through(self, part: Sequence[Event]) -> Failed | None:
+    async def _through(self, part: Sequence[Event]) -> ApplyFailed | None:
         """Commits a part; one of several events that fails is given back, a single one is tried until it is decided."""
-        doomed: dict[str, Failure] = {}
+        dead_lettered: dict[str, Failure] = {}
         attempts = 0
         away = 0
         away_since = 0.0
         while True:
             try:
-                applied = await (self._commit(part, doomed) if part else self._expire(doomed))
-            except Moved:
+                applied = await (self._commit(part, dead_lettered) if part else self._expire(dead_lettered))
+            except StoredOffsetMoved:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is the event's failure
-                failed = error if isinstance(error, Failed) else Failed(error)
+                failed = error if isinstance(error, ApplyFailed) else ApplyFailed(error)
                 if isinstance(failed.error, ProjectionError):
                     raise failed.error from None  # of the projection as a whole, and not of an event
-                self._around.waiting_for(self, failed.error)
-                if self._store.is_away(failed.error):
+                self._callbacks.waiting_for(self, failed.error)
+                if self._store.is_transient(failed.error):
                     away += 1
                     away_since = away_since or time.monotonic()
                     await self._wait_for_store(failed.error, away, away_since)
                     if away > 1 and len(part) > 1:
-                        return Failed(failed.error)  # perhaps it takes longer than a transaction may: halves do not
+                        return ApplyFailed(
+                            failed.error
+                        )  # perhaps it takes longer than a transaction may: halves do not
                     continue
                 away, away_since = 0, 0.0
                 if len(part) > 1:
@@ -217,35 +219,35 @@ class Lane:
                 if verdict is None:
                     await self._sleep(backoff.delay(attempts))
                     continue
-                if culprit.id in doomed or isinstance(failed.error, ConfigError):
+                if culprit.id in dead_lettered or isinstance(failed.error, ConfigError):
                     # Set aside, and the store cannot even pass over it; or no event is to blame, but what was declared.
                     raise failed.error from None
-                await self._give_up(culprit, verdict, failed.error, doomed)
+                await self._give_up(culprit, verdict, failed.error, dead_lettered)
                 attempts = 0
             else:
                 self._is_alive()
-                self._around.waiting_for(self, None)
-                self._around.committed(self, applied)
+                self._callbacks.waiting_for(self, None)
+                self._callbacks.committed(self, applied)
                 return None
 
-    async def _commit(self, part: Sequence[Event], doomed: dict[str, Failure]) -> Applied:
-        with self._rules.tracing.block(part):
-            applied = await self._transact(part, doomed)
+    async def _commit(self, part: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
+        with self._spec.tracing.block(part):
+            applied = await self._transact(part, dead_lettered)
         failpoints.reached(failpoints.PROJECTION_COMMITTED)
         self.next = max(self.next, part[-1].offset + 1)
         return applied
 
-    async def _transact(self, part: Sequence[Event], doomed: dict[str, Failure]) -> Applied:
-        self._is_retold = part[-1].is_retold
+    async def _transact(self, part: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
+        self._is_retold = part[-1].is_rebuild
         async with self._store.transaction(self.partition) as transaction:
             applied = await apply(
                 transaction,
                 part,
-                self._rules,
+                self._spec,
                 expected=self.next,
                 furthest=self._furthest,
                 now_ms=int(self._clock() * 1000),
-                doomed=doomed,
+                dead_lettered=dead_lettered,
             )
             failpoints.reached(failpoints.PROJECTION_APPLIED)
         return applied
@@ -256,23 +258,25 @@ class Lane:
             if isinstance(error, TailraceError):
                 raise error
             raise StoreUnavailable(
-                f"{self._rules.projection}: its database has been away for {time.monotonic() - since:.0f} s",
+                f"{self._spec.projection}: its database has been away for {time.monotonic() - since:.0f} s",
                 why=told(error),
                 remedy="See that it runs and can be reached, then start again: nothing is lost.",
             ) from error
         await self._sleep(0.05 if times == 1 else backoff.delay(times - 1))
 
-    async def _give_up(self, event: Event, failure: Failure, error: Exception, doomed: dict[str, Failure]) -> None:
+    async def _give_up(
+        self, event: Event, failure: Failure, error: Exception, dead_lettered: dict[str, Failure]
+    ) -> None:
         if self._settings.on_failure == "halt":
             raise Halted(
-                f"{self._rules.projection}: {event.type or 'event'} {event.id} at {event.place} cannot be applied: "
+                f"{self._spec.projection}: {event.type or 'event'} {event.id} at {event.place} cannot be applied: "
                 f"{failure.reason.value}",
                 why=told(error),
                 remedy='Mend the handler or the data and start again, or choose on_failure="dead_letter".',
             ) from error
-        await self._around.set_aside(event, failure)
+        await self._callbacks.dead_letter(event, failure)
         failpoints.reached(failpoints.PROJECTION_LETTER)
-        doomed[event.id] = failure
+        dead_lettered[event.id] = failure
 
     async def pass_over(self, reached: int) -> None:
         """Stores how far it has looked: behind the last event stand the ends of transactions, which have offsets too.
@@ -289,7 +293,7 @@ class Lane:
                 if reached > stored:
                     await transaction.advance(reached)
         except Exception as error:
-            if not self._store.is_away(error):
+            if not self._store.is_transient(error):
                 raise
         else:
             self.next = max(self.next, reached)
@@ -301,21 +305,21 @@ class Lane:
         if versions is not None and versions.gaps == "wait":
             await self._through(())
 
-    async def _expire(self, doomed: dict[str, Failure]) -> Applied:
+    async def _expire(self, dead_lettered: dict[str, Failure]) -> BatchResult:
         seconds = self._settings.versions.timeout if self._settings.versions is not None else 0.0
         now = self._clock()
         async with self._store.transaction(self.partition) as transaction:
             applied, overdue = await expire(
                 transaction,
-                self._rules,
+                self._spec,
                 before_ms=int((now - seconds) * 1000),
                 limit=EXPIRED_AT_ONCE,
                 now_ms=int(now * 1000),
-                is_retold=self._is_retold,
-                doomed=doomed,
+                is_rebuild=self._is_retold,
+                dead_lettered=dead_lettered,
             )
             for each in overdue:
-                await self._around.set_aside(reread(each), waited_too_long(seconds, each.version))
-                applied.count(Outcome.DEAD)
+                await self._callbacks.dead_letter(reread(each), waited_too_long(seconds, each.version))
+                applied.count(EventOutcome.DEAD)
             await give_up(transaction, overdue)
         return applied

@@ -1,10 +1,10 @@
 """A schema registry as the `decode` of a projection: values in every format that the connector writes, Avro included.
 
-    orders = Projection(app, "shop.orders", store=store, decode=Registry("https://registry.example.org"))
+    orders = Projection(app, "shop.orders", store=store, decode=RegistryDecoder("https://registry.example.org"))
 
 A schema is asked for when a value first names it, and kept: what an id stands for never changes. Decoding happens on
 the event loop, in the middle of a block; the registry is asked by a thread, and nobody waits for that beyond PATIENCE.
-What takes longer is an outage like that of any other server: the lane tries again, and no event is blamed.
+What takes longer is an outage like that of any other server: the worker tries again, and no event is blamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE = 0.25
 """Seconds that the event loop stands still for an answer, once for each question."""
 
 
-class Registry:
+class RegistryDecoder:
     """See the module's docstring. `url`, `settings` and `timeout` are those of a pipeline's `schemas.registry`."""
 
     def __init__(self, url: str, *, settings: Mapping[str, str] | None = None, timeout: float = 10.0) -> None:

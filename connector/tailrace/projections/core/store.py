@@ -39,7 +39,7 @@ too long.
 """
 
 
-class Outcome(StrEnum):
+class EventOutcome(StrEnum):
     """What became of an event."""
 
     APPLIED = "applied"
@@ -69,7 +69,7 @@ class EntityState(NamedTuple):
     deleted: bool
 
 
-class Waiting(NamedTuple):
+class WaitingEvent(NamedTuple):
     """An event that waits for an earlier version of its entity, kept whole. `since_ms` is when it began to wait."""
 
     event_id: str
@@ -84,7 +84,7 @@ class Waiting(NamedTuple):
     since_ms: int
 
 
-class Transaction(Protocol[Effects_co]):
+class StoreTransaction(Protocol[Effects_co]):
     """One transaction of a store, for events of one partition."""
 
     @property
@@ -107,7 +107,7 @@ class Transaction(Protocol[Effects_co]):
         An id that comes twice in `markers` counts once.
         """
 
-    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
         """Corrects the outcome of events marked in this transaction or before it, by id."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
@@ -121,26 +121,26 @@ class Transaction(Protocol[Effects_co]):
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         """Writes them, over what was there."""
 
-    async def wait(self, events: Sequence[Waiting]) -> None:
+    async def wait(self, events: Sequence[WaitingEvent]) -> None:
         """Keeps them; one that waits already (same id) stays as it is."""
 
-    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+    async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         """All that wait for one of these entities, by entity and version."""
 
-    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+    async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         """At most `limit` of this transaction's partition that began to wait before `before_ms`, oldest first."""
 
     async def release(self, event_ids: Collection[str]) -> None:
         """They wait no more."""
 
     async def horizon(self) -> int:
-        """As `Store.horizon`, seen from this transaction and not older than what `mark` saw."""
+        """As `ProjectionStore.horizon`, seen from this transaction and not older than what `mark` saw."""
 
     async def flush(self) -> None:
         """Carries out what handlers have asked for and the store has put off; errors of theirs come here at last."""
 
 
-class Store(Protocol[Effects_co]):
+class ProjectionStore(Protocol[Effects_co]):
     """Where a projection lives. `name` is the projection's: what several keep in one database stays apart."""
 
     async def open(self, name: str) -> None:
@@ -149,7 +149,7 @@ class Store(Protocol[Effects_co]):
     async def close(self) -> None:
         """Ends all connections; a transaction that is open is rolled back."""
 
-    def transaction(self, partition: Partition) -> AbstractAsyncContextManager[Transaction[Effects_co]]:
+    def transaction(self, partition: Partition) -> AbstractAsyncContextManager[StoreTransaction[Effects_co]]:
         """Commits at the end of the block, rolls back if it raises. Partitions do not wait for each other.
 
         A commit must survive a crash of the server, and its return says that it does.
@@ -174,5 +174,5 @@ class Store(Protocol[Effects_co]):
         stay. Returns how many were deleted.
         """
 
-    def is_away(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         """Whether this error of a transaction heals by trying again: a server that is away, a deadlock, a conflict."""

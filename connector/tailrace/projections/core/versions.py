@@ -8,7 +8,7 @@ from tailrace.projections.core.settings import Versions
 from tailrace.projections.core.store import EntityState
 
 
-class Turn(Enum):
+class VersionCheck(Enum):
     """What the versions say about an event."""
 
     NOW = "now"
@@ -16,17 +16,17 @@ class Turn(Enum):
     LATER = "later"
 
 
-def turn(version: int | None, known: EntityState | None, rules: Versions) -> Turn:
+def check_version(version: int | None, known: EntityState | None, rules: Versions) -> VersionCheck:
     """An event without a version is always taken: nothing can be said about it.
 
     A deleted entity keeps its version, so that what happened before the deletion stays stale.
     """
     if version is None:
-        return Turn.NOW
+        return VersionCheck.NOW
     if known is not None and version <= known.version:
-        return Turn.STALE
+        return VersionCheck.STALE
     if rules.gaps == "ignore":
-        return Turn.NOW
+        return VersionCheck.NOW
     if known is None:
-        return Turn.NOW if rules.first is None or version <= rules.first else Turn.LATER
-    return Turn.NOW if version == known.version + 1 else Turn.LATER
+        return VersionCheck.NOW if rules.first is None or version <= rules.first else VersionCheck.LATER
+    return VersionCheck.NOW if version == known.version + 1 else VersionCheck.LATER

@@ -26,8 +26,8 @@ from tailrace import backoff
 from tailrace.errors import AgentCrashed, ConfigError
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app_checks import check_app
-from tailrace.projections.faust.maintenance import Caretaker
-from tailrace.projections.faust.offset_coordinator import ProjectionGuide
+from tailrace.projections.faust.maintenance import Maintenance
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
 from tailrace.projections.faust.start_offsets import Guide, Unguided
 from tailrace.projections.faust.topics import connection, require_certificates
 from tailrace.projections.faust.transport import Consumer, Taker, Transport
@@ -73,17 +73,17 @@ class WithoutWeb(BootStrategy):
 
 
 class ProjectionApp(faust.App):
-    """See the module's docstring. `guide` is the projections' voice in the consumer."""
+    """See the module's docstring. `coordinator` is the projections' voice in the consumer."""
 
     logger = logging.getLogger("faust.projections")
     BootStrategy = WithoutWeb
 
     def __init__(self, id: str, **settings: Any) -> None:  # noqa: ANN401 - Faust's own
         self.projections: list[Projection] = []
-        self.guide: Guide = Unguided()
+        self.coordinator: Guide = Unguided()
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
-        self._caretaker: Caretaker | None = None
+        self._maintenance: Maintenance | None = None
         self._crashes: dict[str, deque[float]] = {}
         _require_known(id, settings)
         super().__init__(id, **{**DEFAULTS, **settings})
@@ -110,8 +110,8 @@ class ProjectionApp(faust.App):
                 remedy="Give one of them another `name`.",
             )
         self.projections.append(projection)
-        if isinstance(self.guide, Unguided):
-            self.guide = ProjectionGuide(self.projections)
+        if isinstance(self.coordinator, Unguided):
+            self.coordinator = OffsetCoordinator(self.projections)
 
     def pause(self, partition: Partition, holder: object) -> None:
         """Reads no more of a partition until all who asked for it have called `resume`."""
@@ -146,8 +146,8 @@ class ProjectionApp(faust.App):
     async def on_start(self) -> None:
         check_app(self)
         await self._wait_for_kafka()
-        self._caretaker = Caretaker(self)
-        await self._caretaker.start()
+        self._maintenance = Maintenance(self)
+        await self._maintenance.start()
         await super().on_start()
         if self.takers:
             # Only to be subscribed to: no stream is behind it.
@@ -156,8 +156,8 @@ class ProjectionApp(faust.App):
     async def on_shutdown(self) -> None:
         """Called when nothing is read any more."""
         await super().on_shutdown()
-        if self._caretaker is not None:
-            await self._caretaker.stop()
+        if self._maintenance is not None:
+            await self._maintenance.stop()
 
     async def _wait_for_kafka(self) -> None:
         """A broker that is away at the start may come back, as it may later; Faust would end."""

@@ -113,7 +113,7 @@ def _agents(app: ProjectionApp) -> Iterator[ConfigError]:
                 why="Its records go to the projection alone, and Faust keeps no account of them.",
                 remedy="Put the agent into an app of its own.",
             )
-        owned = [topic for topic in agent.get_topic_names() if app.guide.owns(topic)]
+        owned = [topic for topic in agent.get_topic_names() if app.coordinator.owns(topic)]
         if owned and (agent.concurrency > 1 or agent.isolated_partitions):
             yield ConfigError(
                 f"{app.conf.id}: the agent {agent.name} reads {', '.join(owned)} with several tasks",

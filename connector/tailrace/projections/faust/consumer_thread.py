@@ -34,7 +34,7 @@ from faust.types import TP
 
 from tailrace.errors import ConfigError
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import Bounds, Stretch, start_offset
+from tailrace.projections.faust.start_offsets import FetchedRange, PartitionBounds, start_offset
 
 COMMIT_SECONDS = 5.0
 """For telling Kafka how far we are. It only follows the store, so it never holds anything up for long."""
@@ -44,10 +44,10 @@ FETCH_WAIT_MS = 500
 log = logging.getLogger("tailrace.projections")
 
 
-class Fetched(dict[TP, list[Any]]):
+class FetchResult(dict[TP, list[Any]]):
     """Records by partition, and of the partitions of projections which stretch of the log was read."""
 
-    def __init__(self, records: Mapping[TP, list[Any]], stretches: Mapping[TP, Stretch]) -> None:
+    def __init__(self, records: Mapping[TP, list[Any]], stretches: Mapping[TP, FetchedRange]) -> None:
         super().__init__(records)
         self.stretches = stretches
         self.chains = {
@@ -58,7 +58,7 @@ class Fetched(dict[TP, list[Any]]):
 
 
 @dataclass(slots=True)
-class Cursor:
+class FetchCursor:
     """How far a reading has come: the end of its last stretch, and the offset behind its last record.
 
     `state` is aiokafka's, made with each assignment: another one stands at a position that is not ours.
@@ -79,7 +79,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
         super().__post_init__()
         self.owned: Set[TP] = frozenset()
         """The partitions of projections; set by the consumer, looked at by this thread."""
-        self._cursors: dict[TP, Cursor] = {}
+        self._cursors: dict[TP, FetchCursor] = {}
 
     def _create_worker_consumer(self, transport: KafkaTransport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
@@ -109,16 +109,16 @@ class ConsumerThread(AIOKafkaConsumerThread):
 
     # Where it reads.
 
-    async def bounds(self, tps: Collection[TP]) -> Mapping[TP, Bounds]:
-        bounds: Mapping[TP, Bounds] = await self.call_thread(self._bounds, tps)
+    async def bounds(self, tps: Collection[TP]) -> Mapping[TP, PartitionBounds]:
+        bounds: Mapping[TP, PartitionBounds] = await self.call_thread(self._bounds, tps)
         return bounds
 
-    async def _bounds(self, tps: Collection[TP]) -> Mapping[TP, Bounds]:
+    async def _bounds(self, tps: Collection[TP]) -> Mapping[TP, PartitionBounds]:
         consumer = self._ensure_consumer()
         asked = [ensure_aiokafka_TP(tp) for tp in tps]
         first = await consumer.beginning_offsets(asked)
         end = await consumer.end_offsets(asked)
-        return {tp: Bounds(first[tp], end[tp]) for tp in tps}
+        return {tp: PartitionBounds(first[tp], end[tp]) for tp in tps}
 
     async def ends(self, tps: Collection[TP]) -> Mapping[TP, int]:
         """Where partitions end. Not through the queue of calls: without an answer it would hold up fetches."""
@@ -152,7 +152,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
             if known is not None and known.reading > reading:
                 continue  # this call was overtaken by a newer one
             consumer.seek(ensure_aiokafka_TP(tp), offset)
-            self._cursors[tp] = Cursor(self._state(tp), reading, offset, offset)
+            self._cursors[tp] = FetchCursor(self._state(tp), reading, offset, offset)
 
     async def seek_to_own(self, tps: Collection[TP]) -> Mapping[TP, int]:
         """Seeks to what Kafka has as committed, or where the app's settings say: Faust's way, for topics of others."""
@@ -175,12 +175,12 @@ class ConsumerThread(AIOKafkaConsumerThread):
 
     # What it reads.
 
-    async def fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> Fetched:
+    async def fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> FetchResult:
         """Records of the partitions that are asked for; of those with a reading only if it is still the same."""
-        fetched: Fetched = await self.call_thread(self._fetch, asked, readings, timeout)
+        fetched: FetchResult = await self.call_thread(self._fetch, asked, readings, timeout)
         return fetched
 
-    async def _fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> Fetched:
+    async def _fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> FetchResult:
         consumer = self._ensure_consumer()
         self._return_to_cursors(readings)
         records: dict[TP, list[Any]] = {}
@@ -201,7 +201,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
                 records.pop(tp, None)
             else:
                 stretches[tp] = stretch
-        return Fetched(records, stretches)
+        return FetchResult(records, stretches)
 
     def _return_to_cursors(self, readings: Mapping[TP, int]) -> None:
         """Takes back what a fetch has passed that then failed, for example because of another partition's records."""
@@ -211,7 +211,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
                 log.warning("%s: fetched up to offset %s, and not returned", Partition(*tp), position)
                 self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
 
-    def _stretch(self, tp: TP, readings: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> Stretch | None:
+    def _stretch(self, tp: TP, readings: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> FetchedRange | None:
         """What this fetch has read of a partition; None if it must not be handed over."""
         cursor = self._cursors.get(tp)
         position = self._position(tp, cursor) if cursor is not None else None
@@ -222,13 +222,13 @@ class ConsumerThread(AIOKafkaConsumerThread):
                 log.debug("%s: fetched for an older reading, offset %s is next", Partition(*tp), cursor.end)
                 self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
             return None
-        stretch = Stretch(cursor.reading, cursor.end, cursor.follows, position)
+        stretch = FetchedRange(cursor.reading, cursor.end, cursor.follows, position)
         cursor.end = position
         if tp in records:
             cursor.follows = records[tp][-1].offset + 1
         return stretch
 
-    def _position(self, tp: TP, cursor: Cursor) -> int | None:
+    def _position(self, tp: TP, cursor: FetchCursor) -> int | None:
         """Where the consumer stands in a partition; None if it was not sought there since it was assigned."""
         state = cursor.state
         position: int | None = state.position if state is self._state(tp) and state.has_valid_position else None

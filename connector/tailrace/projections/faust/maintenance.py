@@ -1,9 +1,8 @@
-"""What a worker does beside applying events: prunes markers, and notices when it no longer gets anywhere.
+"""Background work of a worker: prunes markers, and ends the worker when it makes no progress.
 
-A worker that stands still must not look alive. It exits with an error if a lane makes no progress with what it has, if
-nothing arrives although the log goes on, if it lost its partitions and got none back or cannot begin to read them, or
-if its event loop hangs, as it does when a handler blocks it: that last one is seen by a thread, which ends the process
-itself since nothing else can.
+The worker exits with an error if a partition makes no progress, if no records arrive although the log grows, if it lost
+its partitions and got none back, or if a handler blocks the event loop. A thread watches the event loop and ends the
+process itself, since nothing else can.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 
 from tailrace.errors import ProjectionStalled
-from tailrace.projections.core.partition_worker import Lane
+from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.arrivals import Arrivals
+from tailrace.projections.faust.stall_detector import StallDetector
 from tailrace.projections.faust.topics import connection, ensure_letters, require_certificates
 
 if TYPE_CHECKING:
@@ -40,22 +39,22 @@ STALLED = 3
 """The exit code of a process whose event loop hangs."""
 
 
-def slowest(lanes: Iterable[Lane], now: float) -> tuple[Lane | None, float]:
-    """The lane that has worked longest on what it has, and for how long."""
+def slowest(workers: Iterable[PartitionWorker], now: float) -> tuple[PartitionWorker | None, float]:
+    """The worker that has worked longest on what it has, and for how long."""
     found, longest = None, 0.0
-    for lane in lanes:
-        if lane.busy_since is not None and now - lane.busy_since > longest:
-            found, longest = lane, now - lane.busy_since
+    for worker in workers:
+        if worker.busy_since is not None and now - worker.busy_since > longest:
+            found, longest = worker, now - worker.busy_since
     return found, longest
 
 
 def stalled(projection: Projection, now: float, unassigned_since: float | None) -> ProjectionStalled | None:
     """The error, if this projection stands still for longer than it may."""
-    bound = projection.rules.settings.give_up
-    lane, seconds = slowest(projection.lanes.values(), now)
-    if lane is not None and seconds > bound + max(bound, projection.rules.settings.time_limit):
+    bound = projection.spec.settings.give_up
+    worker, seconds = slowest(projection.workers.values(), now)
+    if worker is not None and seconds > bound + max(bound, projection.spec.settings.time_limit):
         return ProjectionStalled(
-            f"{projection.name}: {lane.partition} has made no progress for {seconds:.0f} s, next offset {lane.next}",
+            f"{projection.name}: {worker.partition} has made no progress for {seconds:.0f} s at offset {worker.next}",
             why="A handler takes very long, or the store answers neither yes nor no.",
             remedy="Look at the handler and at locks in its database; a new start goes on where this one stopped.",
         )
@@ -71,7 +70,7 @@ def stalled(projection: Projection, now: float, unassigned_since: float | None) 
 
 async def prune(projection: Projection, now_ms: int) -> int:
     """Deletes markers that are older than the projection keeps them; how many."""
-    keep = projection.rules.settings.keep_markers
+    keep = projection.spec.settings.keep_markers
     if keep is None:
         return 0
     before = now_ms - int(keep * 1000)
@@ -83,14 +82,14 @@ async def prune(projection: Projection, now_ms: int) -> int:
     return deleted
 
 
-class Caretaker:
+class Maintenance:
     """Opens what the projections of an app need, looks after them while they run, and closes up."""
 
     def __init__(self, app: ProjectionApp) -> None:
         self._app = app
         self._task: asyncio.Task[None] | None = None
         self._watchdog: Watchdog | None = None
-        self._arrivals = Arrivals(2 * LOOK_SECONDS)
+        self._stall_detector = StallDetector(2 * LOOK_SECONDS)
 
     async def start(self) -> None:
         for projection in self._app.projections:
@@ -99,7 +98,7 @@ class Caretaker:
         if self._app.projections:
             self._task = asyncio.create_task(self._keep_up(), name="upkeep")
             self._task.add_done_callback(self._ended)
-            self._watchdog = Watchdog(min(each.rules.settings.give_up for each in self._app.projections))
+            self._watchdog = Watchdog(min(each.spec.settings.give_up for each in self._app.projections))
             self._watchdog.start(asyncio.get_running_loop())
 
     async def stop(self) -> None:
@@ -126,14 +125,14 @@ class Caretaker:
             now = time.monotonic()
             unsettled_since = self._app.reader.unsettled_since
             for projection in self._app.projections:
-                bound = projection.rules.settings.give_up
-                error = stalled(projection, now, unsettled_since) or self._arrivals.stalled(
-                    projection.name, projection.lanes.keys(), bound
+                bound = projection.spec.settings.give_up
+                error = stalled(projection, now, unsettled_since) or self._stall_detector.stalled(
+                    projection.name, projection.workers.keys(), bound
                 )
                 if error is not None:
                     self._app.fail(error)
                     return
-                unhealthy(projection, now, unsettled_since, self._arrivals, warned)
+                unhealthy(projection, now, unsettled_since, self._stall_detector, warned)
             if now - pruned_at > PRUNE_SECONDS and (pruning is None or pruning.done()):
                 pruned_at = now
                 # Beside: a database that takes its time must not keep the worker from noticing that it stands still.
@@ -141,18 +140,18 @@ class Caretaker:
 
     async def _look_at_ends(self) -> None:
         """Compares how far each partition was read with the end of its log."""
-        lanes = [lane for projection in self._app.projections for lane in projection.lanes.values()]
-        if not lanes:
-            self._arrivals.look(time.monotonic(), {}, {}, ())
+        workers = [worker for projection in self._app.projections for worker in projection.workers.values()]
+        if not workers:
+            self._stall_detector.look(time.monotonic(), {}, {}, ())
             return
         ends: Mapping[Partition, int] | None = None
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                ends = await self._app.reader.ends_of({lane.partition for lane in lanes})
+                ends = await self._app.reader.ends_of({worker.partition for worker in workers})
         if ends is None:
             await require_certificates(connection(self._app))  # what keeps Kafka away may be a renewed certificate
-        busy = {lane.partition for lane in lanes if lane.queued or lane.busy_since is not None}
-        self._arrivals.look(time.monotonic(), self._app.reader.reached(), ends, busy)
+        busy = {worker.partition for worker in workers if worker.queued or worker.busy_since is not None}
+        self._stall_detector.look(time.monotonic(), self._app.reader.reached(), ends, busy)
 
     async def _prune(self) -> None:
         for projection in self._app.projections:
@@ -160,20 +159,20 @@ class Caretaker:
 
 
 def unhealthy(
-    projection: Projection, now: float, unsettled_since: float | None, arrivals: Arrivals, warned: set[str]
+    projection: Projection, now: float, unsettled_since: float | None, arrivals: StallDetector, warned: set[str]
 ) -> None:
     """Says once of a projection that it has stood still for half the time after which the worker ends."""
-    lane, seconds = slowest(projection.lanes.values(), now)
-    missing, waited = arrivals.longest(projection.lanes.keys())
+    worker, seconds = slowest(projection.workers.values(), now)
+    missing, waited = arrivals.longest(projection.workers.keys())
     unsettled = now - unsettled_since if unsettled_since is not None else 0.0
     longest = max(seconds, waited, unsettled)
-    if longest <= WARN_AFTER * projection.rules.settings.give_up:
+    if longest <= WARN_AFTER * projection.spec.settings.give_up:
         warned.discard(projection.name)
     elif projection.name not in warned:
         warned.add(projection.name)
         told: dict[str, object] = {"projection": projection.name, "seconds": round(longest)}
         partition = (
-            lane.partition if lane is not None and seconds == longest else missing if waited == longest else None
+            worker.partition if worker is not None and seconds == longest else missing if waited == longest else None
         )
         if partition is not None:
             told["partition"] = str(partition)
@@ -183,7 +182,7 @@ def unhealthy(
 async def _prune_if_possible(projection: Projection) -> None:
     try:
         deleted = await prune(projection, int(time.time() * 1000))
-    except Exception as error:  # noqa: BLE001 - the lanes tell of a database that is away; markers can wait
+    except Exception as error:  # noqa: BLE001 - the workers tell of a database that is away; markers can wait
         told = {"projection": projection.name, "error": type(error).__name__}
         log.warning("markers were not pruned", extra={"fields": told})
     else:

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import Place
+from tailrace.projections.faust.start_offsets import StoredOffset
 
 if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
 
 
-class ProjectionGuide:
+class OffsetCoordinator:
     """Of one app; it looks at the app's list of projections as it is at the time."""
 
     def __init__(self, projections: list[Projection]) -> None:
@@ -31,7 +31,7 @@ class ProjectionGuide:
     def owns(self, topic: str) -> bool:
         return bool(self._readers(topic))
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
         """Where each reader stands.
 
         A partition that was added to a topic it has read before is read from its beginning: what was written there
@@ -48,21 +48,21 @@ class ProjectionGuide:
             for partition in partitions
         }
 
-    def _place(self, projection: Projection, partition: Partition) -> Place:
+    def _place(self, projection: Projection, partition: Partition) -> StoredOffset:
         stored = self._stored[projection.name]
         knows_topic = any(known.topic == partition.topic for known in stored)
-        return Place(stored.get(partition), "earliest" if knows_topic else projection.start)
+        return StoredOffset(stored.get(partition), "earliest" if knows_topic else projection.start)
 
     async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
-        """Opens the lanes."""
+        """Opens the workers."""
         await self.revoked()
         for partition, offsets in starts.items():
             for projection, start in zip(self._readers(partition.topic), offsets, strict=True):
-                projection.open_lane(partition, start, self._furthest[projection.name].get(partition, 0))
+                projection.start_worker(partition, start, self._furthest[projection.name].get(partition, 0))
 
     async def revoked(self) -> None:
-        """Ends all lanes."""
-        await asyncio.gather(*(projection.close_lanes() for projection in self._projections))
+        """Ends all workers."""
+        await asyncio.gather(*(projection.stop_workers() for projection in self._projections))
 
     def progress(self) -> Mapping[Partition, int]:
         """How far all readers of each partition have come."""

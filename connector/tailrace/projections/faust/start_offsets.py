@@ -15,7 +15,7 @@ from tailrace.projections.core.store import Partition
 Start = Literal["earliest", "latest"]
 
 
-class Place(NamedTuple):
+class StoredOffset(NamedTuple):
     """Where one reader of a partition stands: the next offset it has stored, and where it begins without one."""
 
     stored: int | None
@@ -28,7 +28,7 @@ class Guide(Protocol):
     def owns(self, topic: str) -> bool:
         """Whether projections read this topic. Faust keeps no account of such a topic: acks of it mean nothing."""
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
         """Where each reader of a partition stands. It may take its time: nothing is read meanwhile.
 
         Cancelled if the partitions are taken away before it returns; so is `assigned`.
@@ -41,19 +41,19 @@ class Guide(Protocol):
         """
 
     async def revoked(self) -> None:
-        """The partitions are taken away, or the worker ends. No record comes any more; lanes end before it returns."""
+        """The partitions are taken away, or the worker ends. No record comes any more. Workers end first."""
 
     def progress(self) -> Mapping[Partition, int]:
         """The next offsets that the store has committed. Asked before and after `revoked`, too."""
 
 
 class Unguided:
-    """The guide of an app without projections: it owns nothing, and so is asked nothing else."""
+    """The coordinator of an app without projections: it owns nothing, and so is asked nothing else."""
 
     def owns(self, topic: str) -> bool:
         return False
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[Place]]:
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
         return {}
 
     async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
@@ -66,14 +66,14 @@ class Unguided:
         return {}
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """What a partition holds: the offset of its first record, and the one behind its last stable record."""
 
     first: int
     end: int
 
 
-def start_offset(partition: Partition, stored: int | None, bounds: Bounds, start: Start) -> int:
+def start_offset(partition: Partition, stored: int | None, bounds: PartitionBounds, start: Start) -> int:
     """Where reading begins; raises if it cannot begin there without a loss."""
     if stored is None:
         return bounds.first if start == "earliest" else bounds.end
@@ -94,7 +94,7 @@ def start_offset(partition: Partition, stored: int | None, bounds: Bounds, start
     return stored
 
 
-class Stretch(NamedTuple):
+class FetchedRange(NamedTuple):
     """The part of a partition's log that one fetch has read, from `start` up to `end`, with nothing left out.
 
     Offsets in it that are no records are explained by the log: transaction markers, aborted records, compaction.
@@ -111,7 +111,7 @@ class Stretch(NamedTuple):
         return dict(zip(offsets, [self.follows, *(offset + 1 for offset in offsets)], strict=False))
 
 
-class Reach(NamedTuple):
+class ReadProgress(NamedTuple):
     """How far the reading of a partition that began at `start` has come.
 
     `delivered` is the offset behind the last record that was handed over, `passed` the one up to which the log was

@@ -90,7 +90,7 @@ async def _copies(admin: AIOKafkaAdminClient, topic: str) -> int:
     return min(MOST_COPIES, len((await admin.describe_cluster())["brokers"]))
 
 
-class Topics:
+class ProjectionTopics:
     """The topics of a projection, as Kafka has them."""
 
     def __init__(self, app: ProjectionApp, topics: tuple[str, ...]) -> None:
@@ -98,7 +98,7 @@ class Topics:
         self._names = topics
         self._connection = connection(app)
 
-    async def __aenter__(self) -> Topics:
+    async def __aenter__(self) -> ProjectionTopics:
         self._consumer = AIOKafkaConsumer(*self._names, isolation_level="read_committed", **self._connection)
         await self._consumer.start()
         return self

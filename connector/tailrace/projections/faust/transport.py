@@ -1,6 +1,6 @@
 """How a projection app reads Kafka: Faust's own consumer, guided by what the projections have stored.
 
-For the topics that projections own the guide is the truth, and Faust's ways of keeping account are switched off: acks,
+For the topics that projections own the coordinator is the truth; Faust's own bookkeeping is switched off: acks,
 gaps and read offsets stay empty. A partition of theirs is read only once its stored position was asked for and sought;
 Kafka's committed offset follows what the store has committed. Other topics of the same app are read as Faust does it.
 
@@ -29,14 +29,14 @@ from faust.types.transports import ConductorT, ConsumerT, TPorTopicSet
 from mode import Service
 
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.consumer_thread import ConsumerThread, Fetched
-from tailrace.projections.faust.handover import Handover
-from tailrace.projections.faust.start_offsets import Bounds, Guide, start_offset
+from tailrace.projections.faust.consumer_thread import ConsumerThread, FetchResult
+from tailrace.projections.faust.delivery import DeliveryTracker
+from tailrace.projections.faust.start_offsets import Guide, PartitionBounds, start_offset
 
 POLL_SECONDS = 0.2
 """How long a fetch waits for records: a partition that is let go again is in the next fetch, not in this one."""
 RECORDS_AT_ONCE = 200
-"""After so many the event loop gets its turn: lanes commit, heartbeats of others go out."""
+"""After so many the event loop gets its turn: workers commit, heartbeats of others go out."""
 IDLE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 READ_AGAIN_SECONDS = 0.1
@@ -54,12 +54,12 @@ It queues it and returns; one that it must have and did not take (False) is read
 
 
 class Guided(Protocol):
-    """An app with a guide. `takers` are given the records of their topic themselves: no stream reads it.
+    """An app with a coordinator. `takers` are given the records of their topic themselves: no stream reads it.
 
     The way through conductor, queue and stream costs Faust seven times the work of all the rest.
     """
 
-    guide: Guide
+    coordinator: Guide
 
     @property
     def takers(self) -> Mapping[str, Sequence[Taker]]: ...
@@ -94,11 +94,11 @@ class Consumer(driver.Consumer):
         self._owned: Set[TP] = frozenset()
         self._placed: set[TP] = set()
         self._held: dict[TP, set[object]] = {}
-        self._handover = Handover()
+        self._delivery = DeliveryTracker()
         self._followed: dict[TP, int] = {}
         self._reading_numbers = count(1)
         self._placing: asyncio.Future[Any] | None = None
-        self._fetched = Fetched({}, {})
+        self._fetched = FetchResult({}, {})
         self._let_go = asyncio.Event()
         super().__init__(*args, **kwargs)
         self._read_offset = ReadOffsets(lambda tp: tp in self._owned)
@@ -107,8 +107,8 @@ class Consumer(driver.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
-    def guide(self) -> Guide:
-        return cast(Guided, self.app).guide
+    def coordinator(self) -> Guide:
+        return cast(Guided, self.app).coordinator
 
     async def on_started(self) -> None:
         await super().on_started()
@@ -122,11 +122,11 @@ class Consumer(driver.Consumer):
             await self.sleep(LOOK_SECONDS)
             await self._thread.look()
 
-    # What lanes call.
+    # What workers call.
 
     def is_current(self, message: Message) -> bool:
         """Whether a record is of the reading that began at the last `assigned`. Others are to be dropped."""
-        reading = self._handover.number(message.tp)
+        reading = self._delivery.number(message.tp)
         return reading is not None and getattr(message, "reading", None) == reading
 
     def hold(self, partition: Partition, holder: object) -> None:
@@ -148,8 +148,8 @@ class Consumer(driver.Consumer):
                 self.on_buffer_drop(tp)
 
     def missed(self, partition: Partition) -> None:
-        """A lane was given a record, but not the one before it: both are read again."""
-        self._handover.missed(partition)
+        """A worker was given a record, but not the one before it: both are read again."""
+        self._delivery.missed(partition)
 
     # Assignments.
 
@@ -162,7 +162,7 @@ class Consumer(driver.Consumer):
             await self.crash(error)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        self._owned = frozenset(tp for tp in assigned if self.guide.owns(tp.topic))
+        self._owned = frozenset(tp for tp in assigned if self.coordinator.owns(tp.topic))
         self._thread.owned = self._owned
         self._buffered_partitions.clear()
         await super().on_partitions_assigned(assigned, generation_id)
@@ -176,29 +176,29 @@ class Consumer(driver.Consumer):
         await super().on_stop()
 
     async def _end_reading(self) -> None:
-        """Takes the partitions away from the lanes, and tells Kafka how far they came."""
+        """Takes the partitions away from the workers, and tells Kafka how far they came."""
         if self._placing is not None:
             self._placing.cancel()
             await asyncio.wait([self._placing])
             self._placing = None
         if not self._owned:
             return
-        self._handover.end()
+        self._delivery.end()
         self._held.clear()
-        progress = dict(self.guide.progress())
-        await self.guide.revoked()
+        progress = dict(self.coordinator.progress())
+        await self.coordinator.revoked()
         # Lanes may have committed something while they ended, or be gone by now.
-        progress |= self.guide.progress()
+        progress |= self.coordinator.progress()
         await self._follow(progress)
         self._placed.clear()
-        self._handover.forget()
+        self._delivery.forget()
         self._followed.clear()
         self._owned = frozenset()
 
     async def _place(self, tps: Set[TP]) -> None:
         """Seeks newly assigned partitions to where their projections are, and begins to read them."""
         by_name = {Partition(*tp): tp for tp in tps}
-        places = await self.guide.positions(by_name.keys())
+        places = await self.coordinator.positions(by_name.keys())
         ahead = {
             tp: max((each.stored for each in places[partition] if each.stored is not None), default=None)
             for partition, tp in by_name.items()
@@ -209,8 +209,8 @@ class Consumer(driver.Consumer):
             partition: [start_offset(partition, each.stored, bounds[tp], each.start) for each in places[partition]]
             for partition, tp in by_name.items()
         }
-        # Before the seek: whatever is read behind it finds its lane.
-        await self.guide.assigned(starts)
+        # Before the seek: whatever is read behind it finds its worker.
+        await self.coordinator.assigned(starts)
         try:
             await self._begin({by_name[partition]: min(offsets) for partition, offsets in starts.items()})
         except IllegalStateError:
@@ -220,7 +220,7 @@ class Consumer(driver.Consumer):
         self.unsettled_since = None
         log.info("reading", extra={"fields": {"partitions": len(tps), "topics": len({tp.topic for tp in tps})}})
 
-    async def _bounds(self, stored: Mapping[TP, int | None]) -> Mapping[TP, Bounds]:
+    async def _bounds(self, stored: Mapping[TP, int | None]) -> Mapping[TP, PartitionBounds]:
         ahead = 0
         while True:
             try:
@@ -240,7 +240,7 @@ class Consumer(driver.Consumer):
     async def _begin(self, starts: Mapping[TP, int]) -> None:
         reading = next(self._reading_numbers)
         # Before the seek: from here on nothing that was fetched earlier is current.
-        self._handover.begin(starts, reading)
+        self._delivery.begin(starts, reading)
         await self._thread.begin(starts, reading)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -281,26 +281,26 @@ class Consumer(driver.Consumer):
         await self._read_dropped_again()
         # A copy: Faust changes its set while the thread is looking at it.
         asked = None if active_partitions is None else set(active_partitions)
-        readings = self._handover.numbers(self._owned)
+        readings = self._delivery.numbers(self._owned)
         self._fetched = fetched = await self._thread.fetch(asked, readings, min(timeout, POLL_SECONDS))
         for tp, stretch in fetched.stretches.items():
-            self._handover.fetched(tp, stretch, fetched[tp][-1].offset if tp in fetched else None)
+            self._delivery.fetched(tp, stretch, fetched[tp][-1].offset if tp in fetched else None)
         return fetched
 
     async def _read_dropped_again(self) -> None:
         """Seeks back to what was fetched and not handed over: for whatever reason, it must not be left out."""
         # Nothing is on its way now: Faust asks for more when it is done with what it has.
-        dropped = self._handover.dropped(self._placed)
+        dropped = self._delivery.dropped(self._placed)
         if not dropped:
             return
-        numbers, progress = self._handover.numbers(dropped), self.guide.progress()
-        starts = {tp: self._handover.again(tp, progress.get(Partition(*tp), 0)) for tp in dropped}
+        numbers, progress = self._delivery.numbers(dropped), self.coordinator.progress()
+        starts = {tp: self._delivery.again(tp, progress.get(Partition(*tp), 0)) for tp in dropped}
         for tp, offset in starts.items():
             told = {"partition": str(Partition(*tp)), "offset": offset}
             log.warning("records were dropped before a projection had them: reading again", extra={"fields": told})
         await asyncio.sleep(READ_AGAIN_SECONDS)
         with contextlib.suppress(IllegalStateError):  # taken away already: the next assignment begins anew
-            await self._begin({tp: starts[tp] for tp in dropped if self._handover.number(tp) == numbers[tp]})
+            await self._begin({tp: starts[tp] for tp in dropped if self._delivery.number(tp) == numbers[tp]})
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:  # noqa: ANN401 - aiokafka has no types
         message = super()._to_message(tp, record)
@@ -317,14 +317,14 @@ class Consumer(driver.Consumer):
                 yield tp, message
                 continue
             follows: int = getattr(message, "follows", -1)
-            if self._handover.hand(tp, getattr(message, "reading", None), follows, message.offset):
+            if self._delivery.hand(tp, getattr(message, "reading", None), follows, message.offset):
                 self.records += 1
                 if tp.topic not in takers:
                     yield tp, message
                     continue
                 for take in takers[tp.topic]:
                     if not take(message.topic, message.partition, message.offset, follows, message):
-                        self._handover.missed(tp)
+                        self._delivery.missed(tp)
                 if self.records % RECORDS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -332,10 +332,10 @@ class Consumer(driver.Consumer):
 
     def reached(self) -> Mapping[Partition, int]:
         """Of each partition, the offset below which nothing is left to apply."""
-        return self._committable(self.guide.progress())
+        return self._committable(self.coordinator.progress())
 
     def _committable(self, progress: Mapping[Partition, int]) -> dict[Partition, int]:
-        reaches = {Partition(*tp): self._handover.reach(tp) for tp in self._placed & self.assignment()}
+        reaches = {Partition(*tp): self._delivery.reach(tp) for tp in self._placed & self.assignment()}
         return {each: reach.committable(progress.get(each)) for each, reach in reaches.items() if reach is not None}
 
     async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
@@ -351,7 +351,7 @@ class Consumer(driver.Consumer):
     async def force_commit(self, topics: TPorTopicSet | None = None, start_new_transaction: bool = True) -> bool:
         did_commit = await super().force_commit(topics, start_new_transaction)
         if self._placed:
-            await self._follow(self.guide.progress())
+            await self._follow(self.coordinator.progress())
         return bool(did_commit)
 
     async def _follow(self, progress: Mapping[Partition, int]) -> None:
@@ -361,7 +361,7 @@ class Consumer(driver.Consumer):
             self._followed |= news
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust's watch for stalled streams; a held partition is none, and lanes are watched by their projection."""
+        """Faust's watch for stalled streams; a held partition is none, and workers are watched by their projection."""
         if tp not in self._owned:
             super().verify_event_path(now, tp)
 
@@ -373,7 +373,7 @@ class Conductor(conductor.Conductor):
 
     def acks_enabled_for(self, topic: str) -> bool:
         """Streams, the compiled ones too, and the consumer ask this before they keep account of a record."""
-        return super().acks_enabled_for(topic) and not cast(Guided, self.app).guide.owns(topic)
+        return super().acks_enabled_for(topic) and not cast(Guided, self.app).coordinator.owns(topic)
 
 
 class Transport(driver.Transport):

@@ -156,7 +156,7 @@ def _require_transactions(hello: Document) -> None:
     )
 
 
-def is_away(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the same will pass when it is tried again, later or at once."""
     if isinstance(error, Unavailable):
         return True
@@ -188,7 +188,7 @@ def translate(error: PyMongoError, doing: str) -> TailraceError:
     """Our word for an error of the driver outside of a transaction."""
     if (invalid := _certificate(error)) is not None:
         return invalid
-    if is_away(error):
+    if is_transient(error):
         return StoreUnavailable(
             f"the projection's MongoDB gave no answer while {doing}",
             why=_said(error),

@@ -18,13 +18,13 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.mongo.client import REFUSED, Document, access_refused, is_away, refusal
+from tailrace.projections.mongo.client import REFUSED, Document, access_refused, is_transient, refusal
 from tailrace.projections.mongo.generations import Generation
 
 Fields = Mapping[str, Any]
 
 
-class Conversation:
+class SessionGuard:
     """All that one transaction says to the server, one after the other.
 
     The server ends a transaction at the first error in it. Whoever goes on after that is told "no such transaction",
@@ -57,7 +57,7 @@ class Conversation:
                 self.refuse()
                 raise
             except Exception as error:
-                if is_away(error):
+                if is_transient(error):
                     self._lost = error
                 raise
 
@@ -65,7 +65,7 @@ class Conversation:
         try:
             return await method(*given, session=self._session, **options)
         except Exception as error:
-            if is_away(error):
+            if is_transient(error):
                 raise
             self.refuse()
             if isinstance(error, OperationFailure) and error.code in REFUSED:
@@ -106,7 +106,7 @@ def effects_ended() -> RuntimeError:
 class MongoEffects:
     """Writes to collections of the projection's database, by name."""
 
-    def __init__(self, generation: Generation, conversation: Conversation) -> None:
+    def __init__(self, generation: Generation, conversation: SessionGuard) -> None:
         self._generation = generation
         self._conversation = conversation
         self._writes: dict[str, list[UpdateOne | DeleteMany]] = {}
@@ -164,7 +164,7 @@ class MongoEffects:
 class MongoCollection:
     """A collection within a block's transaction. Options are those of pymongo's methods of the same name."""
 
-    def __init__(self, name: str, generation: Generation, effects: MongoEffects, conversation: Conversation) -> None:
+    def __init__(self, name: str, generation: Generation, effects: MongoEffects, conversation: SessionGuard) -> None:
         self._name = name
         self._generation = generation
         self._effects = effects

@@ -20,7 +20,7 @@ from tailrace.projections.mongo.client import Database, Document, own
 NEXT = "__next"
 
 
-def made_anew(name: str, number: int) -> str:
+def shadow_name(name: str, number: int) -> str:
     return f"{name}{NEXT}{number}"
 
 
@@ -67,4 +67,4 @@ class Generation:
         return self._named(name) if name in self._declared else name
 
     def _named(self, name: str) -> str:
-        return name if self.number is None else made_anew(name, self.number)
+        return name if self.number is None else shadow_name(name, self.number)

@@ -16,7 +16,7 @@ from pymongo import IndexModel
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from tailrace.errors import ConfigError, StoreUnavailable
-from tailrace.projections.core.store import EntityState, Marker, Outcome, Partition, Waiting
+from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
 from tailrace.projections.mongo import client as mongo_server
 from tailrace.projections.mongo.client import DUPLICATE_KEY, TIMEOUT, Client, Database, Document, own, refusal
 from tailrace.projections.mongo.offsets import OFFSETS, offset_id, read_offsets, reset_offsets
@@ -87,7 +87,7 @@ class MirrorTransaction:
         """All are new: a document that is there already tells by itself."""
         return {marker.event_id for marker in markers}
 
-    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
         """Nothing is marked, so nothing is to be corrected."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
@@ -96,13 +96,13 @@ class MirrorTransaction:
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         raise _no_versions()
 
-    async def wait(self, events: Sequence[Waiting]) -> None:
+    async def wait(self, events: Sequence[WaitingEvent]) -> None:
         raise _no_versions()
 
-    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+    async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         raise _no_versions()
 
-    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+    async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         raise _no_versions()
 
     async def release(self, event_ids: Collection[str]) -> None:
@@ -198,8 +198,8 @@ class MirrorStore:
         """There are no markers."""
         return 0
 
-    def is_away(self, error: BaseException) -> bool:
-        return mongo_server.is_away(error)
+    def is_transient(self, error: BaseException) -> bool:
+        return mongo_server.is_transient(error)
 
     @property
     def _connected(self) -> Client:

@@ -45,7 +45,7 @@ async def begin(session: AsyncClientSession) -> None:
     )
 
 
-class Turn:
+class PartitionLock:
     """Of one transaction. `evict` ends that of the partition's owner before; `join` makes the partition's document."""
 
     def __init__(

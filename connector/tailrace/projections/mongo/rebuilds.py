@@ -18,7 +18,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from tailrace.errors import ConfigError, ProjectionError, StoreUnavailable
 from tailrace.projections.core.store import Partition
 from tailrace.projections.mongo.client import DURABLE, Client, Collections, Database, Document, own, prepare
-from tailrace.projections.mongo.generations import NEXT, Generation, made_anew
+from tailrace.projections.mongo.generations import NEXT, Generation, shadow_name
 from tailrace.projections.mongo.offsets import GROUP, OFFSETS, offset_id, swapping
 from tailrace.projections.mongo.transaction import HORIZON
 
@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class RebuildState:
     """`collections` are those it makes anew, in the order in which they are renamed, each with its identity.
 
     A collection keeps its identity when it is renamed, and has another one if it is dropped and made again.
@@ -55,25 +55,25 @@ class Account:
     @property
     def made(self) -> dict[str, UUID | None]:
         """What it makes, by the names they have meanwhile."""
-        return {made_anew(name, self.number): identity for name, identity in self.collections.items()}
+        return {shadow_name(name, self.number): identity for name, identity in self.collections.items()}
 
 
-_NONE = Account(0, Phase.DONE, "", {})
+_NONE = RebuildState(0, Phase.DONE, "", {})
 
 
-async def read(database: Database) -> Account:
+async def read(database: Database) -> RebuildState:
     """The newest rebuild's; that of one which is done, if there was none."""
     return _account(await own(database, REBUILDS).find_one(NEWEST))
 
 
-def _account(found: Document | None) -> Account:
+def _account(found: Document | None) -> RebuildState:
     if found is None:
         return _NONE
     listed = {each["name"]: each["identity"] for each in found["collections"]}
-    return Account(found["number"], Phase(found["phase"]), found["projection"], listed)
+    return RebuildState(found["number"], Phase(found["phase"]), found["projection"], listed)
 
 
-def _written(account: Account) -> Document:
+def _written(account: RebuildState) -> Document:
     listed = [{"name": name, "identity": identity} for name, identity in account.collections.items()]
     return {
         "number": account.number,
@@ -114,17 +114,17 @@ async def begin_rebuild(client: Client, database: Database, group: str, collecti
         same = account.projection == group and list(account.collections) == list(collections)
         if same and await identities(database, account.made) == account.made:
             return Generation(database, collections, account.number)
-    new = Account(account.number + 1, Phase.BUILDING, group, dict.fromkeys(collections))
+    new = RebuildState(account.number + 1, Phase.BUILDING, group, dict.fromkeys(collections))
     rebuilds = own(database, REBUILDS)
     # First of all: what is there may be another one's, which is about to put it in its place.
     if not (await rebuilds.update_one(account.as_seen, {"$set": _written(new)})).matched_count:
         raise _overtaken(group)
     generation = Generation(database, collections, new.number)
     await _drop_leavings(database, {*account.collections, *collections}, new.number)
-    await prepare(database, {made_anew(name, new.number): indexes for name, indexes in collections.items()})
+    await prepare(database, {shadow_name(name, new.number): indexes for name, indexes in collections.items()})
     await ensure_horizon(generation, group)
     made = await identities(database, new.made)
-    whole = replace(new, collections={name: made.get(made_anew(name, new.number)) for name in collections})
+    whole = replace(new, collections={name: made.get(shadow_name(name, new.number)) for name in collections})
     # Without an identity: somebody has dropped it again.
     ours = None not in whole.collections.values()
     if not ours or not (await rebuilds.update_one(new.as_seen, {"$set": _written(whole)})).matched_count:

@@ -20,10 +20,10 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
 from tailrace.errors import ConfigError
-from tailrace.projections.core.store import CatchUp, Outcome, Partition
+from tailrace.projections.core.store import CatchUp, EventOutcome, Partition
 from tailrace.projections.mongo import client as mongo_server
 from tailrace.projections.mongo.client import TIMEOUT, Client, Collections, Database, translated
-from tailrace.projections.mongo.generations import Generation, made_anew
+from tailrace.projections.mongo.generations import Generation, shadow_name
 from tailrace.projections.mongo.offsets import (
     CLOSED,
     GROUP,
@@ -59,7 +59,7 @@ SWAPPED: Collections = {
     # The last: until it is in its place, workers find the partitions closed.
     OFFSETS: [],
 }
-KEPT = [Outcome.DEAD.value, Outcome.WAITING.value]
+KEPT = [EventOutcome.DEAD.value, EventOutcome.WAITING.value]
 
 
 class MongoStore:
@@ -151,7 +151,7 @@ class MongoStore:
         session = self._connected.start_session()
         try:
             number = self._place.number
-            owner = self._name if number is None else made_anew(self._name, number)
+            owner = self._name if number is None else shadow_name(self._name, number)
             evict = await take_over(self._connected, self._place.database, owner, partition, session)
         except BaseException:
             await session.end_session()
@@ -183,10 +183,10 @@ class MongoStore:
         deleted = await markers.delete_many({**old, "_id": {"$in": [each["_id"] for each in found]}})
         return deleted.deleted_count
 
-    def is_away(self, error: BaseException) -> bool:
-        return mongo_server.is_away(error)
+    def is_transient(self, error: BaseException) -> bool:
+        return mongo_server.is_transient(error)
 
-    def beside(self) -> MongoStore:
+    def shadow(self) -> MongoStore:
         """The store of the same projection made anew, in collections of its own."""
         if not self._declared:
             raise ConfigError(

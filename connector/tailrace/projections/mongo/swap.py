@@ -39,11 +39,11 @@ from pymongo.read_concern import ReadConcern
 from tailrace import failpoints
 from tailrace.errors import ProjectionError, StoreUnavailable
 from tailrace.projections.core.store import CatchUp, Partition
-from tailrace.projections.mongo.client import DURABLE, Client, Database, is_away, own, translated
-from tailrace.projections.mongo.generations import Generation, made_anew
+from tailrace.projections.mongo.client import DURABLE, Client, Database, is_transient, own, translated
+from tailrace.projections.mongo.generations import Generation, shadow_name
 from tailrace.projections.mongo.offsets import CLOSED, GROUP, HELD, OFFSETS, SEALED, offset_id, stored_offsets
 from tailrace.projections.mongo.owners import OWNERS
-from tailrace.projections.mongo.rebuilds import REBUILDS, Account, Phase, identities, read, require_alone
+from tailrace.projections.mongo.rebuilds import REBUILDS, Phase, RebuildState, identities, read, require_alone
 from tailrace.projections.mongo.transaction import HORIZON, horizon_of
 
 HOLDING_SECONDS = 5.0
@@ -79,7 +79,7 @@ async def swap_generations(client: Client, new: Generation, group: str, catch_up
     return True
 
 
-async def _whole(new: Generation) -> Account:
+async def _whole(new: Generation) -> RebuildState:
     """The account of what was made, if it is all there and nobody has begun anew."""
     account = await read(new.database)
     ours = account.phase is Phase.BUILDING and account.number == new.number
@@ -93,7 +93,7 @@ async def _whole(new: Generation) -> Account:
 
 
 async def _decide(
-    client: Client, new: Generation, group: str, hold: ObjectId, reached: Mapping[Partition, int], account: Account
+    client: Client, new: Generation, group: str, hold: ObjectId, reached: Mapping[Partition, int], account: RebuildState
 ) -> None:
     offsets, horizon = own(new.database, OFFSETS), own(new.database, HORIZON)
 
@@ -142,14 +142,14 @@ async def finish(database: Database) -> None:
         for name in account.collections:
             await _put_in_place(database, account, name)
             failpoints.reached(SWAP_RENAMED)
-        await own(database, OWNERS).delete_many({GROUP: made_anew(account.projection, account.number)})
+        await own(database, OWNERS).delete_many({GROUP: shadow_name(account.projection, account.number)})
         await own(database, REBUILDS).update_one(account.as_seen, {"$set": {"phase": Phase.DONE.value}})
     log.info("swapped", extra={"fields": {"projection": account.projection, "collections": len(account.collections)}})
 
 
-async def _put_in_place(database: Database, account: Account, name: str) -> None:
+async def _put_in_place(database: Database, account: RebuildState, name: str) -> None:
     """Returns when what was made is there under its own name, whoever did it."""
-    source, identity = made_anew(name, account.number), account.collections[name]
+    source, identity = shadow_name(name, account.number), account.collections[name]
     deadline = time.monotonic() + RENAME_SECONDS
     while True:
         found = await identities(database, [source, name])
@@ -161,7 +161,7 @@ async def _put_in_place(database: Database, account: Account, name: str) -> None
                 await database[source].rename(name, dropTarget=True)
             except (OperationFailure, ConnectionFailure) as error:
                 code = error.code if isinstance(error, OperationFailure) else None
-                if late or not (is_away(error) or code in (NAMESPACE_NOT_FOUND, INDEX_BUILD)):
+                if late or not (is_transient(error) or code in (NAMESPACE_NOT_FOUND, INDEX_BUILD)):
                     raise
             else:
                 return

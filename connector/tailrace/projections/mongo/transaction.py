@@ -17,13 +17,13 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import PyMongoError
 
-from tailrace.projections.core.store import EntityState, Marker, Outcome, Partition, Waiting
+from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
 from tailrace.projections.mongo.client import UNKNOWN_COMMIT, Document
-from tailrace.projections.mongo.effects import Conversation, MongoEffects
+from tailrace.projections.mongo.effects import MongoEffects, SessionGuard
 from tailrace.projections.mongo.generations import Generation
 from tailrace.projections.mongo.offsets import OFFSETS, offset_id
 from tailrace.projections.mongo.owners import Evict
-from tailrace.projections.mongo.partition_lock import Call, Turn
+from tailrace.projections.mongo.partition_lock import Call, PartitionLock
 
 MARKERS = "tailrace_markers"
 ENTITIES = "tailrace_entities"
@@ -64,7 +64,7 @@ class MongoTransaction:
         """`evict` and `join` are for its turn at the partition."""
         self._group = group
         self._partition = partition
-        self._conversation = Conversation(session)
+        self._conversation = SessionGuard(session)
         self._effects = MongoEffects(generation, self._conversation)
         self._ask = self._conversation.ask
         self._offsets = generation.own(OFFSETS)
@@ -74,7 +74,9 @@ class MongoTransaction:
         self._horizon = generation.own(HORIZON)
         name = offset_id(group, partition)
         in_place = generation.number is None
-        self._turn = Turn(self._offsets, name, session, self._ask, evict=evict, join=join, is_in_place=in_place)
+        self._turn = PartitionLock(
+            self._offsets, name, session, self._ask, evict=evict, join=join, is_in_place=in_place
+        )
 
     @property
     def effects(self) -> MongoEffects:
@@ -101,14 +103,14 @@ class MongoTransaction:
         new = [self._marker(marker, now) for name, marker in wanted.items() if name not in known]
         if new:
             await self._ask(self._markers.insert_many, new, ordered=False)
-        dead = [name for name, outcome in known.items() if outcome == Outcome.DEAD]
+        dead = [name for name, outcome in known.items() if outcome == EventOutcome.DEAD]
         if dead:
-            again = {"outcome": Outcome.APPLIED.value, "processed_at": now}
+            again = {"outcome": EventOutcome.APPLIED.value, "processed_at": now}
             await self._ask(self._markers.update_many, {"_id": self._any(dead)}, {"$set": again})
         return {each["_id"]["event_id"] for each in new}.union(dead)
 
-    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
-        by_outcome: dict[Outcome, list[str]] = {}
+    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
+        by_outcome: dict[EventOutcome, list[str]] = {}
         for name, outcome in outcomes.items():
             by_outcome.setdefault(outcome, []).append(name)
         if by_outcome:
@@ -132,7 +134,7 @@ class MongoTransaction:
             ]
             await self._ask(self._entities.bulk_write, writes, ordered=False)
 
-    async def wait(self, events: Sequence[Waiting]) -> None:
+    async def wait(self, events: Sequence[WaitingEvent]) -> None:
         if events:
             # A conflict with whoever applies at this moment what they wait for.
             names = {event.entity for event in events}
@@ -146,12 +148,12 @@ class MongoTransaction:
             ]
             await self._ask(self._waiting.bulk_write, writes)
 
-    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+    async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         wanted = {"_id.consumer_group": self._group, "entity_id": {"$in": list(names)}}
         found = await self._found(self._waiting, wanted, sort=[("entity_id", 1), ("version", 1)])
         return [_waiting(each) for each in found]
 
-    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+    async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         wanted = {
             "_id.consumer_group": self._group,
             "topic": self._partition.topic,
@@ -206,7 +208,7 @@ class MongoTransaction:
             "entity_version": marker.version,
             "event_time": DatetimeMS(marker.time_ms),
             "processed_at": now,
-            "outcome": Outcome.APPLIED.value,
+            "outcome": EventOutcome.APPLIED.value,
         }
 
     def _any(self, event_ids: Iterable[str]) -> Document:
@@ -223,7 +225,7 @@ def horizon_of(found: Document | None) -> int:
     return 0 if found is None else int(found["before"])
 
 
-def _kept(event: Waiting) -> Document:
+def _kept(event: WaitingEvent) -> Document:
     return {
         "entity_id": event.entity,
         "version": event.version,
@@ -238,8 +240,8 @@ def _kept(event: Waiting) -> Document:
     }
 
 
-def _waiting(kept: Document) -> Waiting:
-    return Waiting(
+def _waiting(kept: Document) -> WaitingEvent:
+    return WaitingEvent(
         event_id=kept["_id"]["event_id"],
         entity=kept["entity_id"],
         version=kept["version"],

@@ -20,7 +20,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.projections.postgres.session import effects_ended
 from tailrace.projections.postgres.table import Table, look_up
 from tailrace.projections.postgres.values import Texts
-from tailrace.projections.postgres.writes import Step, Write, plan
+from tailrace.projections.postgres.writes import Write, WriteStatement, plan
 
 Query = LiteralString | bytes | SQL | Composed
 Params = Sequence[Any] | Mapping[str, Any]
@@ -124,7 +124,7 @@ class PostgresEffects:
         await self.flush()
         return await self._connection.cursor(row_factory=dict_row).execute(sql, params)
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _carry_out(self, step: WriteStatement) -> None:
         table = self._tables[step.table]
         names = (*step.key, *(step.values or ()))
         columns = [

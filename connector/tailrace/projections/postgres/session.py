@@ -138,7 +138,7 @@ _RIGHTS = ("28", "42501", "3D000")
 _RIGHTS_TEXT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
 
 
-def is_away(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether it heals by trying again."""
     if not isinstance(error, psycopg.Error):
         return isinstance(error, Unavailable)
@@ -163,7 +163,7 @@ def refusal(error: psycopg.Error) -> TailraceError:
             remedy="Check the connection string. The role needs LOGIN, CONNECT, and either CREATE on the schema or, "
             "where the tables exist already, SELECT, INSERT, UPDATE and DELETE on them.",
         )
-    if is_away(error):
+    if is_transient(error):
         return StoreUnavailable(
             f"the projection's database: {text}",
             remedy="Nothing is lost: it is tried again, from where the projection stands.",

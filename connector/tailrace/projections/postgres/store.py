@@ -142,10 +142,10 @@ class PostgresStore:
             given = {"name": self._opened, "before": before_ms, "limit": limit}
             return (await session.execute(_PRUNE, given)).rowcount
 
-    def is_away(self, error: BaseException) -> bool:
-        return postgres_session.is_away(error)
+    def is_transient(self, error: BaseException) -> bool:
+        return postgres_session.is_transient(error)
 
-    def beside(self) -> PostgresStore:
+    def shadow(self) -> PostgresStore:
         """The store of the same projection made anew, in a schema of its own."""
         if not self._schema:
             raise ConfigError(
@@ -177,7 +177,7 @@ class PostgresStore:
         except BaseException as error:
             # What was known of tables may be what went wrong: they are looked up anew.
             self._tables = {}
-            if self.is_away(error):
+            if self.is_transient(error):
                 await session.close()
                 await self._close_idle()
             raise

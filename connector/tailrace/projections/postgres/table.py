@@ -16,7 +16,7 @@ Row = tuple[Any, ...]
 Names = tuple[str, ...]
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """`exact`: texts that differ are different to its collation. `required`: a new row is nothing without it."""
 
     type: str
@@ -30,7 +30,7 @@ class Table:
     """A table as the catalog knows it. `bound`: its rows know of other rows. `checked`: it has CHECK constraints."""
 
     name: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TableColumn]
     bound: bool
     checked: bool
     _statements: dict[tuple[Names, Names | None], str] = field(default_factory=dict)
@@ -140,4 +140,4 @@ async def look_up(connection: AsyncConnection[Any], table: str) -> Table:
             why="A handler writes to it. Names are taken as they stand, capitals too.",
             remedy="Create it (PostgresStore's `tables` does at each start), or correct the name.",
         )
-    return Table(name, {each: Column(*about) for each, *about in columns}, *found)
+    return Table(name, {each: TableColumn(*about) for each, *about in columns}, *found)

@@ -17,7 +17,7 @@ from psycopg.errors import UndefinedTable
 from psycopg.rows import TupleRow
 
 from tailrace.errors import ProjectionError, StoreUnavailable
-from tailrace.projections.core.store import EntityState, Marker, Outcome, Partition, Waiting
+from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
 from tailrace.projections.postgres.ddl import UNFINISHED
 from tailrace.projections.postgres.effects import PostgresEffects
 from tailrace.projections.postgres.session import Session, transaction_ended
@@ -153,7 +153,7 @@ class PostgresTransaction:
         columns = [array(ids), array(entities), numbers(versions), numbers(times)]
         return {row[0] for row in await self._rows(_MARK, [self._name, *columns])}
 
-    async def settle(self, outcomes: Mapping[str, Outcome]) -> None:
+    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
         if outcomes:
             await self._session.execute(_SETTLE, [array(outcomes), array(outcomes.values()), self._name])
 
@@ -177,7 +177,7 @@ class PostgresTransaction:
         _require_all(saved.rowcount, names)
         self._unlocked.difference_update(names)
 
-    async def wait(self, events: Sequence[Waiting]) -> None:
+    async def wait(self, events: Sequence[WaitingEvent]) -> None:
         if not events:
             return
         expected = sorted({event.entity for event in events} & self._unlocked)
@@ -201,12 +201,12 @@ class PostgresTransaction:
         ]
         await self._session.execute(_WAIT, [self._name, *columns])
 
-    async def waiting(self, names: Collection[str]) -> list[Waiting]:
+    async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         if not names:
             return []
         return [_waiting(*row) for row in await self._rows(_WAITING_FOR, [self._name, array(names)])]
 
-    async def expired(self, before_ms: int, limit: int) -> list[Waiting]:
+    async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         rows = await self._rows(_EXPIRED, [self._name, *self._partition, before_ms, limit])
         return [_waiting(*row) for row in rows]
 
@@ -243,7 +243,7 @@ def _headers_text(headers: Sequence[tuple[str, bytes]]) -> str:
 def _waiting(
     event_id: str, entity: str, version: int, topic: str, partition: int, offset: int, key: bytes | None,
     value: bytes | None, headers: list[list[str]], time_ms: int, since_ms: int,
-) -> Waiting:  # fmt: skip
+) -> WaitingEvent:  # fmt: skip
     decoded = [(name, base64.b64decode(text)) for name, text in headers]
     place = Partition(topic, partition)
-    return Waiting(event_id, entity, version, place, offset, key, value, decoded, time_ms, since_ms)
+    return WaitingEvent(event_id, entity, version, place, offset, key, value, decoded, time_ms, since_ms)

@@ -22,7 +22,7 @@ class Write(NamedTuple):
     values: Mapping[str, Any] | None
 
 
-class Step(NamedTuple):
+class WriteStatement(NamedTuple):
     """Rows for one statement: an upsert, or a deletion if `values` is None. Keys come first in each row."""
 
     table: str
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     rows: Sequence[Row]
 
 
-def plan(writes: Sequence[Write], tables: Mapping[str, Table]) -> Iterator[Step]:
+def plan(writes: Sequence[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
     """The steps that come to the same as `writes`, one after the other."""
     by_table: dict[str, list[Write]] = {}
     for write in writes:
@@ -55,7 +55,7 @@ def _apart(writes: Sequence[Write], table: Table) -> list[Row] | None:
     return known if len(known) == len(identities) else None
 
 
-def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> Iterator[Step]:
+def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> Iterator[WriteStatement]:
     key = tuple(sorted(writes[0].key))
     deleted: dict[Row, Row] = {}
     upserts: dict[Row, dict[str, Any]] = {}
@@ -68,18 +68,18 @@ def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> I
         else:
             upserts[row] = {**write.key, **write.values}
     if deleted:
-        yield Step(table, key, None, [deleted[row] for row in sorted(deleted)])
+        yield WriteStatement(table, key, None, [deleted[row] for row in sorted(deleted)])
     shapes: dict[tuple[str, ...], list[Row]] = {}
     for row in sorted(upserts):  # so that two workers lock rows in one order
         columns = upserts[row]
         names = tuple(sorted(columns.keys() - set(key)))
         shapes.setdefault(names, []).append(tuple([columns[name] for name in (*key, *names)]))
     for names, rows in shapes.items():
-        yield Step(table, key, names, rows)
+        yield WriteStatement(table, key, names, rows)
 
 
-def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[Step]:
-    step: Step | None = None
+def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
+    step: WriteStatement | None = None
     rows: list[Row] = []
     seen: set[Row | None] = set()
     for write in writes:
@@ -93,7 +93,7 @@ def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[
             if step is not None:
                 yield step
             rows, seen = [], set()
-            step = Step(write.table, key, values, rows)
+            step = WriteStatement(write.table, key, values, rows)
         rows.append(tuple([whole[name] for name in (*key, *(values or ()))]))
         seen.add(identity)
     if step is not None:

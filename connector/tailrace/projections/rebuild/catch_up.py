@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 
 from tailrace.errors import ProjectionStalled
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import Bounds, start_offset
+from tailrace.projections.faust.start_offsets import PartitionBounds, start_offset
 
 PATIENCE_SECONDS = 60.0
 """Longer than a group misses a member that was killed, and than partitions that were added are unknown to it."""
 NAMED = 5
 
 
-class Level:
+class CatchUpCheck:
     """Of one rebuild; `group` is its own, not the projection's."""
 
     def __init__(self, projection: str, group: str) -> None:
@@ -50,7 +50,7 @@ class Level:
             if others:
                 raise self._shared(others)
             for place in beyond:
-                start_offset(place, self._wanted[place], Bounds(0, ends[place]), "earliest")
+                start_offset(place, self._wanted[place], PartitionBounds(0, ends[place]), "earliest")
         return False
 
     def wanted(self, positions: Mapping[Partition, int], reached: Mapping[Partition, int]) -> Mapping[Partition, int]:

@@ -19,13 +19,13 @@ from typing import Any, Protocol, runtime_checkable
 from aiokafka.errors import KafkaError
 
 from tailrace.errors import ConfigError
-from tailrace.projections.core.store import CatchUp, Partition, Store
+from tailrace.projections.core.store import CatchUp, Partition, ProjectionStore
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.projection import Projection
-from tailrace.projections.rebuild.catch_up import Level
+from tailrace.projections.rebuild.catch_up import CatchUpCheck
 
 LOOK_SECONDS = 1.0
-LEVEL_SECONDS = 5.0
+CATCH_UP_SECONDS = 5.0
 """How long the workers of the old one may be held up while the new one does its last steps."""
 TELL_SECONDS = 5.0
 log = logging.getLogger("tailrace.projections")
@@ -35,7 +35,7 @@ log = logging.getLogger("tailrace.projections")
 class Rebuildable(Protocol):
     """A store that can hold a projection twice."""
 
-    def beside(self) -> Store[Any]:
+    def shadow(self) -> ProjectionStore[Any]:
         """The store of the new one: empty, or as far as an earlier try came."""
 
     async def swap(self, name: str, catch_up: CatchUp) -> bool:
@@ -65,17 +65,17 @@ class Rebuild:
         self._app = app
         self._old: Rebuildable = store
         self._projection = projection
-        projection.store = store.beside()
+        projection.store = store.shadow()
         projection.is_rebuilding = True
-        if projection.rules.settings.on_replay == "rebuild":
-            settings = replace(projection.rules.settings, on_replay="apply")
-            projection.rules = replace(projection.rules, settings=settings)
+        if projection.spec.settings.on_replay == "rebuild":
+            settings = replace(projection.spec.settings, on_replay="apply")
+            projection.spec = replace(projection.spec, settings=settings)
         # All of history, wherever the old one began.
         projection.start = "earliest"
         app.projections[:] = [projection]
         # A group of its own: the workers of the old one keep their partitions.
         app.conf.id = f"{app.conf.id}.rebuild"
-        self._level = Level(projection.name, app.conf.id)
+        self._catch_up_check = CatchUpCheck(projection.name, app.conf.id)
         app.task(self._watch)
 
     async def _watch(self) -> None:
@@ -103,22 +103,24 @@ class Rebuild:
             log.warning("Kafka does not tell where the topics end: %s", type(error).__name__)
             return False
         ours = {Partition(*tp) for tp in reader.assignment()}
-        near = self._level.is_near(ends, ours, reader.reached(), time.monotonic())
-        lanes = self._projection.lanes.values()
-        return near and bool(lanes) and all(lane.queued < self._projection.rules.settings.events for lane in lanes)
+        near = self._catch_up_check.is_near(ends, ours, reader.reached(), time.monotonic())
+        workers = self._projection.workers.values()
+        return (
+            near and bool(workers) and all(worker.queued < self._projection.spec.settings.events for worker in workers)
+        )
 
     async def _swap(self) -> bool:
         try:
             return await self._old.swap(self._projection.name, self._catch_up)
         except Exception as error:
             # Once it is finished, nobody knows whether it was put in place: a new start finds out.
-            if self._projection.is_finished or not self._projection.store.is_away(error):
+            if self._projection.is_finished or not self._projection.store.is_transient(error):
                 raise
             return False
 
     async def _catch_up(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
-        deadline = time.monotonic() + LEVEL_SECONDS
-        wanted = self._level.wanted(positions, self._app.reader.reached())
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        wanted = self._catch_up_check.wanted(positions, self._app.reader.reached())
         while any(self._app.reader.reached().get(place, -1) < offset for place, offset in wanted.items()):
             if time.monotonic() > deadline:
                 return None

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from tailrace.errors import BehindHorizon, ConfigError, KafkaUnavailable, ProjectionError
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app import ProjectionApp
-from tailrace.projections.faust.topics import Topics
+from tailrace.projections.faust.topics import ProjectionTopics
 from tailrace.projections.projection import Projection
 
 FORMS = "earliest, latest, or a time such as 2026-11-01T14:05Z"
@@ -47,7 +47,7 @@ async def plan(app: ProjectionApp, projection: Projection, to: str) -> list[Move
     horizon = await projection.store.horizon()
     stored = await projection.store.positions()
     try:
-        async with Topics(app, projection.topics) as topics:
+        async with ProjectionTopics(app, projection.topics) as topics:
             if await topics.members():
                 raise ProjectionError(
                     f"{projection.name} has running workers",

@@ -76,7 +76,7 @@ def test_avro_without_a_registry_says_what_is_missing() -> None:
             with pytest.raises(Rejected) as refused:
                 parsed(event(form, None))
             assert refused.value.reason is Reason.POISON_MESSAGE
-            assert "decode=Registry(url)" in refused.value.remedy
+            assert "decode=RegistryDecoder(url)" in refused.value.remedy
 
 
 def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:

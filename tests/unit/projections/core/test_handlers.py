@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.projections.core.event import Event, read
-from tailrace.projections.core.handlers import Handlers, Handling
+from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.store import Partition
 
 
@@ -30,7 +30,7 @@ def event(kind: str, value: bytes | None = b"{}") -> Event:
 
 def test_by_type_and_for_all_others() -> None:
     handlers = Handlers()
-    placed, others = Handling(nothing, None, deletes=False), Handling(nothing, None, deletes=True)
+    placed, others = RegisteredHandler(nothing, None, deletes=False), RegisteredHandler(nothing, None, deletes=True)
     handlers.add(("OrderPlaced", "OrderMoved"), placed)
     assert handlers.find(event("OrderMoved")) is placed
     assert handlers.find(event("OrderGone")) is None
@@ -40,9 +40,9 @@ def test_by_type_and_for_all_others() -> None:
 
 def test_two_for_one_type_are_refused() -> None:
     handlers = Handlers()
-    handlers.add(("OrderPlaced",), Handling(nothing, None, deletes=False))
+    handlers.add(("OrderPlaced",), RegisteredHandler(nothing, None, deletes=False))
     with pytest.raises(ConfigError, match="two handlers for the type 'OrderPlaced'"):
-        handlers.add(("OrderPlaced",), Handling(nothing, None, deletes=False))
+        handlers.add(("OrderPlaced",), RegisteredHandler(nothing, None, deletes=False))
 
 
 def plain(event: Event, effects: Any) -> None:
@@ -79,32 +79,32 @@ def wrapped(*given: Any) -> Awaitable[None]:
 @pytest.mark.parametrize("handler", [plain, generator, Plain(), functools.partial(plain), lambda event, effects: None])
 def test_a_handler_that_is_not_asynchronous_is_refused(handler: Any) -> None:
     with pytest.raises(ConfigError, match="is no `async def`"):
-        Handlers().add((), Handling(handler, None, deletes=False))
+        Handlers().add((), RegisteredHandler(handler, None, deletes=False))
 
 
 @pytest.mark.parametrize("handler", [of_one, of_three, functools.partial(nothing, None)])
 def test_a_handler_that_cannot_be_called_with_event_and_effects_is_refused(handler: Any) -> None:
     with pytest.raises(ConfigError, match="event and effects"):
-        Handlers().add((), Handling(handler, None, deletes=False))
+        Handlers().add((), RegisteredHandler(handler, None, deletes=False))
 
 
 @pytest.mark.parametrize("handler", [nothing, Waits(), wrapped, functools.partial(of_three, more=1)])
 def test_whatever_can_be_awaited_is_a_handler(handler: Any) -> None:
     handlers = Handlers()
-    handlers.add(("Known",), Handling(handler, None, deletes=False))
+    handlers.add(("Known",), RegisteredHandler(handler, None, deletes=False))
     assert handlers.find(event("Known"))
 
 
 def test_data_is_the_declared_model() -> None:
     seen = event("OrderPlaced", b'{"order_id": "o-1", "amount": 3}')
-    Handlers().read(seen, Handling(nothing, Placed, deletes=False))
+    Handlers().read(seen, RegisteredHandler(nothing, Placed, deletes=False))
     assert seen.data == Placed(order_id="o-1", amount=3.0)
 
 
 def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> None:
     with pytest.raises(Rejected) as raised:
         Handlers().read(
-            event("P", b'{"order_id": "o-1", "amount": "secret"}'), Handling(nothing, Placed, deletes=False)
+            event("P", b'{"order_id": "o-1", "amount": "secret"}'), RegisteredHandler(nothing, Placed, deletes=False)
         )
     assert raised.value.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert "amount" in raised.value.explanation
@@ -113,7 +113,7 @@ def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> Non
 
 def test_a_tombstone_has_no_data() -> None:
     seen = event("OrderGone", None)
-    Handlers().read(seen, Handling(nothing, Placed, deletes=True))
+    Handlers().read(seen, RegisteredHandler(nothing, Placed, deletes=True))
     assert seen.data is None
 
 
@@ -122,5 +122,5 @@ def test_another_format_by_a_decode_of_ones_own() -> None:
     handlers = Handlers(
         lambda each: dict(zip(("order_id", "amount"), (each.value or b"").decode().split(";"), strict=True))
     )
-    handlers.read(seen, Handling(nothing, Placed, deletes=False))
+    handlers.read(seen, RegisteredHandler(nothing, Placed, deletes=False))
     assert seen.data == Placed(order_id="o-1", amount=3.0)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from helpers.memory_store import MemoryStore
-from tailrace.projections import Rehearsal, projection_app
+from tailrace.projections import ProjectionTester, projection_app
 from tailrace.projections.core.event import Event
 from tailrace.projections.projection import Projection
 
@@ -37,9 +37,9 @@ def test_a_span_for_each_block_and_the_events_own_trace_in_handlers(spans: InMem
             pass
 
     async def play() -> None:
-        async with Rehearsal(orders) as rehearsal:
-            await rehearsal.tell("Traced", {}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
-            await rehearsal.tell("Untraced", {})
+        async with ProjectionTester(orders) as tester:
+            await tester.send("Traced", {}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
+            await tester.send("Untraced", {})
 
     asyncio.run(play())
     traced, first, untraced, second = spans.get_finished_spans()

@@ -8,31 +8,31 @@ from hypothesis import strategies as st
 
 from tailrace.projections.core.settings import Versions
 from tailrace.projections.core.store import EntityState
-from tailrace.projections.core.versions import Turn, turn
+from tailrace.projections.core.versions import VersionCheck, check_version
 
 
 @pytest.mark.parametrize(
     ("version", "known", "rules", "expected"),
     [
-        (None, EntityState(7, deleted=False), Versions(gaps="wait"), Turn.NOW),
-        (1, None, Versions(), Turn.NOW),
-        (5, None, Versions(), Turn.NOW),
-        (5, EntityState(2, deleted=False), Versions(), Turn.NOW),
-        (2, EntityState(2, deleted=False), Versions(), Turn.STALE),
-        (1, EntityState(2, deleted=True), Versions(), Turn.STALE),
-        (3, EntityState(2, deleted=True), Versions(), Turn.NOW),
-        (1, None, Versions(gaps="wait"), Turn.NOW),
-        (2, None, Versions(gaps="wait"), Turn.LATER),
-        (9, None, Versions(gaps="wait", first=None), Turn.NOW),
-        (0, None, Versions(gaps="wait", first=0), Turn.NOW),
-        (1, None, Versions(gaps="wait", first=0), Turn.LATER),
-        (3, EntityState(2, deleted=False), Versions(gaps="wait"), Turn.NOW),
-        (4, EntityState(2, deleted=False), Versions(gaps="wait"), Turn.LATER),
-        (2, EntityState(2, deleted=False), Versions(gaps="wait"), Turn.STALE),
+        (None, EntityState(7, deleted=False), Versions(gaps="wait"), VersionCheck.NOW),
+        (1, None, Versions(), VersionCheck.NOW),
+        (5, None, Versions(), VersionCheck.NOW),
+        (5, EntityState(2, deleted=False), Versions(), VersionCheck.NOW),
+        (2, EntityState(2, deleted=False), Versions(), VersionCheck.STALE),
+        (1, EntityState(2, deleted=True), Versions(), VersionCheck.STALE),
+        (3, EntityState(2, deleted=True), Versions(), VersionCheck.NOW),
+        (1, None, Versions(gaps="wait"), VersionCheck.NOW),
+        (2, None, Versions(gaps="wait"), VersionCheck.LATER),
+        (9, None, Versions(gaps="wait", first=None), VersionCheck.NOW),
+        (0, None, Versions(gaps="wait", first=0), VersionCheck.NOW),
+        (1, None, Versions(gaps="wait", first=0), VersionCheck.LATER),
+        (3, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.NOW),
+        (4, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.LATER),
+        (2, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.STALE),
     ],
 )
-def test_turns(version: int | None, known: EntityState | None, rules: Versions, expected: Turn) -> None:
-    assert turn(version, known, rules) is expected
+def test_turns(version: int | None, known: EntityState | None, rules: Versions, expected: VersionCheck) -> None:
+    assert check_version(version, known, rules) is expected
 
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.sampled_from(["ignore", "wait"]))
@@ -42,7 +42,7 @@ def test_versions_that_take_effect_only_grow(versions: list[int], gaps: str) -> 
     known: EntityState | None = None
     taken = []
     for version in versions:
-        if turn(version, known, rules) is Turn.NOW:
+        if check_version(version, known, rules) is VersionCheck.NOW:
             known = EntityState(version, deleted=False)
             taken.append(version)
     assert taken == sorted(set(taken))

@@ -25,7 +25,7 @@ class Owner(Unguided):
 
 def made(**settings: Any) -> ProjectionApp:
     app = projection_app("play", **settings)
-    app.guide = Owner()
+    app.coordinator = Owner()
     return app
 
 

@@ -31,7 +31,7 @@ asyncio.run(main())
 
 
 class Busy:
-    """As much of a lane as is looked at."""
+    """As much of a worker as is looked at."""
 
     def __init__(self, busy_since: float | None) -> None:
         self.busy_since = busy_since
@@ -48,14 +48,14 @@ def projection(**choices: Any) -> Projection:
     [
         (None, None, None),
         (950.0, None, None),
-        (795.0, None, "orders[0] has made no progress for 205 s, next offset 7"),
+        (795.0, None, "orders[0] has made no progress for 205 s at offset 7"),
         (None, 950.0, None),
         (None, 895.0, "no partitions to read for 105 s"),
     ],
 )
 def test_standing_still(busy_since: float | None, unassigned_since: float | None, told: str | None) -> None:
     found = projection(give_up=100)
-    found.lanes[P0] = Busy(busy_since)  # type: ignore[assignment]
+    found.workers[P0] = Busy(busy_since)  # type: ignore[assignment]
     error = stalled(found, 1000.0, unassigned_since)
     if told is None:
         assert error is None
@@ -67,7 +67,7 @@ def test_standing_still(busy_since: float | None, unassigned_since: float | None
 
 def test_a_handler_that_may_take_long_is_waited_for() -> None:
     found = projection(give_up=100, time_limit=400)
-    found.lanes[P0] = Busy(0.0)  # type: ignore[assignment]
+    found.workers[P0] = Busy(0.0)  # type: ignore[assignment]
     assert stalled(found, 450.0, None) is None
     assert stalled(found, 550.0, None) is not None
 
@@ -77,7 +77,7 @@ def test_markers_are_pruned_by_the_time_of_their_events() -> None:
         await found.store.open("orders")
         async with found.store.transaction(P0) as transaction:
             await transaction.mark([Marker("old", None, None, 1), Marker("new", None, None, 86_400_000)])
-        assert await prune(found, 86_400_000 + 5) == (1 if found.rules.settings.keep_markers else 0)
+        assert await prune(found, 86_400_000 + 5) == (1 if found.spec.settings.keep_markers else 0)
         return list(found.store.records.markers)
 
     assert asyncio.run(play(projection(keep_markers=1))) == ["new"]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tailrace.errors import EventsLost, TopicReplaced
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import Bounds, Reach, Unguided, start_offset
+from tailrace.projections.faust.start_offsets import PartitionBounds, ReadProgress, Unguided, start_offset
 
 ORDERS = Partition("orders", 3)
-HELD = Bounds(10, 20)
+HELD = PartitionBounds(10, 20)
 
 
 @pytest.mark.parametrize("stored", [10, 15, 20])
@@ -44,38 +44,38 @@ def test_a_position_behind_the_log_means_another_topic() -> None:
 
 
 def test_markers_behind_the_last_applied_record_are_passed() -> None:
-    assert Reach(start=0, delivered=7, passed=8).committable(7) == 8
+    assert ReadProgress(start=0, delivered=7, passed=8).committable(7) == 8
 
 
 def test_markers_behind_a_record_that_is_not_applied_yet_are_not() -> None:
-    assert Reach(start=0, delivered=7, passed=8).committable(6) == 6
+    assert ReadProgress(start=0, delivered=7, passed=8).committable(6) == 6
 
 
 def test_what_holds_nothing_to_deliver_is_passed_from_the_start() -> None:
-    assert Reach(start=5, delivered=5, passed=9).committable(None) == 9
+    assert ReadProgress(start=5, delivered=5, passed=9).committable(None) == 9
 
 
 def test_progress_of_an_older_assignment_does_not_set_kafka_back() -> None:
-    assert Reach(start=5, delivered=8, passed=8).committable(2) == 5
+    assert ReadProgress(start=5, delivered=8, passed=8).committable(2) == 5
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.none() | st.integers(0, 200))
 def test_nothing_that_is_not_applied_is_ever_committed(start: int, some: int, more: int, progress: int | None) -> None:
-    reach = Reach(start, start + some, start + some + more)
+    reach = ReadProgress(start, start + some, start + some + more)
     told = reach.committable(progress)
     applied = max(start, progress or 0)
     assert told >= applied
     assert told == applied or applied >= reach.delivered
 
 
-async def _asked(guide: Unguided) -> object:
-    await guide.assigned({})
-    await guide.revoked()
-    return await guide.positions([ORDERS])
+async def _asked(coordinator: Unguided) -> object:
+    await coordinator.assigned({})
+    await coordinator.revoked()
+    return await coordinator.positions([ORDERS])
 
 
 def test_an_app_without_projections_owns_nothing() -> None:
-    guide = Unguided()
-    assert not guide.owns("orders")
-    assert asyncio.run(_asked(guide)) == {}
-    assert guide.progress() == {}
+    coordinator = Unguided()
+    assert not coordinator.owns("orders")
+    assert asyncio.run(_asked(coordinator)) == {}
+    assert coordinator.progress() == {}

@@ -22,7 +22,7 @@ from pymongo.errors import (
 )
 
 from tailrace.errors import ConfigError, StoreUnavailable
-from tailrace.projections.mongo.client import is_away, refusal, translate
+from tailrace.projections.mongo.client import is_transient, refusal, translate
 
 LATE = {"writeErrors": [], "writeConcernErrors": [{"code": 64}]}
 REFUSED = {"writeErrors": [{"code": 11000}], "writeConcernErrors": [{"code": 64}]}
@@ -50,7 +50,7 @@ def labelled(label: str) -> PyMongoError:
     ],
 )
 def test_heals_by_trying_again(error: Exception) -> None:
-    assert is_away(error)
+    assert is_transient(error)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_heals_by_trying_again(error: Exception) -> None:
     ],
 )
 def test_does_not_heal(error: Exception) -> None:
-    assert not is_away(error)
+    assert not is_transient(error)
 
 
 @pytest.mark.parametrize(

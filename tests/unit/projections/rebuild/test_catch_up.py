@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.errors import ProjectionStalled, TopicReplaced
 from tailrace.projections.core.store import Partition
-from tailrace.projections.rebuild.catch_up import PATIENCE_SECONDS, Level
+from tailrace.projections.rebuild.catch_up import PATIENCE_SECONDS, CatchUpCheck
 
 FIRST = Partition("orders", 0)
 SECOND = Partition("orders", 1)
@@ -15,11 +15,11 @@ LATE = PATIENCE_SECONDS + 1
 
 
 @pytest.fixture
-def level() -> Level:
-    return Level("summary", "summary.rebuild")
+def level() -> CatchUpCheck:
+    return CatchUpCheck("summary", "summary.rebuild")
 
 
-def test_near_is_who_has_read_what_was_there_when_it_began(level: Level) -> None:
+def test_near_is_who_has_read_what_was_there_when_it_began(level: CatchUpCheck) -> None:
     """Not less: a topic that the old one never read would be missing at first, without anybody waiting for it."""
     assert not level.is_near(ENDS, ENDS, {}, 0)
     assert not level.is_near(ENDS, ENDS, {FIRST: 10, SECOND: 19}, 1)
@@ -27,27 +27,27 @@ def test_near_is_who_has_read_what_was_there_when_it_began(level: Level) -> None
     assert level.is_near({FIRST: 15, SECOND: 99}, ENDS, {FIRST: 10, SECOND: 20}, LATE)
 
 
-def test_a_topic_that_is_not_there_is_never_near(level: Level) -> None:
+def test_a_topic_that_is_not_there_is_never_near(level: CatchUpCheck) -> None:
     assert not level.is_near({}, (), {}, 0)
 
 
-def test_a_topic_made_anew_while_it_was_read_is_near_at_its_new_end(level: Level) -> None:
+def test_a_topic_made_anew_while_it_was_read_is_near_at_its_new_end(level: CatchUpCheck) -> None:
     assert not level.is_near(ENDS, ENDS, {}, 0)
     assert level.is_near({FIRST: 3, SECOND: 4}, ENDS, {FIRST: 3, SECOND: 4}, 1)
 
 
-def test_positions_that_nothing_reads_any_more_are_not_waited_for(level: Level) -> None:
+def test_positions_that_nothing_reads_any_more_are_not_waited_for(level: CatchUpCheck) -> None:
     level.is_near(ENDS, ENDS, ENDS, 0)
     old = {FIRST: 9, Partition("orders", 2): 7, Partition("left", 0): 5}
     assert level.wanted(old, ENDS) == {FIRST: 9}
 
 
-def test_what_is_being_read_is_waited_for_even_if_kafka_did_not_name_it(level: Level) -> None:
+def test_what_is_being_read_is_waited_for_even_if_kafka_did_not_name_it(level: CatchUpCheck) -> None:
     level.is_near({FIRST: 10}, ENDS, ENDS, 0)
     assert level.wanted({FIRST: 9, SECOND: 21}, {FIRST: 10, SECOND: 20}) == {FIRST: 9, SECOND: 21}
 
 
-def test_partitions_of_others_are_waited_for_and_then_told(level: Level) -> None:
+def test_partitions_of_others_are_waited_for_and_then_told(level: CatchUpCheck) -> None:
     assert not level.is_near(ENDS, {FIRST}, {FIRST: 10}, 0)
     assert not level.is_near(ENDS, {FIRST}, {FIRST: 10}, PATIENCE_SECONDS)
     with pytest.raises(ProjectionStalled) as caught:
@@ -58,7 +58,7 @@ def test_partitions_of_others_are_waited_for_and_then_told(level: Level) -> None
     assert "but one" in caught.value.remedy
 
 
-def test_the_time_counts_from_when_they_were_taken_away(level: Level) -> None:
+def test_the_time_counts_from_when_they_were_taken_away(level: CatchUpCheck) -> None:
     assert not level.is_near(ENDS, {FIRST}, ENDS, 0)
     assert level.is_near(ENDS, ENDS, ENDS, 1)
     assert not level.is_near(ENDS, {FIRST}, ENDS, LATE)
@@ -66,7 +66,7 @@ def test_the_time_counts_from_when_they_were_taken_away(level: Level) -> None:
         level.is_near(ENDS, {FIRST}, ENDS, 2 * LATE)
 
 
-def test_a_position_beyond_the_end_holds_nobody_up_and_is_told(level: Level) -> None:
+def test_a_position_beyond_the_end_holds_nobody_up_and_is_told(level: CatchUpCheck) -> None:
     """The topic was made anew, so the new one never gets there."""
     assert level.is_near(ENDS, ENDS, ENDS, 0)
     level.wanted({FIRST: 11, SECOND: 20}, ENDS)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tailrace.errors import RecordsDropped
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import Reach, Stretch
+from tailrace.projections.faust.start_offsets import FetchedRange, ReadProgress
 
 TRIES = 10
 """So often a partition is read again from the same offset because its records were dropped; then the worker ends."""
@@ -27,22 +27,22 @@ class _Reading:
     """Of one partition, since the last seek. `handed` is the offset behind the last record that was handed over."""
 
     number: int
-    reach: Reach
+    reach: ReadProgress
     handed: int
     missed: bool = False
 
 
-class Handover:
+class DeliveryTracker:
     """Of all partitions that are read; each is begun with a seek, and all are ended when they are taken away."""
 
     def __init__(self) -> None:
         self._current: dict[tuple[str, int], _Reading] = {}
-        self._reached: dict[tuple[str, int], Reach] = {}
+        self._reached: dict[tuple[str, int], ReadProgress] = {}
         self._again: dict[tuple[str, int], tuple[int, int]] = {}
 
     def begin(self, starts: Mapping[TP, int], number: int) -> None:
         """From here on nothing of an older reading counts."""
-        self._current.update({tp: _Reading(number, Reach(at, at, at), at) for tp, at in starts.items()})
+        self._current.update({tp: _Reading(number, ReadProgress(at, at, at), at) for tp, at in starts.items()})
 
     def end(self) -> None:
         """No record counts any more; how far each partition was read is still known, until `forget`."""
@@ -60,10 +60,10 @@ class Handover:
     def numbers(self, tps: Iterable[TP]) -> dict[TP, int]:
         return {tp: self._current[tp].number for tp in tps if tp in self._current}
 
-    def reach(self, tp: tuple[str, int]) -> Reach | None:
+    def reach(self, tp: tuple[str, int]) -> ReadProgress | None:
         return self._current[tp].reach if tp in self._current else self._reached.get(tp)
 
-    def fetched(self, tp: tuple[str, int], stretch: Stretch, last: int | None) -> None:
+    def fetched(self, tp: tuple[str, int], stretch: FetchedRange, last: int | None) -> None:
         """A fetch has read this stretch, and its last record, if any, has the offset `last`."""
         reading = self._current.get(tp)
         if reading is None or stretch.reading != reading.number:
@@ -72,7 +72,7 @@ class Handover:
         if stretch.start != passed:
             reading.missed = True  # what an earlier fetch has read was lost on its way
         else:
-            reading.reach = Reach(start, delivered if last is None else last + 1, stretch.end)
+            reading.reach = ReadProgress(start, delivered if last is None else last + 1, stretch.end)
 
     def hand(self, tp: tuple[str, int], number: int | None, follows: int | None, offset: int) -> bool:
         """Whether this record is the next one to hand over; if it is, it counts as handed over."""

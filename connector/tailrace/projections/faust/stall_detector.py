@@ -12,7 +12,7 @@ from tailrace.errors import KafkaUnavailable, ProjectionError, ProjectionStalled
 from tailrace.projections.core.store import Partition
 
 
-class Waiting(NamedTuple):
+class Backlog(NamedTuple):
     """A partition of which `reached` is the next offset to arrive, for so long, although its log ends at `end`."""
 
     reached: int
@@ -20,14 +20,14 @@ class Waiting(NamedTuple):
     seconds: float
 
 
-class Arrivals:
+class StallDetector:
     """Of one worker. Time counts from look to look, at most `most` seconds each: a process may have been stopped."""
 
     def __init__(self, most: float) -> None:
         self._most = most
         self._looked_at: float | None = None
         self._unanswered: float | None = None
-        self._waiting: dict[Partition, Waiting] = {}
+        self._waiting: dict[Partition, Backlog] = {}
 
     def look(
         self,
@@ -49,7 +49,7 @@ class Arrivals:
             if at < end and partition not in busy:
                 known = before.get(partition)
                 since = known.seconds + passed if known is not None and known.reached == at else 0.0
-                self._waiting[partition] = Waiting(at, end, since)
+                self._waiting[partition] = Backlog(at, end, since)
 
     def longest(self, partitions: Collection[Partition]) -> tuple[Partition | None, float]:
         """Of these, the one that has waited longest, and how long; None if it is Kafka's answer that is missing."""

@@ -6,14 +6,14 @@ import pytest
 
 from tailrace.errors import KafkaUnavailable, ProjectionStalled
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.arrivals import Arrivals
+from tailrace.projections.faust.stall_detector import StallDetector
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 BOTH = {P0, P1}
 
 
 def test_nothing_to_read_is_no_stall() -> None:
-    arrivals = Arrivals(10)
+    arrivals = StallDetector(10)
     for now in range(0, 500, 5):
         arrivals.look(now, {P0: 7, P1: 0}, {P0: 7, P1: 0}, ())
     assert arrivals.stalled("orders", BOTH, 100) is None
@@ -21,7 +21,7 @@ def test_nothing_to_read_is_no_stall() -> None:
 
 
 def test_a_log_that_moves_while_nothing_arrives_is_one() -> None:
-    arrivals = Arrivals(10)
+    arrivals = StallDetector(10)
     for now in range(0, 110, 5):
         arrivals.look(now, {P0: 7, P1: now}, {P0: 9 + now, P1: now + 1}, ())
     assert arrivals.stalled("orders", BOTH, 105) is None
@@ -34,21 +34,21 @@ def test_a_log_that_moves_while_nothing_arrives_is_one() -> None:
 
 @pytest.mark.parametrize("busy", [(), (P0,)])
 def test_who_is_busy_is_watched_elsewhere(busy: tuple[Partition, ...]) -> None:
-    arrivals = Arrivals(10)
+    arrivals = StallDetector(10)
     for now in (0, 5, 10):
         arrivals.look(now, {P0: 7}, {P0: 9}, busy)
     assert (arrivals.stalled("orders", {P0}, 1) is None) is bool(busy)
 
 
 def test_a_process_that_was_stopped_is_not_to_blame() -> None:
-    arrivals = Arrivals(10)
+    arrivals = StallDetector(10)
     arrivals.look(0, {P0: 7}, {P0: 9}, ())
     arrivals.look(4000, {P0: 7}, {P0: 9}, ())
     assert arrivals.stalled("orders", {P0}, 10) is None
 
 
 def test_kafka_that_does_not_answer_is_named() -> None:
-    arrivals = Arrivals(10)
+    arrivals = StallDetector(10)
     arrivals.look(0, {P0: 7}, {P0: 7}, ())
     arrivals.look(5, {P0: 7}, None, ())
     assert arrivals.stalled("orders", {P0}, 4) is None, "not answered once"
