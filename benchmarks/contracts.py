@@ -26,7 +26,7 @@ from benchmarks.real_events import FLAT_AVRO, REAL_DDL, TYPES, avro_schema, json
 from tailrace.event import OutboxEvent
 from tailrace.routing.patterns import glob
 from tailrace.routing.router import Router
-from tailrace.routing.specs import Condition, Rule, TopicSpec
+from tailrace.routing.specs import Rule, RuleCondition, TopicSpec
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.validation import Checker
@@ -158,7 +158,7 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
         OutboxEvent("e", type_name, "order", key.encode(), text.encode(), None, "0/1:0", 0, [], keys_unique=True)
         for type_name, key, text in rows
     ]
-    rules = [Rule((Condition("type", (glob(f"Other{number}*"),)),)) for number in range(9)]
+    rules = [Rule((RuleCondition("type", (glob(f"Other{number}*"),)),)) for number in range(9)]
     router = Router([TopicSpec(f"t{number}", rule=rule) for number, rule in enumerate(rules)], "{aggregate}")
     plain = Checker(load_folder(folder / f"{kind}-json"), max_bytes=1_000_000).check
     avro = Checker(load_folder(folder / f"{kind}-avro"), max_bytes=1_000_000).check

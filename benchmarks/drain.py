@@ -26,7 +26,7 @@ import psycopg
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, payload_bytes, write_backlog
 from benchmarks.latency import measure, pgbench
 from benchmarks.processes import Connector, Drain, drain, receive, write_pipeline
-from tailrace.config.model import Limits
+from tailrace.config.model import LimitSettings
 from tailrace.kafka.client import KafkaOptions, producer_config
 from tailrace.testkit.stack import Stack
 from tailrace.testkit.topic_reader import read_all
@@ -145,7 +145,7 @@ def _settings(stack: Stack) -> dict[str, Any]:
         "delivery": "exactly_once",
         "validation": "JSON Schema, 8 flat fields",
         "partitions": 3,
-        "limits": Limits().model_dump(),
+        "limits": LimitSettings().model_dump(),
         "producer": {name: producer[name] for name in names},
     }
 

@@ -30,7 +30,7 @@ from tailrace.replay.table_points import from_table, stored_position
 from tailrace.state import offsets
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 VALID = '{"order": "a", "revision": 1, "amount": 1.50, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -258,11 +258,11 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     assert shop.execute("SELECT count(*) FROM other") == [(1100,)]
     assert tailrace("archive", "list", shop.file)["files"] == []
     # Of two that looked at the same list, the second adds nothing, and deletes nothing.
-    assembly = assemble(load_pipeline(shop.file))
-    stored = stored_position(assembly)
-    start, _ = from_table(assembly, stored, ())  # type: ignore[arg-type]
-    shelves = [open_repository(assembly.settings) for _ in range(2)]
-    outbox = open_outbox(assembly)
+    wiring = wire(load_pipeline(shop.file))
+    stored = stored_position(wiring)
+    start, _ = from_table(wiring, stored, ())  # type: ignore[arg-type]
+    shelves = [open_repository(wiring.settings) for _ in range(2)]
+    outbox = open_outbox(wiring)
 
     def archiving(number: int) -> ArchiveRun:
         return ArchiveRun(
@@ -333,10 +333,10 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     told = tailrace(*write)
     assert (told["rows"], [note for note in told["notes"] if other in note] != []) == (0, True)
     # While it reads the table for the first time, it publishes only what it finds there.
-    here = stored_position(assemble(load_pipeline(shop.file)))
+    here = stored_position(wire(load_pipeline(shop.file)))
     assert isinstance(here, LsnPosition)
     reading = replace(here, table_read=TableRead("5:5:"))
-    options = replace(assemble(load_pipeline(file)).kafka, pipeline=other)
+    options = replace(wire(load_pipeline(file)).kafka, pipeline=other)
     stored = offsets.record(options, reading)
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     producer.produce(stored.topic, stored.value, stored.key)

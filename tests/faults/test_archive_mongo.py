@@ -30,7 +30,7 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.users import OUTBOX, outbox_document
 from tailrace.testkit.workload.writer import WorkloadEvent
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 
 @pytest.fixture(autouse=True)
@@ -158,10 +158,10 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     tailrace("dlq", "discard", users.file, letter["id"], "--why", "a test", "--yes")
     # Another pipeline of the same collection that is far behind: what goes may be new to it.
     other = f"{users.name}_b"
-    here = stored_position(assemble(load_pipeline(users.file)))
+    here = stored_position(wire(load_pipeline(users.file)))
     assert isinstance(here, TokenPosition)
     behind = replace(here, time=ClusterTime(1_600_000_000, 1))
-    stored = offsets.record(replace(assemble(load_pipeline(users.file)).kafka, pipeline=other), behind)
+    stored = offsets.record(replace(wire(load_pipeline(users.file)).kafka, pipeline=other), behind)
     producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
     producer.produce(stored.topic, stored.value, stored.key)
     assert producer.flush(30) == 0

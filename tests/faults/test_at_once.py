@@ -29,7 +29,7 @@ from tailrace.state.ownership import Claim
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.wakeup import Wake
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 MANY = 1200
 """Rows, one in a batch: enough to be caught in the middle."""
@@ -201,10 +201,10 @@ class Slow(RecoveryRun):
 
 def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = RecoveryRun, **more: Any) -> None:
     """A recovery in this process."""
-    survey = RecoveryPlanner(assemble(load_pipeline(shop.file)))
-    claim = Claim(survey.assembly.kafka, "slow")
+    survey = RecoveryPlanner(wire(load_pipeline(shop.file)))
+    claim = Claim(survey.wiring.kafka, "slow")
     try:
-        fence(survey.assembly, claim)
+        fence(survey.wiring, claim)
         plan = survey.plan(survey.case())
         with pytest.raises(error):
             kind(survey, plan, claim=claim, wake=Wake(), **more).run()
@@ -235,11 +235,11 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
     each_once()
     shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
     slot_dropped(shop)
-    assembly = assemble(load_pipeline(shop.file))
-    publisher = assembly.publisher(assembly.admin(), Wake(), lambda *_: None)
+    wiring = wire(load_pipeline(shop.file))
+    publisher = wiring.publisher(wiring.admin(), Wake(), lambda *_: None)
 
     def begun() -> None:
-        Claim(assembly.kafka, "another").make()
+        Claim(wiring.kafka, "another").make()
         publisher.open()
 
     ends_with(Fenced, shop, Slow, meanwhile=begun, aside=True)

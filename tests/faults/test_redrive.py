@@ -26,7 +26,7 @@ from tailrace.errors import Fenced
 from tailrace.state.offsets import admin_client
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -109,12 +109,12 @@ def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, marked
 def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     shop.start()
     events = set_aside(shop, 3)
-    assembly = assemble(load_pipeline(shop.file))
-    line, box = assembly.line(), LetterBox(assembly.kafka)
-    resolutions.ensure(assembly.kafka, admin_client(assembly.kafka))
+    wiring = wire(load_pipeline(shop.file))
+    line, box = wiring.line(), LetterBox(wiring.kafka)
+    resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
 
     def opened() -> Desk:
-        desk = Desk(assembly.kafka, lambda _: None)
+        desk = Desk(wiring.kafka, lambda _: None)
         desk.open()
         marked = box.marked(final=True)
         for letter in box.letters(box.spans()):
@@ -135,11 +135,11 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     """Consumers would have to wait for its timeout."""
     shop.start()
     (event,) = set_aside(shop, 1)
-    assembly = assemble(load_pipeline(shop.file))
-    box, desk = LetterBox(assembly.kafka), Desk(assembly.kafka, lambda _: None)
+    wiring = wire(load_pipeline(shop.file))
+    box, desk = LetterBox(wiring.kafka), Desk(wiring.kafka, lambda _: None)
     (letter,) = box.letters(box.spans())
-    posting = Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(assembly.line(), letter))
-    resolutions.ensure(assembly.kafka, admin_client(assembly.kafka))
+    posting = Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(wiring.line(), letter))
+    resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
     desk.open()
 
     def interrupt(point: str) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from helpers.shop import Shop, close_shop, open_shop
-from tailrace.check.health import look
+from tailrace.check.health import read_health
 from tailrace.cli.status import _slot_lines
 from tailrace.config.load import load_pipeline
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
@@ -63,7 +63,7 @@ def lost_while_nobody_reads(own: Shop) -> None:
             return bool(connection.execute(ROOM, [own.slot]).fetchall()[0][1] == "lost")
 
         wait_until(lost, 60, what="the slot to be lost")
-    told = str(_slot_lines(look(load_pipeline(own.file))))
+    told = str(_slot_lines(read_health(load_pipeline(own.file))))
     assert "INVALIDATED (wal_removed)" in told
     assert "bound" not in told
     own.start(wait=False).failed("SlotLost")

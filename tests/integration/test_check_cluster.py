@@ -6,14 +6,14 @@ from confluent_kafka.admin import NewTopic
 
 from helpers.shop import Shop
 from tailrace.check.preflight import preflight
-from tailrace.check.result import Check, State
+from tailrace.check.result import CheckResult, State
 from tailrace.testkit.stack import KafkaCluster, wait_until
 
 OFFSETS = "tailrace-offsets"
 
 
 def test_topics_with_one_copy(shop: Shop) -> None:
-    def found(name: str) -> Check:
+    def found(name: str) -> CheckResult:
         return {check.name: check for check in preflight(shop.file)}[name]
 
     def lacks_copies(name: str) -> bool:

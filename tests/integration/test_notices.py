@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tailrace.testkit.stack import wait_until
-from tailrace.worker.alerts import MAX_PAIRS, Notices
-from tailrace.worker.logs import Log
+from tailrace.worker.alerts import MAX_PAIRS, Alerts
+from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.webhook import WebhookOptions
 
 LETTERS = 200_000
@@ -94,7 +94,7 @@ def serving(behaviour: Behaviour) -> Iterator[Server]:
         server.close()
 
 
-def set_aside_all(notices: Notices) -> tuple[float, float]:
+def set_aside_all(notices: Alerts) -> tuple[float, float]:
     """What telling costs a busy pipeline, in its own thread: seconds that passed, and seconds of work."""
     took: list[tuple[float, float]] = []
 
@@ -115,7 +115,7 @@ def test_no_webhook_slows_a_busy_pipeline_or_its_end(behaviour: Behaviour, caplo
     caplog.set_level(logging.INFO, "tailrace")
     with serving(behaviour) as server:
         options = WebhookOptions(server.url, timeout=30)
-        notices = Notices("orders", Log(), options, dead_letter_topic="letters")
+        notices = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
         notices.set_aside(REASON, "First")
         wait_until(lambda: server.calls, what="a call under way")
         passed, worked = set_aside_all(notices)
@@ -133,7 +133,7 @@ def test_no_webhook_slows_a_busy_pipeline_or_its_end(behaviour: Behaviour, caplo
 def test_after_an_outage_the_webhook_has_the_right_total() -> None:
     with serving(fail) as server:
         options = WebhookOptions(server.url, interval=1)
-        notices = Notices("orders", Log(), options, dead_letter_topic="letters")
+        notices = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
         set_aside_all(notices)
         wait_until(lambda: server.calls, what="a call that failed")
         failed = len(server.calls)

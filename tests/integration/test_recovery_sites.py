@@ -16,7 +16,7 @@ from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.recovery.backend import Backend
 from tailrace.recovery.plan import open_backend
 from tailrace.sources.mongo.client import collection_ids
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 
 class Sites:
@@ -26,7 +26,7 @@ class Sites:
         self._opened: list[Backend] = []
 
     def open(self, service: Service) -> Backend:
-        self._opened.append(open_backend(assemble(load_pipeline(service.file))))
+        self._opened.append(open_backend(wire(load_pipeline(service.file))))
         return self._opened[-1]
 
     def steps(self, service: Service) -> list[str]:

@@ -25,7 +25,7 @@ from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.verify.backend import Window
 from tailrace.verify.kafka_records import KafkaRecords
 from tailrace.verify.value_fingerprint import Fingerprints
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 THEN = 1_700_000_000_000
 """A commit of long ago."""
@@ -147,9 +147,9 @@ def seen(shop: Shop) -> Iterator[Callable[..., PublishedIndex]]:
     opened: list[PublishedIndex] = []
 
     def read(offsets: Offsets | None = None, **more: Any) -> PublishedIndex:
-        assembly = assemble(load_pipeline(shop.file))
+        wiring = wire(load_pipeline(shop.file))
         evidence = Evidence(None, None, offsets or {}, THEN if offsets else 0)
-        opened.append(PublishedIndex(assembly, assembly.line(), evidence, **more))
+        opened.append(PublishedIndex(wiring, wiring.line(), evidence, **more))
         opened[-1].read()
         return opened[-1]
 

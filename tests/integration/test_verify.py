@@ -14,7 +14,7 @@ from confluent_kafka.admin import NewPartitions
 from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users
-from tailrace.check.health import News
+from tailrace.check.health import KafkaStatus
 from tailrace.cli import main
 from tailrace.routing.partition import partition_of
 from tailrace.testkit.oracle import WriteOutcome
@@ -223,7 +223,7 @@ def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.Mo
     assert ids(told, "not_yet") == sorted(later)
     wait = verification._wait
 
-    def go_on(*given: Any) -> News:
+    def go_on(*given: Any) -> KafkaStatus:
         # The topics have been read once by now: what follows is only seen by reading on.
         connector.process.send_signal(signal.SIGCONT)
         return wait(*given)

@@ -15,7 +15,7 @@ from tailrace.positions.lsn import parse_lsn
 from tailrace.replay.table_points import stored_position
 from tailrace.testkit.stack import wait_until
 from tailrace.verify.outbox_rows import Rows
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 OLD = (
@@ -71,8 +71,8 @@ def test_on_postgres(
         """Once the outbox is read, the pipeline passes the end that the log had then."""
         read(*given)
         ((end,),) = shop.execute("SELECT pg_logical_emit_message(true, 'verify', 'moves the log')::text")
-        assembly = assemble(load_pipeline(shop.file))
-        wait_until(lambda: int(stored_position(assembly).progress[1]) > parse_lsn(end), 60, what="the position to move")
+        wiring = wire(load_pipeline(shop.file))
+        wait_until(lambda: int(stored_position(wiring).progress[1]) > parse_lsn(end), 60, what="the position to move")
 
     monkeypatch.setattr(Rows, "read", moves_on)
     assert verified(missing=1) == (1 + len(published), left_out, 1)

@@ -35,7 +35,7 @@ from tailrace.verify.topic_scan import PartitionScan
 from tailrace.verify.value_fingerprint import Fingerprints
 from tailrace.verify.workers import WorkerPool
 from tailrace.worker.schemas import wire_format
-from tailrace.worker.wiring import assemble, column_map
+from tailrace.worker.wiring import column_map, wire
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
@@ -136,7 +136,7 @@ def test_a_reader_that_dies_is_an_error(
 
 @pytest.mark.parametrize("readers", [0, 2])
 def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None:
-    kafka = replace(assemble(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
+    kafka = replace(wire(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
     with WorkerPool(readers) as crew:
         crew.begin(ScanSettings(kafka, Format(), "postgres", Window()))
         crew.start([PartitionScan("orders", 0, Span(0, 5), 0)])
@@ -217,11 +217,11 @@ def test_nothing_is_left_behind(shop: Shop, number: signal.Signals, code: int) -
 def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
     """What is put by of the rows."""
     settings = load_pipeline(shop.file)
-    assembly = assemble(settings)
-    line, mapped = assembly.line(), column_map(settings)
-    assert may_go_by_kind(assembly, mapped)
+    wiring = wire(settings)
+    line, mapped = wiring.line(), column_map(settings)
+    assert may_go_by_kind(wiring, mapped)
     topics: list[str] = []
-    outbox = verification.open_outbox(assembly, Window())
+    outbox = verification.open_outbox(wiring, Window())
     with SpillFile(WRITTEN + 1) as spool:
 
         def number(topic: str) -> int:

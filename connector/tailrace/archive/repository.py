@@ -19,7 +19,7 @@ from tailrace.archive.files import FileReader, WrittenFile, fetch, opened, widen
 from tailrace.archive.format import FileSchema
 from tailrace.archive.manifest import ManifestEntry, TimeRange
 from tailrace.archive.object_store import AlreadyExistsError, ObjectStore
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, TailraceError
 from tailrace.worker.wiring import column_map
 
@@ -208,7 +208,7 @@ def _flaw(entry: ManifestEntry, reader: FileReader) -> str:
     return ""
 
 
-def open_repository(settings: Settings) -> ArchiveRepository:
+def open_repository(settings: PipelineSettings) -> ArchiveRepository:
     """The archive that the settings name."""
     if settings.archive is None:
         raise ConfigError(

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tailrace.check.health_postgres import read_postgres
-from tailrace.check.health_server import Server
+from tailrace.check.health_server import SourceStatus
 from tailrace.check.result import human_seconds
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.dlq import requests
 from tailrace.dlq.reader import LetterBox, OpenLetters
 from tailrace.errors import TailraceError
@@ -41,7 +41,7 @@ DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class KafkaStatus:
     """What Kafka knows: the last announcement and the stored position."""
 
     announced: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class PipelineHealth:
     """The truth as far as it is known; `away` names the servers that gave no answer, and why.
 
     `source` is the kind of database: what its log is like stands in `slot` for Postgres, in `oplog` for MongoDB.
@@ -81,15 +81,15 @@ class Health:
         return asdict(self)
 
 
-def look(settings: Settings) -> Health:
+def read_health(settings: PipelineSettings) -> PipelineHealth:
     """Asks Kafka, then the database: in this order a running pipeline is never seen ahead of its server's log."""
     away: dict[str, str] = {}
-    news: News | None = None
-    server: Server | None = None
+    news: KafkaStatus | None = None
+    server: SourceStatus | None = None
     ahead: float | None = None
     source = "postgres" if settings.source.mongo is None else "mongo"
     try:
-        news = read_news(kafka_options(settings))
+        news = read_kafka_status(kafka_options(settings))
     except TailraceError as error:
         away["kafka"] = f"{error.code}: {error.what}"
     letters: OpenLetters | None = None
@@ -102,11 +102,11 @@ def look(settings: Settings) -> Health:
             away["dead letters"] = f"{error.code}: {error.what}"
     try:
         before = time.time()
-        server = read_server(settings, news.position if news else None)
+        server = read_source_status(settings, news.position if news else None)
         ahead = clock_ahead(server.now_ms, before, time.time())
     except TailraceError as error:
         away[source] = f"{error.code}: {error.what}"
-    health = judge(settings.pipeline, source, news, server, away)
+    health = derive_health(settings.pipeline, source, news, server, away)
     counted = letters.to_json() if letters else None
     standby = _recent(news.standby) if news else None
     return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead, standby=standby)
@@ -127,13 +127,13 @@ def _parked(options: KafkaOptions) -> dict[str, Any] | None:
     return {"keys": len(board.keys), "since_ms": oldest, "requests": len(board.requests)}
 
 
-def read_news(options: KafkaOptions) -> News:
+def read_kafka_status(options: KafkaOptions) -> KafkaStatus:
     if options.offsets_topic not in Observer(options).look().topics:
-        return News()
+        return KafkaStatus()
     position, status, standby = options.pipeline.encode(), status_key(options.pipeline), standby_key(options.pipeline)
     found = offsets.read_keys(options, {position, status, standby}, timeout=READ_SECONDS)
     stored = offsets.parse(options, found[position]) if position in found else None
-    return News(_announcement(found.get(status)), stored, _announcement(found.get(standby)))
+    return KafkaStatus(_announcement(found.get(status)), stored, _announcement(found.get(standby)))
 
 
 def _announcement(value: bytes | None) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _announcement(value: bytes | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_server(settings: Settings, position: Position | None) -> Server:
+def read_source_status(settings: PipelineSettings, position: Position | None) -> SourceStatus:
     """What the database of the pipeline sees, as it bears on the stored position."""
     options = source_options(settings, column_map(settings))
     if isinstance(options, MongoOptions):
@@ -154,7 +154,9 @@ def read_server(settings: Settings, position: Position | None) -> Server:
     return read_postgres(options, position)
 
 
-def judge(pipeline: str, source: str, news: News | None, server: Server | None, away: dict[str, str]) -> Health:
+def derive_health(
+    pipeline: str, source: str, news: KafkaStatus | None, server: SourceStatus | None, away: dict[str, str]
+) -> PipelineHealth:
     """Pure: the derived state, and the lag, from what is known."""
     announced = news.announced if news else {}
     position = news.position if news else None
@@ -163,7 +165,7 @@ def judge(pipeline: str, source: str, news: News | None, server: Server | None, 
     if server is not None and lag is not None:
         since = None if state == RUNNING and lag.noise else lag.since_ms
         seconds = 0.0 if since is None else max(0.0, (server.now_ms - since) / 1000)
-    return Health(
+    return PipelineHealth(
         pipeline=pipeline,
         source=source,
         state=state,
@@ -186,7 +188,7 @@ def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
     return announced if isinstance(at, int) and time.time() - at / 1000 < STANDBY_SECONDS else None
 
 
-def _state(database: str, news: News | None, server: Server | None) -> tuple[str, str]:
+def _state(database: str, news: KafkaStatus | None, server: SourceStatus | None) -> tuple[str, str]:
     if news is None:
         seen = f"; {server.reader or server.absence}" if server else ""
         return UNKNOWN, f"Kafka gives no answer{seen}"
@@ -201,7 +203,7 @@ def _state(database: str, news: News | None, server: Server | None) -> tuple[str
     return _seen_state(announced, news, server)
 
 
-def _seen_state(announced: str, news: News, server: Server) -> tuple[str, str]:
+def _seen_state(announced: str, news: KafkaStatus, server: SourceStatus) -> tuple[str, str]:
     """Both servers answered: the announcement is believed as far as the database bears it out."""
     if server.reader and announced in ("", RUNNING):
         return RUNNING, server.reading
@@ -218,7 +220,7 @@ def _seen_state(announced: str, news: News, server: Server) -> tuple[str, str]:
     return NOT_RUNNING, _absence(announced, news, server)
 
 
-def _absence(announced: str, news: News, server: Server) -> str:
+def _absence(announced: str, news: KafkaStatus, server: SourceStatus) -> str:
     told = "it announced RUNNING and never an end: killed, or cut off from Kafka" if announced else "it never announced"
     alive = max(int(news.announced.get("at_ms", 0)), news.position.at_ms if news.position else 0)
     since = server.inactive_ms or alive
@@ -226,7 +228,7 @@ def _absence(announced: str, news: News, server: Server) -> str:
     return f"{server.absence},{gone}; {told}" if since else f"{server.absence}; {told}"
 
 
-def _since(state: str, announced: dict[str, Any], server: Server | None) -> int | None:
+def _since(state: str, announced: dict[str, Any], server: SourceStatus | None) -> int | None:
     if state == NOT_RUNNING:
         return server.inactive_ms if server else None
     at = announced.get("at_ms")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.check.health_server import Lag, Server
+from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.errors import AccessRefused, CollectionGone, EventTooLarge, HistoryLost, SourceUnavailable
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
@@ -28,7 +28,7 @@ OPLOG = "oplog.rs"
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class OplogRange:
     """How far the oplog reaches, in seconds since 1970; `full` once it forgets its oldest entries."""
 
     first: int
@@ -37,7 +37,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class NextChange:
     """What comes behind the stored position: `first_ms` of the first change, None if there is none.
 
     `lost` says that the log no longer reaches back there.
@@ -48,13 +48,13 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MongoStatus:
     """As the server has it; `sessions` None where it does not tell, `log` None where we may not look."""
 
     now_ms: int
     sessions: tuple[str, ...] | None
-    waiting: Waiting | None = None
-    log: Log | None = None
+    waiting: NextChange | None = None
+    log: OplogRange | None = None
 
 
 def observer(options: MongoOptions) -> Client:
@@ -63,11 +63,11 @@ def observer(options: MongoOptions) -> Client:
     return connect(options.uri, app_name=f"{options.app_name} (observer)", timeout=timeout)
 
 
-def read_mongo(options: MongoOptions, position: Position | None) -> Server:
+def read_mongo(options: MongoOptions, position: Position | None) -> SourceStatus:
     stored = position if isinstance(position, TokenPosition) else None
     with observer(options) as client:
         facts = identify(client)
-        seen = Seen(facts.now_ms, sessions(client, options.app_name), log=read_log(client))
+        seen = MongoStatus(facts.now_ms, sessions(client, options.app_name), log=read_log(client))
         if stored is not None:
             seen = replace(seen, waiting=_waiting(client, options, stored, splits=can_split(facts.version)))
         return interpret(seen, stored)
@@ -87,15 +87,15 @@ def sessions(client: Client, app_name: str) -> tuple[str, ...] | None:
     return tuple(str(each["client"]) for each in found["cursor"]["firstBatch"])
 
 
-def _waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, splits: bool) -> Waiting:
+def _waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, splits: bool) -> NextChange:
     try:
         first_ms = first_waiting(client, options, stored, splits=splits)
     except HistoryLost:
-        return Waiting(stored.at_ms, lost=True)
+        return NextChange(stored.at_ms, lost=True)
     except (AccessRefused, CollectionGone, EventTooLarge, SourceUnavailable):
         # It may have far to look, or cannot send the next one: then only the position tells how late it is at most.
-        return Waiting(stored.at_ms)
-    return Waiting(first_ms if stored.collection_read is None else stored.at_ms)
+        return NextChange(stored.at_ms)
+    return NextChange(first_ms if stored.collection_read is None else stored.at_ms)
 
 
 def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, splits: bool) -> int | None:
@@ -116,7 +116,7 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
     return stored.at_ms if batch.changes else None  # the rest of a large one is still to come
 
 
-def read_log(client: Client) -> Log | None:
+def read_log(client: Client) -> OplogRange | None:
     """How far the oplog reaches; None for those who may not read it."""
     ends: list[int] = []
     try:
@@ -131,16 +131,16 @@ def read_log(client: Client) -> Log | None:
     if len(ends) < 2:
         return None
     # Entries are forgotten by blocks of a hundredth or so: never quite full.
-    return Log(ends[0], ends[1], full=size.get("size", 0) >= 0.9 * size.get("maxSize", 0))
+    return OplogRange(ends[0], ends[1], full=size.get("size", 0) >= 0.9 * size.get("maxSize", 0))
 
 
-def interpret(seen: Seen, stored: TokenPosition | None) -> Server:
+def interpret(seen: MongoStatus, stored: TokenPosition | None) -> SourceStatus:
     """Pure: what that means for a pipeline at this position."""
     clients = seen.sessions
     blind = clients is None
     absence = f"the server {'does not tell whether it has a' if blind else 'has no'} session of the connector"
     reading = bool(clients) and stored is not None and stored.collection_read is not None
-    return Server(
+    return SourceStatus(
         now_ms=seen.now_ms,
         reader=f"the connector is connected from {clients[0]}" if clients else "",
         absence=absence,
@@ -151,7 +151,7 @@ def interpret(seen: Seen, stored: TokenPosition | None) -> Server:
     )
 
 
-def _oplog(seen: Seen, stored: TokenPosition | None) -> dict[str, object]:
+def _oplog(seen: MongoStatus, stored: TokenPosition | None) -> dict[str, object]:
     """For people and `--json`: seconds, or None where we may not look. `room` is what is left before the position."""
     log = seen.log
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from tailrace.check.health_server import Lag, Server
+from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition
@@ -19,7 +19,7 @@ NOISE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PostgresStatus:
     """As the catalogue has it. `inactive_ms`: since when nobody reads the slot, which Postgres 17 and newer tell."""
 
     slot: Slot | None
@@ -29,7 +29,7 @@ class Seen:
     inactive_ms: int | None = None
 
 
-def read_postgres(options: PostgresOptions, position: Position | None) -> Server:
+def read_postgres(options: PostgresOptions, position: Position | None) -> SourceStatus:
     with Link(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
         slot = catalogue.read_slot(link, options.slot)
         # While the rows of the table are read, nobody is on the slot: the session that reads them stands for it.
@@ -47,10 +47,10 @@ def read_postgres(options: PostgresOptions, position: Position | None) -> Server
                 [options.slot],
             )
             inactive = int(rows[0][0]) if rows and rows[0][0] else None
-    return interpret(Seen(slot, parse_lsn(str(lsn)), int(now or 0), readers != "0", inactive), position)
+    return interpret(PostgresStatus(slot, parse_lsn(str(lsn)), int(now or 0), readers != "0", inactive), position)
 
 
-def interpret(seen: Seen, position: Position | None) -> Server:
+def interpret(seen: PostgresStatus, position: Position | None) -> SourceStatus:
     """Pure: what that means for a pipeline at this position."""
     slot, reader = seen.slot, seen.slot.active_pid if seen.slot else None
     stored = position if isinstance(position, LsnPosition) else None
@@ -62,7 +62,7 @@ def interpret(seen: Seen, position: Position | None) -> Server:
     held = max(0, stored.lsn - slot.confirmed_lsn) if slot is not None and stored is not None else 0
     # Another pipeline of the database may be the one that reads its table.
     reading = seen.reading_table and reader is None and stored is not None and stored.table_read is not None
-    return Server(
+    return SourceStatus(
         now_ms=seen.now_ms,
         reader="" if reader is None else f"the slot is read by server process {reader}",
         absence="nobody reads the slot" if slot else "there is no slot",

@@ -20,7 +20,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SourceStatus:
     """What the database sees now.
 
     `reader` says who reads for the pipeline, `absence` that nobody does, each as half a sentence; `blind` that it

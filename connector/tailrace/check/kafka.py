@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tailrace.check.result import Check, fail, failed, gather, hosts_of, is_loopback, ok, warn
-from tailrace.check.rules import NOT_VERIFIED, judge_copies, judge_partitions
+from tailrace.check.result import CheckResult, fail, failed, gather, hosts_of, is_loopback, ok, warn
+from tailrace.check.rules import NOT_VERIFIED, check_copies, check_partitions
 from tailrace.dlq.parking import Bounds, require_kept
 from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
 from tailrace.kafka.client import KafkaOptions, require_usable
@@ -22,7 +22,7 @@ RECORD_OVERHEAD = 512
 """A record is its payload and about this much: key, headers, framing."""
 
 
-class KafkaSide:
+class KafkaChecks:
     """Looks at one cluster. After `checks`, `reachable` says whether anything answered."""
 
     def __init__(
@@ -48,7 +48,7 @@ class KafkaSide:
         self._cluster = Cluster(0, {})
         self.reachable = False
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[CheckResult]:
         options = self._options
         try:
             require_usable(options)
@@ -79,7 +79,7 @@ class KafkaSide:
         """Refuses a pipeline that has left other traces than a position."""
         require_remembered(self._options, self._observer.admin)
 
-    def _transport(self) -> list[Check]:
+    def _transport(self) -> list[CheckResult]:
         protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()
         remote = [host for host in hosts_of(self._options.bootstrap) if not is_loopback(host)]
         if protocol.endswith("plaintext") and remote:
@@ -95,7 +95,7 @@ class KafkaSide:
             return [warn("kafka encryption", f"{protocol}, but {found}", mend)]
         return [ok("kafka encryption", protocol if remote else f"{protocol}, on this machine only")]
 
-    def _offsets_topic(self) -> Check:
+    def _offsets_topic(self) -> CheckResult:
         options, name = self._options, "offsets topic"
         topic = options.offsets_topic
         partitions = self._cluster.topics.get(topic)
@@ -114,7 +114,7 @@ class KafkaSide:
             )
         return self._copies(name, topic) or ok(name, f"{topic}, compacted")
 
-    def _dead_letter_topic(self) -> Check:
+    def _dead_letter_topic(self) -> CheckResult:
         options, name = self._options, "dead-letter topic"
         topic = options.dead_letter_topic
         if topic not in self._cluster.topics:
@@ -139,7 +139,7 @@ class KafkaSide:
             )
         return ok(name, topic)
 
-    def _too_short(self, name: str, config: Mapping[str, str]) -> Check | None:
+    def _too_short(self, name: str, config: Mapping[str, str]) -> CheckResult | None:
         """A topic that deletes letters while keys are parked behind them, as a start refuses it."""
         try:
             if self._park is not None:
@@ -148,14 +148,14 @@ class KafkaSide:
             return failed(name, error)
         return None
 
-    def _topic(self, spec: TopicSpec) -> Check:
+    def _topic(self, spec: TopicSpec) -> CheckResult:
         name, topic = f"topic {spec.topic}", spec.topic
         partitions = self._cluster.topics.get(topic)
         if partitions is None:
             return self._to_create(name, spec, create=self._create, setting=f"replication in the spec of {topic}")
         if (few := self._copies(name, topic)) is not None:
             return few
-        if (different := judge_partitions(spec, partitions)) is not None:
+        if (different := check_partitions(spec, partitions)) is not None:
             return different
         config = topic_config(self._observer.admin, topic)
         live = TopicState(partitions, spec.replication, config)
@@ -170,7 +170,7 @@ class KafkaSide:
             )
         return ok(name, f"there, {partitions} partition{'s' if partitions != 1 else ''}")
 
-    def _template(self) -> Check | None:
+    def _template(self) -> CheckResult | None:
         name, default = "topics by template", self._default
         if not default.topic:
             return None
@@ -182,22 +182,22 @@ class KafkaSide:
             return warn(name, f"{default.topic}: topics.create is false, a new aggregate stops the pipeline", mend)
         return self._to_create(name, default, create=True, setting="topics.replication")
 
-    def _internal_topics(self) -> Check | None:
+    def _internal_topics(self) -> CheckResult | None:
         """Those beside offsets and dead letters: the ledger, parked keys."""
         named = {self._options.offsets_topic, self._options.dead_letter_topic}
         return self._copies("internal topics", *sorted(own_topics(self._options) - named))
 
-    def _copies(self, name: str, *topics: str) -> Check | None:
+    def _copies(self, name: str, *topics: str) -> CheckResult | None:
         """The first of the topics that are there and would not survive the loss of a disk."""
         cluster = self._cluster
         there = (topic for topic in topics if topic in cluster.topics)
         found = (
-            judge_copies(name, topic, cluster.copies[topic], cluster.leaderless[topic], cluster.brokers)
+            check_copies(name, topic, cluster.copies[topic], cluster.leaderless[topic], cluster.brokers)
             for topic in there
         )
         return next((each for each in found if each is not None), None)
 
-    def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> Check:
+    def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> CheckResult:
         """Judges a topic that is not there yet."""
         brokers = self._cluster.brokers
         if spec.replication > brokers:
@@ -221,7 +221,7 @@ class KafkaSide:
             return warn(name, found, f"Set {setting} to {min(brokers, 3)} before the first start.")
         return ok(name, f"{spec.topic}: is created when needed ({shape})")
 
-    def _refused(self, name: str, changes: list[Change]) -> Check | None:
+    def _refused(self, name: str, changes: list[Change]) -> CheckResult | None:
         """Asks the broker whether it would take what a spec declares, as `tailrace topics plan` does."""
         for change in changes:
             try:

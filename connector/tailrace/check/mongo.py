@@ -13,18 +13,18 @@ from collections.abc import Callable
 from tailrace.check.health_mongo import first_waiting, observer, read_log, sessions
 from tailrace.check.mongo_rules import (
     allows,
+    check_fit,
+    check_members,
+    check_mongo_encryption,
+    check_mongo_version,
+    check_user,
+    check_window,
+    check_write_concern,
     is_encrypted,
     is_unverified,
-    judge_fit,
-    judge_members,
-    judge_mongo_encryption,
-    judge_mongo_version,
-    judge_user,
-    judge_window,
-    judge_write_concern,
 )
-from tailrace.check.result import Check, fail, failed, gather, ok, warn
-from tailrace.check.rules import judge_clock
+from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
+from tailrace.check.rules import check_clock
 from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavailable, TailraceError, Unavailable
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
@@ -41,7 +41,7 @@ SAMPLE = 20
 MISSING = "the outbox collection that was read is gone"
 
 
-class MongoSide:
+class MongoChecks:
     """Looks at one server; implements `preflight.DatabaseSide`."""
 
     ground = frozenset({"mongo version", "replica set", "collection", "rights"})
@@ -58,7 +58,7 @@ class MongoSide:
         self.reachable = False
         self.columns: frozenset[str] = frozenset()
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[CheckResult]:
         try:
             with observer(self._options) as self._client:
                 self._meet()
@@ -78,11 +78,11 @@ class MongoSide:
         self._login = status["authInfo"]
         self.reachable = True
 
-    def _look(self) -> list[Check]:
-        looks: list[tuple[str, Callable[[], Check | None]]] = [
+    def _look(self) -> list[CheckResult]:
+        looks: list[tuple[str, Callable[[], CheckResult | None]]] = [
             ("mongo", self._connected),
             ("mongo encryption", self._encryption),
-            ("mongo version", lambda: judge_mongo_version(self._version)),
+            ("mongo version", lambda: check_mongo_version(self._version)),
             ("clock", self._clock),
             ("user", self._user),
             ("replica set", self._replica_set),
@@ -106,7 +106,7 @@ class MongoSide:
         same = (log.replica_set, log.database) == (self._hello.get("setName"), options.database)
         return same and not log.collections.keys().isdisjoint(options.collections)
 
-    def start(self, stored: Position | None) -> Check:
+    def start(self, stored: Position | None) -> CheckResult:
         """Opens the stream where a start would, and looks for the first change there."""
         if stored is not None and not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
@@ -142,34 +142,34 @@ class MongoSide:
     def _hosts(self) -> list[str]:
         return [host for host, _ in self._client.nodes]
 
-    def _connected(self) -> Check:
+    def _connected(self) -> CheckResult:
         servers = ", ".join(f"{host}:{port}" for host, port in sorted(self._client.nodes))
         users = self._login["authenticatedUsers"]
         return ok(
             "mongo", f"database {self._options.database} at {servers} as {users[0]['user'] if users else 'anyone'}"
         )
 
-    def _encryption(self) -> Check:
+    def _encryption(self) -> CheckResult:
         uri = self._options.uri
-        return judge_mongo_encryption(self._hosts, encrypted=is_encrypted(uri), unverified=is_unverified(uri))
+        return check_mongo_encryption(self._hosts, encrypted=is_encrypted(uri), unverified=is_unverified(uri))
 
-    def _clock(self) -> Check | None:
+    def _clock(self) -> CheckResult | None:
         now_ms = milliseconds(self._hello.get("localTime"))
-        return None if now_ms is None else judge_clock(now_ms, self._met_ms)
+        return None if now_ms is None else check_clock(now_ms, self._met_ms)
 
-    def _replica_set(self) -> Check:
+    def _replica_set(self) -> CheckResult:
         require_replica_set(self._hello)
         return ok("replica set", str(self._hello["setName"]))
 
-    def _user(self) -> Check:
-        return judge_user(self._login["authenticatedUsers"], self._login["authenticatedUserRoles"], self._hosts)
+    def _user(self) -> CheckResult:
+        return check_user(self._login["authenticatedUsers"], self._login["authenticatedUserRoles"], self._hosts)
 
     def _may(self, action: str, collection: str) -> bool:
         """Whether the user has the right; without users, everybody has."""
         privileges = self._login["authenticatedUserPrivileges"]
         return not self._login["authenticatedUsers"] or allows(privileges, action, self._options.database, collection)
 
-    def _collection(self) -> Check:
+    def _collection(self) -> CheckResult:
         options, name = self._options, "collection"
         full = ", ".join(f"{options.database}.{each}" for each in options.collections)
         try:
@@ -189,7 +189,7 @@ class MongoSide:
             return ok(name, full)
         return self._to_create(self._missing[0])
 
-    def _to_create(self, missing: str) -> Check:
+    def _to_create(self, missing: str) -> CheckResult:
         full = f"{self._options.database}.{missing}"
         mend = f"db.getSiblingDB({json.dumps(self._options.database)}).createCollection({json.dumps(missing)})"
         if not self._options.create:
@@ -198,7 +198,7 @@ class MongoSide:
             return fail("collection", f"there is no {full}, and this user may not create it", mend)
         return ok("collection", f"{full}: is created on the first start")
 
-    def _rights(self) -> Check:
+    def _rights(self) -> CheckResult:
         """Opens the stream that the source would open, and closes it."""
         watched = self._options.watched
         stages = watched.stages({}, splits=can_split(self._version))
@@ -206,7 +206,7 @@ class MongoSide:
         self._may_stream = True
         return ok("rights", f"find and changeStream on {watched.database}.{', '.join(watched.collections)}")
 
-    def _fields(self) -> Check | None:
+    def _fields(self) -> CheckResult | None:
         """Reads the newest documents as the source and the layout would."""
         if not self._may_stream:
             return None
@@ -224,7 +224,7 @@ class MongoSide:
                     misfits.append(error.explanation)
         self.columns = frozenset(columns)
         mapped = ", ".join(f"{part}={column}" for part, column in self._map.parts())
-        return judge_fit(total, misfits, mapped)
+        return check_fit(total, misfits, mapped)
 
     def _newest(self, collection: str) -> list[Document]:
         question = {"find": collection, "sort": {"_id": -1}, "limit": SAMPLE, "singleBatch": True}
@@ -233,7 +233,7 @@ class MongoSide:
         found: list[Document] = answer["cursor"]["firstBatch"]
         return found
 
-    def _order_by(self) -> Check | None:
+    def _order_by(self) -> CheckResult | None:
         """Reading what is there is done in the order of an index: asks for it as the source does."""
         options, order = self._options, dict.fromkeys(self._options.order_by, 1)
         if not options.beginning or not self._may_stream:
@@ -251,27 +251,27 @@ class MongoSide:
                 return fail("order_by", found, f"{mend}, or set source.order_by: [_id].")
         return ok("order_by", ", ".join(order))
 
-    def _members(self) -> Check | None:
+    def _members(self) -> CheckResult | None:
         if "setName" not in self._hello:
             return None
         return _if_allowed(
-            lambda: judge_members(
+            lambda: check_members(
                 self._client.admin.command("replSetGetStatus"),
                 self._client.admin.command("replSetGetConfig")["config"],
             )
         )
 
-    def _write_concern(self) -> Check | None:
+    def _write_concern(self) -> CheckResult | None:
         return _if_allowed(
-            lambda: judge_write_concern(self._client.admin.command("getDefaultRWConcern").get("defaultWriteConcern"))
+            lambda: check_write_concern(self._client.admin.command("getDefaultRWConcern").get("defaultWriteConcern"))
         )
 
-    def _oplog(self) -> Check | None:
+    def _oplog(self) -> CheckResult | None:
         log = read_log(self._client) if "setName" in self._hello else None
-        return None if log is None else judge_window(log.last - log.first, full=log.full)
+        return None if log is None else check_window(log.last - log.first, full=log.full)
 
 
-def _if_allowed(look: Callable[[], Check]) -> Check | None:
+def _if_allowed(look: Callable[[], CheckResult]) -> CheckResult | None:
     """The finding, or None: that a user may not ask is nothing to be mended."""
     try:
         with conversation("asking how the servers are set up"):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.check.result import Check, fail, human_seconds, is_loopback, ok, warn
+from tailrace.check.result import CheckResult, fail, human_seconds, is_loopback, ok, warn
 from tailrace.check.rules import NOT_VERIFIED
 from tailrace.sources.mongo.stream_spec import can_split
 
@@ -32,7 +32,7 @@ def is_unverified(uri: str) -> bool:
     return re.search(options, uri, flags=re.IGNORECASE) is not None
 
 
-def judge_mongo_encryption(hosts: Sequence[str], *, encrypted: bool, unverified: bool = False) -> Check:
+def check_mongo_encryption(hosts: Sequence[str], *, encrypted: bool, unverified: bool = False) -> CheckResult:
     name, remote = "mongo encryption", [host for host in hosts if not is_loopback(host)]
     if encrypted and unverified and remote:
         mend = "Remove tlsInsecure and tlsAllowInvalid… from source.mongo, and name the authority in tlsCAFile."
@@ -45,7 +45,7 @@ def judge_mongo_encryption(hosts: Sequence[str], *, encrypted: bool, unverified:
     return warn(name, f"none: documents cross the network to {remote[0]} readable", mend)
 
 
-def judge_mongo_version(version: tuple[int, ...]) -> Check:
+def check_mongo_version(version: tuple[int, ...]) -> CheckResult:
     name, shown = "mongo version", ".".join(map(str, version))
     if version[:2] < OLDEST:
         found = f"{shown} does not give the snapshots that reading a collection needs"
@@ -56,7 +56,7 @@ def judge_mongo_version(version: tuple[int, ...]) -> Check:
     return ok(name, shown)
 
 
-def judge_user(users: Sequence[Document], roles: Sequence[Document], hosts: Sequence[str]) -> Check:
+def check_user(users: Sequence[Document], roles: Sequence[Document], hosts: Sequence[str]) -> CheckResult:
     """As `connectionStatus` tells them."""
     if not users:
         if all(is_loopback(host) for host in hosts):
@@ -85,7 +85,7 @@ def _covers(resource: Document, database: str, collection: str) -> bool:
     return resource.get("db") in ("", database) and resource.get("collection") in ("", collection)
 
 
-def judge_fit(total: int, misfits: Sequence[str], mapped: str) -> Check:
+def check_fit(total: int, misfits: Sequence[str], mapped: str) -> CheckResult:
     """`misfits` says of each document that does not fit, why."""
     if not total:
         return ok("fields", f"{mapped}; there is no document to judge by")
@@ -96,7 +96,7 @@ def judge_fit(total: int, misfits: Sequence[str], mapped: str) -> Check:
     return warn("fields", f"newest documents that are no events: {reasons}", mend)
 
 
-def judge_members(status: Document, config: Document) -> Check:
+def check_members(status: Document, config: Document) -> CheckResult:
     """As replSetGetStatus and replSetGetConfig tell: a change is sent when a majority of voters has it."""
     voters = {
         member["_id"] for member in config["members"] if member.get("votes", 1) and not member.get("arbiterOnly", False)
@@ -115,7 +115,7 @@ def judge_members(status: Document, config: Document) -> Check:
     return ok("members", found)
 
 
-def judge_write_concern(default: Document | None) -> Check:
+def check_write_concern(default: Document | None) -> CheckResult:
     """As getDefaultRWConcern tells; None where nothing is set, which since MongoDB 5.0 means the majority."""
     w = (default or {}).get("w", "majority")
     if w in (0, 1):
@@ -125,7 +125,7 @@ def judge_write_concern(default: Document | None) -> Check:
     return ok("write concern", f"w: {w}")
 
 
-def judge_window(seconds: int, *, full: bool) -> Check:
+def check_window(seconds: int, *, full: bool) -> CheckResult:
     """Of the oplog: how long a connector may be down. One that is not full yet still grows."""
     shown = human_seconds(seconds)
     if not full:

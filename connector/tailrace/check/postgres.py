@@ -9,18 +9,18 @@ import json
 import time
 from dataclasses import replace
 
-from tailrace.check.result import Check, fail, failed, gather, ok, warn
+from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
 from tailrace.check.rules import (
-    judge_clock,
-    judge_encryption,
-    judge_free,
-    judge_kept,
-    judge_order,
-    judge_slot,
-    judge_standby,
-    judge_synchronous,
-    judge_version,
-    judge_window,
+    check_clock,
+    check_encryption,
+    check_free,
+    check_kept,
+    check_order,
+    check_slot,
+    check_standby,
+    check_synchronous,
+    check_version,
+    check_window,
 )
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.event import Column, Row
@@ -58,7 +58,7 @@ AFTERWARDS = (
 """Rows may have been passed over while the publication changed, so a stored position is not simply continued."""
 
 
-class PostgresSide:
+class PostgresChecks:
     """Looks at one server; implements `preflight.DatabaseSide`."""
 
     ground = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
@@ -77,7 +77,7 @@ class PostgresSide:
         self.columns: frozenset[str] = frozenset()
         self._kinds: dict[str, int] = {}
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[CheckResult]:
         options = self._options
         try:
             self._link = Link(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
@@ -92,7 +92,7 @@ class PostgresSide:
                 [
                     ("postgres", self._connected),
                     ("postgres encryption", self._encryption),
-                    ("postgres version", lambda: judge_version(self._link.server_version)),
+                    ("postgres version", lambda: check_version(self._link.server_version)),
                     ("clock", self._clock),
                     ("wal_level", self._wal_level),
                     ("role", self._role),
@@ -121,7 +121,7 @@ class PostgresSide:
         log = position.log
         return (log.system_id, log.database, log.table) == (server.system_id, server.database, self._options.table)
 
-    def start(self, stored: Position | None) -> Check:
+    def start(self, stored: Position | None) -> CheckResult:
         """Weighs the slot as it was seen before, and the end of the log as it is now."""
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
@@ -150,27 +150,27 @@ class PostgresSide:
             return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
         return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
 
-    def _connected(self) -> Check:
+    def _connected(self) -> CheckResult:
         pgconn = self._link.pgconn
         host, port, user, database = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.user, pgconn.db))
         return ok("postgres", f"database {database} at {host}:{port} as {user}")
 
-    def _encryption(self) -> Check:
+    def _encryption(self) -> CheckResult:
         pgconn = self._link.pgconn
         # The address the name stood for, if there is one: a socket's folder has none.
         host, mode = (pgconn.hostaddr or pgconn.host).decode(), self._link.parameter("sslmode")
-        return judge_encryption(host, encrypted=bool(pgconn.ssl_in_use), sslmode=mode)
+        return check_encryption(host, encrypted=bool(pgconn.ssl_in_use), sslmode=mode)
 
-    def _clock(self) -> Check:
+    def _clock(self) -> CheckResult:
         before = time.time()
         now = self._link.query("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
-        return judge_clock(int(now or 0), (before + time.time()) * 500)
+        return check_clock(int(now or 0), (before + time.time()) * 500)
 
-    def _wal_level(self) -> Check:
+    def _wal_level(self) -> CheckResult:
         catalogue.require_able(self._link)
         return ok("wal_level", "logical")
 
-    def _role(self) -> Check:
+    def _role(self) -> CheckResult:
         # On RDS no role has REPLICATION itself: membership of rds_replication stands for it.
         role, superuser, replication, member = self._link.query(
             "SELECT rolname, rolsuper, rolreplication, EXISTS (SELECT FROM pg_roles g WHERE g.rolname = "
@@ -187,7 +187,7 @@ class PostgresSide:
             return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
         return ok("role", f"{role}, with REPLICATION and not a superuser")
 
-    def _cluster_copy(self) -> Check | None:
+    def _cluster_copy(self) -> CheckResult | None:
         """Physical replication is allowed by pg_hba.conf alone, and its default lines allow it on this machine."""
         if self._link.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t":
             return None  # a superuser may do anything: `role` says so
@@ -197,7 +197,7 @@ class PostgresSide:
         mend = f"Put these lines above all others of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"
         return warn("cluster copy", "this role may copy the whole cluster (pg_basebackup)", mend)
 
-    def _table_there(self) -> Check:
+    def _table_there(self) -> CheckResult:
         rows = self._link.query(
             "SELECT c.relkind, c.relpersistence, pg_has_role(c.relowner, 'USAGE'), "
             "has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), "
@@ -218,7 +218,7 @@ class PostgresSide:
         self._relation = rows[0]
         return ok("table", self._full)
 
-    def _table_rights(self) -> Check | None:
+    def _table_rights(self) -> CheckResult | None:
         if not self._relation:
             return None
         _, _, _, select, usage, _, filtered, _ = self._relation
@@ -232,7 +232,7 @@ class PostgresSide:
             return judge("table rights", f"row security hides rows of {self._full} from reading the table", mend)
         return ok("table rights", "SELECT")
 
-    def _publication(self) -> Check | None:
+    def _publication(self) -> CheckResult | None:
         if not self._relation:
             return None
         publication, relation_id = self._options.publication, self._relation[-1]
@@ -287,7 +287,7 @@ class PostgresSide:
         self._published = set(json.loads(names)) if names else None
         return filtered == "t"
 
-    def _publication_to_create(self) -> Check:
+    def _publication_to_create(self) -> CheckResult:
         publication, owner, may_create = self._options.publication, self._relation[2], self._relation[5]
         moves = rows_move(self._link, self._options)
         statement = f"{create_publication(publication, self._options.table, moves=moves)};"
@@ -297,7 +297,7 @@ class PostgresSide:
             return fail("publication", f"there is no {publication}, and this role may not create it", statement)
         return ok("publication", f"{publication}: is created on the first start")
 
-    def _columns(self) -> Check | None:
+    def _columns(self) -> CheckResult | None:
         """Reads a row of nothing by the layout: what would stop the pipeline at its first row, stops here."""
         if not self._relation:
             return None
@@ -320,22 +320,22 @@ class PostgresSide:
             return fail("columns", f"column {self._map.timestamp} does not hold times", mend)
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
 
-    def _order(self) -> Check | None:
+    def _order(self) -> CheckResult | None:
         known = all(column in self._kinds for column in self._options.order_by)
-        return judge_order(self._options.order_by, self._kinds) if known else None
+        return check_order(self._options.order_by, self._kinds) if known else None
 
-    def _primary(self) -> Check | None:
+    def _primary(self) -> CheckResult | None:
         in_recovery = self._link.query("SELECT pg_is_in_recovery()")[0][0] == "t"
-        return judge_standby(in_recovery=in_recovery, has_slot=self._seen_slot is not None)
+        return check_standby(in_recovery=in_recovery, has_slot=self._seen_slot is not None)
 
-    def _synchronous(self) -> Check | None:
-        return judge_synchronous(str(self._link.query("SHOW synchronous_standby_names")[0][0]), APPLICATION)
+    def _synchronous(self) -> CheckResult | None:
+        return check_synchronous(str(self._link.query("SHOW synchronous_standby_names")[0][0]), APPLICATION)
 
-    def _slot(self) -> Check:
+    def _slot(self) -> CheckResult:
         self._seen_slot = catalogue.read_slot(self._link, self._options.slot)
-        return judge_slot(self._seen_slot, self._options.slot, self._link.pgconn.db.decode())
+        return check_slot(self._seen_slot, self._options.slot, self._link.pgconn.db.decode())
 
-    def _failover(self) -> Check | None:
+    def _failover(self) -> CheckResult | None:
         wanted, version = self._options.failover, self._link.server_version
         if version < 170000:
             if not wanted:
@@ -350,13 +350,13 @@ class PostgresSide:
             return warn("slot failover", "source.failover is true, but the slot was made without it", mend)
         return ok("slot failover", "on" if wanted else "off (source.failover: true lets the slot survive a failover)")
 
-    def _kept(self) -> Check:
-        return judge_kept(self._most_kept())
+    def _kept(self) -> CheckResult:
+        return check_kept(self._most_kept())
 
-    def _window(self) -> Check | None:
+    def _window(self) -> CheckResult | None:
         folder = log_folder(self._link)
         disk = None if folder is None else free_bytes(folder)
-        return judge_window(self._options.replay_window, self._most_kept(), disk)
+        return check_window(self._options.replay_window, self._most_kept(), disk)
 
     def _most_kept(self) -> int:
         setting = self._link.query(
@@ -365,7 +365,7 @@ class PostgresSide:
         )[0][0]
         return int(setting or -1)
 
-    def _idle(self) -> Check | None:
+    def _idle(self) -> CheckResult | None:
         if self._link.server_version < 180000:
             return None
         limit = self._link.query("SHOW idle_replication_slot_timeout")[0][0]
@@ -376,15 +376,15 @@ class PostgresSide:
             "idle slots", f"are invalidated after {limit}: a connector that is down so long loses its slot", mend
         )
 
-    def _free_slots(self) -> Check:
+    def _free_slots(self) -> CheckResult:
         used, most = self._link.query(
             "SELECT (SELECT count(*) FROM pg_replication_slots), current_setting('max_replication_slots')"
         )[0]
-        return judge_free("slots", int(used or 0), int(most or 0), needed=self._seen_slot is None)
+        return check_free("slots", int(used or 0), int(most or 0), needed=self._seen_slot is None)
 
-    def _free_senders(self) -> Check:
+    def _free_senders(self) -> CheckResult:
         used, most = self._link.query(
             "SELECT (SELECT count(*) FROM pg_stat_replication), current_setting('max_wal_senders')"
         )[0]
         active = self._seen_slot is not None and self._seen_slot.active_pid is not None
-        return judge_free("wal senders", int(used or 0), int(most or 0), needed=not active)
+        return check_free("wal senders", int(used or 0), int(most or 0), needed=not active)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from tailrace.check.kafka import KafkaSide
-from tailrace.check.postgres import PostgresSide
-from tailrace.check.result import Check, State, failed, ok, warn
-from tailrace.check.rules import judge_rules
+from tailrace.check.kafka import KafkaChecks
+from tailrace.check.postgres import PostgresChecks
+from tailrace.check.result import CheckResult, State, failed, ok, warn
+from tailrace.check.rules import check_rules
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parking import Bounds
 from tailrace.errors import ConfigError, SchemaError, TailraceError
 from tailrace.positions.base import Position
@@ -26,11 +26,11 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.schemas.folder import load_folder
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.worker.pipeline_topics import read_known
-from tailrace.worker.schemas import PipelineContracts
+from tailrace.worker.schemas import PipelineSchemas
 from tailrace.worker.wiring import column_map, declared_for, kafka_options, routing_view, source_options
 
 
-class DatabaseSide(Protocol):
+class DatabaseChecks(Protocol):
     """What is looked at on the side of the database."""
 
     ground: frozenset[str]
@@ -46,16 +46,16 @@ class DatabaseSide(Protocol):
     def columns(self) -> frozenset[str]:
         """What rows bring, as far as `checks` has seen; empty if nothing is known."""
 
-    def checks(self) -> list[Check]: ...
+    def checks(self) -> list[CheckResult]: ...
 
-    def start(self, stored: Position | None) -> Check:
+    def start(self, stored: Position | None) -> CheckResult:
         """What a start would decide; raises what it would refuse with."""
 
     def is_read_at(self, position: Position) -> bool:
         """Whether another pipeline's position is one in the log of this outbox, as far as `start` has seen that."""
 
 
-def preflight(file: Path, *, offline: bool = False) -> list[Check]:
+def preflight(file: Path, *, offline: bool = False) -> list[CheckResult]:
     """Every finding, in the order in which a start would come upon it."""
     try:
         settings = load_pipeline(file)
@@ -72,7 +72,7 @@ def preflight(file: Path, *, offline: bool = False) -> list[Check]:
     kafka = _kafka_side(settings, specs)
     checks += _registry(settings)
     checks += database.checks()
-    checks += judge_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
+    checks += check_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
     checks += kafka.checks()
     if database.reachable and kafka.reachable:
         checks += _start(database, kafka, checks)
@@ -80,11 +80,11 @@ def preflight(file: Path, *, offline: bool = False) -> list[Check]:
     return checks
 
 
-def passed(checks: list[Check]) -> bool:
+def passed(checks: list[CheckResult]) -> bool:
     return all(check.state is not State.FAIL for check in checks)
 
 
-def _schemas(settings: Settings) -> Check:
+def _schemas(settings: PipelineSettings) -> CheckResult:
     schemas = settings.schemas
     if schemas is None:
         return ok("schemas", "none: payloads are published without being checked")
@@ -96,11 +96,11 @@ def _schemas(settings: Settings) -> Check:
         return failed("schemas", error)
     if not contracts and schemas.unknown == "dead_letter":
         found = f"{schemas.folder} is empty: every event would be a dead letter"
-        return Check("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
+        return CheckResult("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
     return ok("schemas", f"{len(contracts)} in {schemas.folder}")
 
 
-def _registry(settings: Settings) -> list[Check]:
+def _registry(settings: PipelineSettings) -> list[CheckResult]:
     """Whether the registry answers, and knows what the folder holds."""
     registry = settings.schemas.registry if settings.schemas else None
     if registry is None:
@@ -111,13 +111,13 @@ def _registry(settings: Settings) -> list[Check]:
         with registry_client(registry) as client:
             subjects = client.subjects()
         if settings.schemas and settings.schemas.folder:
-            PipelineContracts(settings, warn=lambda _: None).ready()
+            PipelineSchemas(settings, warn=lambda _: None).ready()
     except TailraceError as error:
         return [failed("registry", error)]
     return [ok("registry", f"{len(subjects)} subjects at {registry.url}")]
 
 
-def _topics(settings: Settings) -> tuple[list[TopicSpec], list[Check]]:
+def _topics(settings: PipelineSettings) -> tuple[list[TopicSpec], list[CheckResult]]:
     topics = settings.topics
     try:
         view = routing_view(settings.pipeline, column_map(settings))
@@ -130,10 +130,10 @@ def _topics(settings: Settings) -> tuple[list[TopicSpec], list[Check]]:
     return specs, [ok("topics", ", ".join(parts))]
 
 
-def _kafka_side(settings: Settings, specs: list[TopicSpec]) -> KafkaSide:
+def _kafka_side(settings: PipelineSettings, specs: list[TopicSpec]) -> KafkaChecks:
     topics, letters = settings.topics, settings.dead_letters
     parks = reasons_with("park", settings.on_invalid, letters)
-    return KafkaSide(
+    return KafkaChecks(
         kafka_options(settings),
         specs,
         TopicSpec(topics.template or "", topics.partitions, topics.replication),
@@ -143,24 +143,24 @@ def _kafka_side(settings: Settings, specs: list[TopicSpec]) -> KafkaSide:
     )
 
 
-def _database(settings: Settings) -> DatabaseSide:
+def _database(settings: PipelineSettings) -> DatabaseChecks:
     columns = column_map(settings)
     options = source_options(settings, columns)
     if isinstance(options, MongoOptions):
-        from tailrace.check.mongo import MongoSide  # its driver is only there for those who need it
+        from tailrace.check.mongo import MongoChecks  # its driver is only there for those who need it
 
-        return MongoSide(options, columns)
-    return PostgresSide(options, columns)
+        return MongoChecks(options, columns)
+    return PostgresChecks(options, columns)
 
 
-def _beside(settings: Settings, specs: list[TopicSpec], database: DatabaseSide) -> list[Check]:
+def _beside(settings: PipelineSettings, specs: list[TopicSpec], database: DatabaseChecks) -> list[CheckResult]:
     """Other pipelines that publish the same events to the same topics: consumers would get each of them twice."""
     topics = declared_for(settings.pipeline, specs)
     try:
         known = read_known(kafka_options(settings))
     except TailraceError as error:
         return [failed("other pipelines", error)]
-    checks: list[Check] = []
+    checks: list[CheckResult] = []
     for name, position in sorted(known.positions.items()):
         shared = known.shared_with(name, topics, settings.topics.template) if database.is_read_at(position) else []
         if shared:
@@ -176,7 +176,7 @@ def _beside(settings: Settings, specs: list[TopicSpec], database: DatabaseSide) 
     return checks
 
 
-def _start(database: DatabaseSide, kafka: KafkaSide, before: list[Check]) -> list[Check]:
+def _start(database: DatabaseChecks, kafka: KafkaChecks, before: list[CheckResult]) -> list[CheckResult]:
     """What a start would decide. Only asked when its ground is sound: one cause, one finding."""
     ground = database.ground | {"offsets topic"}
     if any(check.state is State.FAIL and check.name in ground for check in before):

@@ -23,7 +23,7 @@ class State(Enum):
     FAIL = "FAIL"
 
 
-class Check(NamedTuple):
+class CheckResult(NamedTuple):
     """One finding. `remedy` is the SQL, command or setting that mends it; empty when all is well."""
 
     name: str
@@ -32,27 +32,27 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def ok(name: str, found: str) -> Check:
-    return Check(name, State.OK, found)
+def ok(name: str, found: str) -> CheckResult:
+    return CheckResult(name, State.OK, found)
 
 
-def warn(name: str, found: str, remedy: str) -> Check:
-    return Check(name, State.WARN, found, remedy)
+def warn(name: str, found: str, remedy: str) -> CheckResult:
+    return CheckResult(name, State.WARN, found, remedy)
 
 
-def fail(name: str, found: str, remedy: str) -> Check:
-    return Check(name, State.FAIL, found, remedy)
+def fail(name: str, found: str, remedy: str) -> CheckResult:
+    return CheckResult(name, State.FAIL, found, remedy)
 
 
-def failed(name: str, error: TailraceError, remedy: str = "") -> Check:
+def failed(name: str, error: TailraceError, remedy: str = "") -> CheckResult:
     """An error as a finding, on one line; `remedy` where that of the error speaks of a running pipeline."""
     found = " ".join(f"{error.code}: {error.what} {error.why}".split())
     return fail(name, found, " ".join((remedy or error.remedy).split()))
 
 
-def gather(looks: Iterable[tuple[str, Callable[[], Check | None]]]) -> list[Check]:
+def gather(looks: Iterable[tuple[str, Callable[[], CheckResult | None]]]) -> list[CheckResult]:
     """Takes every look; what raises is a FAIL of its own, and a server that went away ends the round."""
-    checks: list[Check] = []
+    checks: list[CheckResult] = []
     for name, look in looks:
         try:
             check = look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tailrace.check.result import Check, clock_difference, fail, human_bytes, is_loopback, ok, warn
+from tailrace.check.result import CheckResult, clock_difference, fail, human_bytes, is_loopback, ok, warn
 from tailrace.positions.lsn import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
@@ -21,7 +21,7 @@ SMALL_WAL_BYTES = 1 << 30
 """Less room than this is gone within an hour of an outage at 300 kB/s of WAL, which is a small service."""
 
 
-def judge_version(number: int) -> Check:
+def check_version(number: int) -> CheckResult:
     """As Postgres counts: 160014 is 16.14."""
     major, minor = divmod(number, 10_000)
     shown = f"{major}.{minor}"
@@ -35,7 +35,7 @@ def judge_version(number: int) -> Check:
     return ok("postgres version", shown)
 
 
-def judge_clock(database_ms: int, here_ms: float) -> Check:
+def check_clock(database_ms: int, here_ms: float) -> CheckResult:
     """The database's clock against this machine's, read at the same moment."""
     difference = clock_difference((database_ms - here_ms) / 1000)
     if not difference:
@@ -47,7 +47,7 @@ def judge_clock(database_ms: int, here_ms: float) -> Check:
     return warn("clock", f"{found}ago, bear the time of their publishing, and lags are wrong", mend)
 
 
-def judge_encryption(host: str, *, encrypted: bool, sslmode: str = "verify-full") -> Check:
+def check_encryption(host: str, *, encrypted: bool, sslmode: str = "verify-full") -> CheckResult:
     """`sslmode` as libpq takes it: only `verify-full` makes sure who the server is."""
     if encrypted and (sslmode == "verify-full" or is_loopback(host)):
         return ok("postgres encryption", f"TLS, sslmode={sslmode}")
@@ -61,7 +61,7 @@ def judge_encryption(host: str, *, encrypted: bool, sslmode: str = "verify-full"
     return warn("postgres encryption", f"none: rows cross the network to {host} readable", mend)
 
 
-def judge_kept(most: int) -> Check:
+def check_kept(most: int) -> CheckResult:
     """`most` is max_slot_wal_keep_size in bytes, -1 without a bound."""
     name, keep = "wal kept for slots", "ALTER SYSTEM SET max_slot_wal_keep_size = '{}'; SELECT pg_reload_conf();"
     if most < 0:
@@ -73,7 +73,7 @@ def judge_kept(most: int) -> Check:
     return ok(name, f"up to {human_bytes(most)}")
 
 
-def judge_window(window: ReplayWindow, most: int, disk: int | None = None) -> Check | None:
+def check_window(window: ReplayWindow, most: int, disk: int | None = None) -> CheckResult | None:
     """What a replay window asks of the server, whose bound for slots is `most` bytes, or -1, and on whose disk so many
     are free, if that is known; None without a window.
     """
@@ -100,7 +100,7 @@ def judge_window(window: ReplayWindow, most: int, disk: int | None = None) -> Ch
     return ok(name, told)
 
 
-def judge_free(what: str, used: int, most: int, *, needed: bool) -> Check:
+def check_free(what: str, used: int, most: int, *, needed: bool) -> CheckResult:
     """`what` as in `max_wal_senders`, with a space; `needed` whether the next start takes one more."""
     setting = "max_replication_slots" if what == "slots" else "max_wal_senders"
     if used >= most and needed:
@@ -111,7 +111,7 @@ def judge_free(what: str, used: int, most: int, *, needed: bool) -> Check:
     return ok(f"free {what}", f"{most - used} of {most}")
 
 
-def judge_partitions(spec: TopicSpec, live: int) -> Check | None:
+def check_partitions(spec: TopicSpec, live: int) -> CheckResult | None:
     """Whether a topic has the partitions that its spec declares; None if so, or if it declares none."""
     if spec.partitions in (BROKER_DEFAULT, live):
         return None
@@ -128,7 +128,7 @@ def judge_partitions(spec: TopicSpec, live: int) -> Check | None:
     return warn(f"topic {spec.topic}", found, f"{mend}, {grow}.")
 
 
-def judge_copies(name: str, topic: str, copies: int, leaderless: int, brokers: int) -> Check | None:
+def check_copies(name: str, topic: str, copies: int, leaderless: int, brokers: int) -> CheckResult | None:
     """Whether the topic survives the loss of a disk; None if so, or if there is only one broker anyway."""
     if leaderless:
         found = f"{leaderless} partitions of {topic} have no leader: brokers with copies are away, or lost their disks"
@@ -141,7 +141,7 @@ def judge_copies(name: str, topic: str, copies: int, leaderless: int, brokers: i
     return warn(name, found, mend)
 
 
-def judge_standby(*, in_recovery: bool, has_slot: bool) -> Check | None:
+def check_standby(*, in_recovery: bool, has_slot: bool) -> CheckResult | None:
     """Of the server itself; None for a primary."""
     if not in_recovery:
         return None
@@ -151,7 +151,7 @@ def judge_standby(*, in_recovery: bool, has_slot: bool) -> Check | None:
     return fail("primary", "the server is a standby: neither publication nor slot can be created there", mend)
 
 
-def judge_synchronous(setting: str, application: str) -> Check | None:
+def check_synchronous(setting: str, application: str) -> CheckResult | None:
     """`setting` is synchronous_standby_names; None if it is empty."""
     if not setting.strip():
         return None
@@ -168,7 +168,7 @@ def judge_synchronous(setting: str, application: str) -> Check | None:
     return warn(name, found, mend)
 
 
-def judge_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> Check | None:
+def check_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> CheckResult | None:
     """Whether the first of the columns says when a row was written; `kinds` are their types by number."""
     first = order_by[0]
     if kinds.get(first) in IN_ORDER:
@@ -183,7 +183,7 @@ def judge_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> Check | No
     return warn("order of rows", found, mend)
 
 
-def judge_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[Check]:
+def check_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[CheckResult]:
     """Whether the columns that rules look at are there; nothing to say if the columns are not known."""
     for spec, rule in in_order(list(specs)) if columns else []:
         if not view.sees(rule):
@@ -197,7 +197,7 @@ def judge_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str])
     return []
 
 
-def judge_slot(slot: Slot | None, name: str, database: str) -> Check:
+def check_slot(slot: Slot | None, name: str, database: str) -> CheckResult:
     if slot is None:
         return ok("slot", f"{name}: not there yet, is created on the first start")
     if slot.plugin != "pgoutput" or slot.database != database:

@@ -17,7 +17,7 @@ from tailrace.cli.replay.view import bar, when
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
 from tailrace.replay.points import Moment, parse
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 if TYPE_CHECKING:
     from tailrace.archive.repository import ArchiveRepository
@@ -75,7 +75,7 @@ def write(
         raise ConfigError(f"--before {before} is no time", remedy="Write it like --before 90d or --before 2026-03-01.")
     from tailrace.replay.archive_context import archive
 
-    assembly = assemble(load_pipeline(file))
+    wiring = wire(load_pipeline(file))
     begun = time.monotonic()
     with bar("archiving", quiet=as_json) as tell:
 
@@ -83,10 +83,10 @@ def write(
             done = (now.deleted / now.rows if now.rows else 0.0) if not keep and not dry_run else 0.0
             tell(done, f"{now.rows:,} rows in {len(now.files):,} files, {now.deleted + now.finished:,} deleted")
 
-        report, notes = archive(assembly, point.at_ms, keep=keep, dry_run=dry_run, tell=progress, ignored=ignored)
+        report, notes = archive(wiring, point.at_ms, keep=keep, dry_run=dry_run, tell=progress, ignored=ignored)
     seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        told = {"pipeline": assembly.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
+        told = {"pipeline": wiring.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
                 "rows": report.rows, "first_ms": report.first_ms, "last_ms": report.last_ms,
                 "deleted": report.deleted, "finished": report.finished, "unplaced": report.unplaced,
                 "changed": report.changed, "later": report.later, "refused": report.refused,

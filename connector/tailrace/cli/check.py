@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from tailrace.check.preflight import passed, preflight
-from tailrace.check.result import Check, State
+from tailrace.check.result import CheckResult, State
 from tailrace.cli.output import emit_json, say, table
 
 
@@ -43,7 +43,7 @@ def check(
     return 0 if passed(checks) else 1
 
 
-def _print(file: Path, checks: list[Check]) -> None:
+def _print(file: Path, checks: list[CheckResult]) -> None:
     rows = [{"state": found.state.value, "check": found.name, "found": found.found} for found in checks]
     table(str(file), rows)
     # Below the table, whole and unwrapped: they are there to be copied.

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from tailrace.check.health import read_news
+from tailrace.check.health import read_kafka_status
 from tailrace.check.result import human_seconds
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
@@ -22,7 +22,7 @@ from tailrace.replay.resolve import resolve
 from tailrace.replay.source_log import describe_position, format_time, open_log
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry, Offsets
-from tailrace.worker.wiring import Assembly, assemble
+from tailrace.worker.wiring import Wiring, wire
 
 app = typer.Typer(
     help="Show where a pipeline is and was, and set it back.",
@@ -55,16 +55,16 @@ def show(
       tailrace position show orders.yaml --at "yesterday 14:05"
       tailrace position show orders.yaml --at event:7f9c24e8 --json
     """
-    assembly, stored = _opened(file)
-    entries = position_history.read(assembly.kafka)
+    wiring, stored = _opened(file)
+    entries = position_history.read(wiring.kafka)
     point = parse(at, _now()) if at else None
     oldest: Position | None = None
     trouble: TailraceError | None = None
     try:
-        log = open_log(assembly, stored, entries)
+        log = open_log(wiring, stored, entries)
         try:
             oldest = log.oldest
-            position = stored if point is None else resolve(assembly, log, entries, point)
+            position = stored if point is None else resolve(wiring, log, entries, point)
         finally:
             log.close()
     except TailraceError as error:
@@ -76,13 +76,13 @@ def show(
     offsets = position_history.offsets_at(entries, near) if near else {}
     if as_json:
         emit_json({
-            "pipeline": assembly.settings.pipeline, **_told(position), "stored": to_stored(position),
+            "pipeline": wiring.settings.pipeline, **_told(position), "stored": to_stored(position),
             "oldest": _told(oldest) if oldest else None,
             "offsets": offsets, "offsets_at": None if near is None else _told(near.position),
             "trouble": None if trouble is None else {"error": trouble.code, "what": trouble.what},
         })  # fmt: skip
         return
-    lines = [("pipeline", assembly.settings.pipeline), ("position", str(position))]
+    lines = [("pipeline", wiring.settings.pipeline), ("position", str(position))]
     if position.at_ms:
         lines.append(
             ("time", f"{format_time(position.at_ms)} ({human_seconds(time.time() - position.at_ms / 1000)} ago)")
@@ -115,8 +115,8 @@ def history(
       tailrace position history orders.yaml --from "yesterday 14:00" --limit 500
       tailrace position history orders.yaml --json | jq -r .position
     """
-    assembly = assemble(load_pipeline(file))
-    entries = position_history.read(assembly.kafka)
+    wiring = wire(load_pipeline(file))
+    entries = position_history.read(wiring.kafka)
     if since:
         moment = parse(since, _now())
         begin = getattr(moment, "at_ms", None)
@@ -131,7 +131,7 @@ def history(
                        "stored": to_stored(entry.position)})  # fmt: skip
         return
     table(
-        f"{assembly.settings.pipeline}: the ledger, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
+        f"{wiring.settings.pipeline}: the ledger, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
         [
             {
                 "noted": format_time(entry.sampled_ms),
@@ -165,13 +165,13 @@ def reset_(
       tailrace position reset orders.yaml --to 0/1A2B3C8 --yes
       tailrace position reset users.yaml --to event:7f9c24e8
     """
-    assembly, stored = _opened(file)
+    wiring, stored = _opened(file)
     point = parse(to, _now())
-    require_stopped(assembly)
-    entries = position_history.read(assembly.kafka)
-    log = open_log(assembly, stored, entries)
+    require_stopped(wiring)
+    entries = position_history.read(wiring.kafka)
+    log = open_log(wiring, stored, entries)
     try:
-        target = resolve(assembly, log, entries, point)
+        target = resolve(wiring, log, entries, point)
         if target.is_alike(stored) and target.progress == stored.progress:
             raise ConfigError(
                 f"{point} is where the pipeline is: {describe_position(stored)}",
@@ -181,8 +181,8 @@ def reset_(
             )
         if not yes:
             change = f"from {describe_position(stored)} to {describe_position(target)}"
-            _confirm(f"Set {assembly.settings.pipeline} back {change}?", as_json=as_json)
-        done = reset(assembly, log, target)
+            _confirm(f"Set {wiring.settings.pipeline} back {change}?", as_json=as_json)
+        done = reset(wiring, log, target)
     finally:
         log.close()
     if as_json:
@@ -193,17 +193,17 @@ def reset_(
     say(f"`tailrace run {file}` publishes everything since then again, with the header tailrace.replay={done.id}")
 
 
-def _opened(file: Path) -> tuple[Assembly, Position]:
+def _opened(file: Path) -> tuple[Wiring, Position]:
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
-    assembly = assemble(load_pipeline(file))
-    stored = read_news(assembly.kafka).position
+    wiring = wire(load_pipeline(file))
+    stored = read_kafka_status(wiring.kafka).position
     if stored is None:
         raise ConfigError(
-            f"the pipeline {assembly.settings.pipeline} has no stored position",
+            f"the pipeline {wiring.settings.pipeline} has no stored position",
             why="It was never started, or its offsets topic is lost or another one.",
             remedy="Start it, or mend kafka.offsets_topic.",
         )
-    return assembly, stored
+    return wiring, stored
 
 
 def _confirm(question: str, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError, Rejected, TailraceError
 from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.client import KafkaOptions, producer_config
@@ -147,7 +147,7 @@ def _live_partitions(topic: str, options: KafkaOptions) -> int | None:
         return None
 
 
-def _print_rejected(rejected: Rejected, tried: list[Tried], settings: Settings, *, as_json: bool) -> None:
+def _print_rejected(rejected: Rejected, tried: list[Tried], settings: PipelineSettings, *, as_json: bool) -> None:
     policy = "stops the pipeline" if settings.on_invalid == "halt" else "becomes a dead letter"
     if as_json:
         told = {"rejected": rejected.explanation, "remedy": rejected.remedy, "on_invalid": settings.on_invalid}

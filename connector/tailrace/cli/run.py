@@ -15,11 +15,11 @@ import typer
 
 from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import TailraceError
 from tailrace.worker import logs
 from tailrace.worker.supervisor import Recover, Supervisor
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 M_ARENA_MAX = -8
 EXIT_SECONDS = 5.0
@@ -50,9 +50,9 @@ def run(
     """
     logs.configure(as_json=log_json)
     settings = load_pipeline(file)
-    log = logs.Log(pipeline=settings.pipeline)
+    log = logs.StructuredLogger(pipeline=settings.pipeline)
     supervisor = Supervisor(
-        assemble(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=_recover(settings)
+        wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=_recover(settings)
     )
     _share_memory()
     _spare_garbage_collection()
@@ -74,12 +74,12 @@ def run(
         raise typer.Exit(error.exit_code) from None  # it is logged already
 
 
-def _leave(log: logs.Log) -> NoReturn:
+def _leave(log: logs.StructuredLogger) -> NoReturn:
     log.warning("stopped", what="a server did not answer in time: the next start goes on from the stored position")
     os._exit(0)
 
 
-def _recover(settings: Pipeline) -> Recover | None:
+def _recover(settings: PipelineSettings) -> Recover | None:
     if settings.source.on_log_loss == "halt":
         return None
     from tailrace.recovery.automatic import recover  # only for those who need it

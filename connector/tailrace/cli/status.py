@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from tailrace.check.health import RUNNING, Health, ago, look
+from tailrace.check.health import RUNNING, PipelineHealth, ago, read_health
 from tailrace.check.health_postgres import NOISE_BYTES
 from tailrace.check.result import clock_difference, human_bytes, human_seconds
 from tailrace.cli.output import emit_json, has_colour, say
@@ -49,7 +49,7 @@ def status(
     settings = load_pipeline(file)
     pause = threading.Event()
     while True:
-        health = look(settings)
+        health = read_health(settings)
         if as_json:
             emit_json(health.to_json())
         else:
@@ -61,14 +61,14 @@ def status(
         pause.wait(REFRESH_SECONDS)
 
 
-def _print(health: Health) -> None:
+def _print(health: PipelineHealth) -> None:
     for name, value in _lines(health):
         say(f"{name:<10} {value}")
     say()
     sys.stdout.flush()
 
 
-def _lines(health: Health) -> list[tuple[str, str]]:
+def _lines(health: PipelineHealth) -> list[tuple[str, str]]:
     colour, reset = ("", "") if not has_colour(sys.stdout) else (_GREEN if health.state == RUNNING else _RED, _RESET)
     state = f"{colour}{health.state}{reset}"
     if health.since_ms:
@@ -111,7 +111,7 @@ def _beside(other: dict[str, Any]) -> str:
     return f"{who} is {other.get('state')}: {error.get('code')}: {error.get('what')}"
 
 
-def _letter_lines(health: Health) -> list[tuple[str, str]]:
+def _letter_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     if (letters := health.dead_letters) is None:
         return []
     if letters["more"] and not letters["open"]:
@@ -121,7 +121,7 @@ def _letter_lines(health: Health) -> list[tuple[str, str]]:
     return [("letters", f"{total}: {by_reason}" if by_reason else total)]
 
 
-def _slot_lines(health: Health) -> list[tuple[str, str]]:
+def _slot_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     if (slot := health.slot) is None:
         return [("slot", "none")]
     use = f"read by server process {slot['active_pid']}" if slot["active_pid"] else "not in use"
@@ -136,7 +136,7 @@ def _slot_lines(health: Health) -> list[tuple[str, str]]:
     return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{kept}; {left}")]
 
 
-def _oplog_lines(health: Health) -> list[tuple[str, str]]:
+def _oplog_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     oplog = health.oplog or {}
     if oplog.get("reaches_back") is False:
         return [("oplog", "LOST: it no longer reaches back to the stored position")]

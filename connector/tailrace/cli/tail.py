@@ -17,7 +17,7 @@ import typer
 
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.kafka.tail import Seen, Watch, topic_matcher
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.routing.folder import load_topics
@@ -75,7 +75,7 @@ def tail(
         watch.close()
 
 
-def _wanted(settings: Settings, *, dead_letters: bool) -> Callable[[str], bool]:
+def _wanted(settings: PipelineSettings, *, dead_letters: bool) -> Callable[[str], bool]:
     topics = settings.topics
     named = {spec.topic for spec in load_topics(topics.folder)} if topics.folder else set()
     never = set(own_topics(kafka_options(settings)))

@@ -41,7 +41,7 @@ ArchiveUrl = Annotated[str, BeforeValidator(revealed_text), AfterValidator(archi
 Options = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_options)]
 
 
-class Archive(Section):
+class ArchiveSettings(Section):
     """Where it is. `options` are those of the store's client; without, it takes its own from the environment."""
 
     url: ArchiveUrl = Field(

@@ -26,7 +26,7 @@ def reason_name(name: str) -> str:
 ReasonName = Annotated[str, AfterValidator(reason_name)]
 
 
-class Webhook(Section):
+class WebhookSettings(Section):
     """Whom to tell of new dead letters."""
 
     url: WebhookUrl = Field(description="an http or https address", examples=["https://hooks.example.org/tailrace"])
@@ -50,7 +50,7 @@ class Webhook(Section):
         return {name: str(value) for name, value in revealed(self.headers).items()}
 
 
-class DeadLetters(Section):
+class DeadLetterSettings(Section):
     """What a dead letter keeps. The topic itself is kafka.dead_letter_topic."""
 
     payload: Literal["keep", "hash"] = Field(default="keep", description="keep or hash", examples=["keep"])
@@ -66,7 +66,7 @@ class DeadLetters(Section):
     park_hours: Seconds = Field(
         default=168, gt=0, le=8760, description="hours, up to 8760", examples=["168"], allow_inf_nan=False
     )
-    webhook: Webhook | None = Field(
+    webhook: WebhookSettings | None = Field(
         default=None, description="settings such as `url: https://…`", examples=["{url: 'https://hooks.example.org'}"]
     )
 
@@ -82,7 +82,7 @@ class DeadLetters(Section):
         return self
 
 
-def reasons_with(policy: Policy, on_invalid: Policy, letters: DeadLetters) -> frozenset[Reason]:
+def reasons_with(policy: Policy, on_invalid: Policy, letters: DeadLetterSettings) -> frozenset[Reason]:
     """The reasons for which this policy holds."""
     chosen = {reason: letters.reasons.get(reason.value, on_invalid) for reason in Reason}
     return frozenset(reason for reason, each in chosen.items() if each == policy)

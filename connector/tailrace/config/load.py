@@ -19,8 +19,8 @@ import yaml
 from pydantic import ValidationError
 
 from tailrace.config.document import Document, Place, read_document
-from tailrace.config.model import SECRET_PLACES, Pipeline
-from tailrace.config.problems import Problem, config_error, field_at, found_problems, section_of
+from tailrace.config.model import SECRET_PLACES, PipelineSettings
+from tailrace.config.problems import SettingProblem, config_error, field_at, found_problems, section_of
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret, fit_connection
 from tailrace.config.section import Section
@@ -33,7 +33,7 @@ _LISTS = (("source", "order_by"), ("source", "collection"), ("outbox", "columns"
 """Settings that are not single values: their variables are read as YAML (`[created_at, id]`)."""
 
 
-def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> Pipeline:
+def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> PipelineSettings:
     """Loads and checks a pipeline's file; ConfigError names every problem, with its line and its remedy."""
     file, environ = Path(path), os.environ if environ is None else environ
     document = read_document(file)
@@ -42,7 +42,7 @@ def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) ->
     origins, problems = _override(document, environ)
     tree = _resolved(document.data, (), environ, folder, problems)
     try:
-        pipeline = Pipeline.model_validate(tree, context={"folder": folder})
+        pipeline = PipelineSettings.model_validate(tree, context={"folder": folder})
     except ValidationError as error:
         # A setting whose reference failed is not validated a second time: the first message is the true one.
         known = {problem.place for problem in problems}
@@ -62,10 +62,10 @@ def _fill_empty_sections(data: dict[str, Any]) -> None:
             data[name] = {}
 
 
-def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Place, str], list[Problem]]:
+def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Place, str], list[SettingProblem]]:
     """Lays the variables over the file's data; returns which place came from which variable."""
     origins: dict[Place, str] = {}
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     for variable in sorted(environ):
         place = _place_of(variable)
         if place is None:
@@ -77,7 +77,7 @@ def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Plac
                 value = read_value(environ[variable], variable)
             except (yaml.YAMLError, ValueError, RecursionError):
                 problems.append(
-                    Problem(place, "is not valid YAML", f"write {variable} as one line of YAML, such as [a, b]")
+                    SettingProblem(place, "is not valid YAML", f"write {variable} as one line of YAML, such as [a, b]")
                 )
                 continue
         section: object = document.data
@@ -102,7 +102,9 @@ def _place_of(variable: str) -> Place | None:
     return tuple(parts)
 
 
-def _resolved(value: object, place: Place, environ: Mapping[str, str], folder: Path, problems: list[Problem]) -> object:
+def _resolved(
+    value: object, place: Place, environ: Mapping[str, str], folder: Path, problems: list[SettingProblem]
+) -> object:
     """A copy of the data with references resolved; below places that may hold secrets, as `Secret`."""
     if isinstance(value, dict):
         return {k: _resolved(v, (*place, str(k)), environ, folder, problems) for k, v in value.items()}
@@ -116,7 +118,7 @@ def _resolved(value: object, place: Place, environ: Mapping[str, str], folder: P
             return Secret(value, resolve(value, environ, folder, fit_connection))
         plain = resolve(value, environ, folder)
     except UnresolvedError as error:
-        problems.append(Problem(place, f"cannot be resolved: {error.why}", error.remedy))
+        problems.append(SettingProblem(place, f"cannot be resolved: {error.why}", error.remedy))
         return Secret(value, "") if may_be_secret else value
     return Secret(value, plain) if may_be_secret else plain
 

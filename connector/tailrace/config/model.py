@@ -10,10 +10,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tailrace.config.archive import Archive
-from tailrace.config.dead_letters import DeadLetters, Policy
+from tailrace.config.archive import ArchiveSettings
+from tailrace.config.dead_letters import DeadLetterSettings, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
-from tailrace.config.schemas import Format, Schemas
+from tailrace.config.schemas import FormatSettings, SchemaSettings
 from tailrace.config.section import Section
 from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
 from tailrace.config.values import (
@@ -21,10 +21,10 @@ from tailrace.config.values import (
     Column,
     Connection,
     Folder,
+    KafkaClientSettings,
     PathColumn,
     Replication,
     Seconds,
-    Settings,
     Table,
     Template,
     Topic,
@@ -48,7 +48,7 @@ DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
 """Debezium's own naming: used when neither rules nor a template are given."""
 
 
-class Source(Section):
+class SourceSettings(Section):
     """One database: `postgres` with `table`, or `mongo` with `collection`."""
 
     postgres: Connection | None = Field(
@@ -132,7 +132,7 @@ class ColumnOverrides(Section):
         return {name: column for name in type(self).model_fields if (column := getattr(self, name)) is not None}
 
 
-class Outbox(Section):
+class OutboxSettings(Section):
     layout: Literal["debezium", "document"] = Field(
         default="debezium", description="debezium or document", examples=["debezium"]
     )
@@ -141,7 +141,7 @@ class Outbox(Section):
     )
 
 
-class Topics(Section):
+class TopicSettings(Section):
     folder: Folder | None = Field(default=None, description="a folder of routing rules", examples=["topics"])
     template: Template | None = Field(
         default=None,
@@ -159,7 +159,7 @@ class Topics(Section):
         return self
 
 
-class Kafka(Section):
+class KafkaSettings(Section):
     bootstrap: Bootstrap = Field(description="host:port, several separated by commas", examples=["localhost:9092"])
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once", description="exactly_once or at_least_once", examples=["exactly_once"]
@@ -167,7 +167,7 @@ class Kafka(Section):
     offsets_topic: Topic = Field(default="tailrace-offsets", description="a topic name", examples=["tailrace-offsets"])
     dead_letter_topic: Topic = Field(default="", description="a topic name", examples=["orders.dead-letters"])
     internal_replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
-    settings: Settings = Field(
+    settings: KafkaClientSettings = Field(
         default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
     )
 
@@ -176,7 +176,7 @@ class Kafka(Section):
         return revealed(self.settings)
 
 
-class Limits(Section):
+class LimitSettings(Section):
     batch_records: Whole = Field(
         default=6000, ge=1, le=1_000_000, description="a whole number from 1 to 1000000", examples=["6000"]
     )
@@ -192,7 +192,7 @@ class Limits(Section):
     )
 
 
-class Pipeline(Section):
+class PipelineSettings(Section):
     """One outbox to Kafka. `name` is the transactional id and the key on the offsets topic."""
 
     pipeline: str = Field(
@@ -200,32 +200,36 @@ class Pipeline(Section):
         description="a name: a-z, 0-9, _ and -, at most 48",
         examples=["orders"],
     )
-    source: Source = Field(
+    source: SourceSettings = Field(
         description="the database: at least `postgres` and `table`, or `mongo` and `collection`",
         examples=["{postgres: 'postgresql://tailrace@localhost/shop', table: public.outbox}"],
     )
-    outbox: Outbox = Field(
-        default=Outbox(), description="settings such as `layout: debezium`", examples=["{layout: debezium}"]
+    outbox: OutboxSettings = Field(
+        default=OutboxSettings(), description="settings such as `layout: debezium`", examples=["{layout: debezium}"]
     )
-    schemas: Schemas | None = Field(
+    schemas: SchemaSettings | None = Field(
         default=None, description="settings such as `folder: schemas`", examples=["{folder: schemas}"]
     )
-    format: Format = Field(
-        default=Format(), description="settings such as `value: avro`", examples=["{value: avro, schema_id: prefix}"]
+    format: FormatSettings = Field(
+        default=FormatSettings(),
+        description="settings such as `value: avro`",
+        examples=["{value: avro, schema_id: prefix}"],
     )
-    topics: Topics = Field(
-        default=Topics(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
+    topics: TopicSettings = Field(
+        default=TopicSettings(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
     )
-    kafka: Kafka = Field(description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"])
+    kafka: KafkaSettings = Field(
+        description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"]
+    )
     on_invalid: Policy = Field(default="dead_letter", description="dead_letter, park or halt", examples=["dead_letter"])
-    dead_letters: DeadLetters = Field(
-        default=DeadLetters(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
+    dead_letters: DeadLetterSettings = Field(
+        default=DeadLetterSettings(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )
-    archive: Archive | None = Field(
+    archive: ArchiveSettings | None = Field(
         default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )
-    limits: Limits = Field(
-        default=Limits(),
+    limits: LimitSettings = Field(
+        default=LimitSettings(),
         description="settings such as `batch_records: 6000`",
         examples=["{batch_records: 6000}"],
     )

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tailrace.config.document import Place
-from tailrace.config.model import SECRET_PLACES, Pipeline
+from tailrace.config.model import SECRET_PLACES, PipelineSettings
 from tailrace.config.secrets import hide_passwords, mask
 from tailrace.config.section import Section
 from tailrace.errors import ConfigError
@@ -28,7 +28,7 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """One broken setting: what is the matter with it, and what to do."""
 
     place: Place
@@ -37,11 +37,11 @@ class Problem:
 
 
 def config_error(
-    file: Path, problems: list[Problem], lines: dict[Place, int], origins: dict[Place, str]
+    file: Path, problems: list[SettingProblem], lines: dict[Place, int], origins: dict[Place, str]
 ) -> ConfigError:
     """One error for all problems; each names the file, the line or the variable, and the field."""
 
-    def located(problem: Problem) -> str:
+    def located(problem: SettingProblem) -> str:
         line = next((lines[place] for place in _upwards(problem.place) if place in lines), None)
         origin = next((origins[place] for place in _upwards(problem.place) if place in origins), None)
         where = f"{file} (from {origin})" if origin else f"{file}:{line}" if line else str(file)
@@ -57,7 +57,7 @@ def config_error(
     )
 
 
-def found_problems(error: ValidationError, written: dict[str, Any]) -> list[Problem]:
+def found_problems(error: ValidationError, written: dict[str, Any]) -> list[SettingProblem]:
     """Pydantic's findings in our words; `written` is the file's data before references were resolved."""
     details = error.errors(include_url=False, include_input=True)
     return [_problem(detail, written) for detail in details]
@@ -65,7 +65,7 @@ def found_problems(error: ValidationError, written: dict[str, Any]) -> list[Prob
 
 def field_at(place: Place) -> FieldInfo | None:
     """The setting's declaration, or None for what is not declared."""
-    model: type[Section] | None = Pipeline
+    model: type[Section] | None = PipelineSettings
     found: FieldInfo | None = None
     for name in place:
         if model is None:
@@ -84,7 +84,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
 
 
-def _problem(detail: ErrorDetails, written: dict[str, Any]) -> Problem:
+def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
     place = tuple(str(part) for part in detail["loc"] if part != "[key]")
     field, kind, leaf = field_at(place), detail["type"], place[-1] if place else ""
     if kind == "extra_forbidden":
@@ -92,21 +92,21 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> Problem:
     if kind == "tailrace":
         context = detail.get("ctx", {})
         place = context["place"] or place
-        return Problem(place, f"{_given(place, written)}expected {context['expected']}", context["remedy"])
+        return SettingProblem(place, f"{_given(place, written)}expected {context['expected']}", context["remedy"])
     expected = field.description if field and field.description else "a setting that is known here"
     example = f"{leaf}: {field.examples[0]}" if field and field.examples else ""
     if kind == "missing":
         under = f" under `{'.'.join(place[:-1])}:`" if len(place) > 1 else ""
-        return Problem(place, f"is missing: expected {expected}", f"add `{example}`{under}")
+        return SettingProblem(place, f"is missing: expected {expected}", f"add `{example}`{under}")
     if not example:
-        return Problem(place, f"{_given(place, written)}expected {expected}", "remove it, or correct the name")
-    return Problem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
+        return SettingProblem(place, f"{_given(place, written)}expected {expected}", "remove it, or correct the name")
+    return SettingProblem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
 
 
-def _unknown(place: Place) -> Problem:
+def _unknown(place: Place) -> SettingProblem:
     """An unknown field; its value is not shown, since a misspelt `password` may be among them."""
     parent = field_at(place[:-1])
-    model = (section_of(parent) if parent else None) or Pipeline
+    model = (section_of(parent) if parent else None) or PipelineSettings
     known = list(model.model_fields)
     close = difflib.get_close_matches(place[-1].lower().replace("-", "_"), known, n=1)
     elsewhere = [".".join(path) for path in _all_places() if path[-1] == place[-1]]
@@ -116,10 +116,10 @@ def _unknown(place: Place) -> Problem:
         remedy = f"did you mean `{elsewhere[0]}`? Move it there"
     else:
         remedy = "remove it, or correct the name"
-    return Problem(place, f"is not a setting: expected one of {', '.join(known)}", remedy)
+    return SettingProblem(place, f"is not a setting: expected one of {', '.join(known)}", remedy)
 
 
-def _all_places(model: type[Section] = Pipeline, above: Place = ()) -> Iterator[Place]:
+def _all_places(model: type[Section] = PipelineSettings, above: Place = ()) -> Iterator[Place]:
     for name, field in model.model_fields.items():
         yield (*above, name)
         section = section_of(field)

@@ -9,10 +9,10 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from tailrace.config.kafka_settings import revealed, wrong
 from tailrace.config.section import Section
-from tailrace.config.values import Folder, RegistrySettings, RegistryUrl, Seconds, Subject, existing_folder
+from tailrace.config.values import Folder, RegistryClientSettings, RegistryUrl, Seconds, Subject, existing_folder
 
 
-class Registry(Section):
+class RegistrySettings(Section):
     """A registry that speaks Confluent's API."""
 
     url: RegistryUrl = Field(description="the registry's address", examples=["https://registry.example.org"])
@@ -21,7 +21,7 @@ class Registry(Section):
         description="a subject in which {type} and {topic} may stand",
         examples=["{topic}-{type}"],
     )
-    settings: RegistrySettings = Field(
+    settings: RegistryClientSettings = Field(
         default={},
         description="settings of the registry's client by name",
         examples=["{basic.auth.user.info: '${env:REGISTRY_LOGIN}'}"],
@@ -34,11 +34,11 @@ class Registry(Section):
         return {name: str(value) for name, value in revealed(self.settings).items()}
 
 
-class Schemas(Section):
+class SchemaSettings(Section):
     """Where the schemas are: in a folder, in a registry, or in a folder whose ids a registry knows."""
 
     folder: Folder | None = Field(default=None, description="a folder of schemas", examples=["schemas"])
-    registry: Registry | None = Field(
+    registry: RegistrySettings | None = Field(
         default=None, description="settings such as `url: http://localhost:8081`", examples=["{url: 'http://…:8081'}"]
     )
     unknown: Literal["dead_letter", "pass"] = Field(
@@ -54,7 +54,7 @@ class Schemas(Section):
         return self
 
 
-class Format(Section):
+class FormatSettings(Section):
     """How values and keys are written."""
 
     value: Literal["json", "avro"] = Field(default="json", description="json or avro", examples=["json"])

@@ -179,12 +179,12 @@ Replication = Annotated[Whole, AfterValidator(replication)]
 RegistryUrl = Annotated[str, AfterValidator(registry_url)]
 WebhookUrl = Annotated[Secret, BeforeValidator(webhook_url)]
 Subject = Annotated[str, AfterValidator(subject)]
-RegistrySettings = Annotated[
+RegistryClientSettings = Annotated[
     dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_settings)
 ]
 WebhookHeaders = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]], AfterValidator(hidden_headers)]
 Folder = Annotated[Path, AfterValidator(folder)]
-Settings = Annotated[
+KafkaClientSettings = Annotated[
     dict[Annotated[str, AfterValidator(setting_name)], Annotated[Setting, PlainValidator(setting_value)]],
     AfterValidator(hidden_settings),
 ]

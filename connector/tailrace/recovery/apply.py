@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.check.health import read_news
+from tailrace.check.health import read_kafka_status
 from tailrace.errors import (
     ConfigError,
     Fenced,
@@ -32,7 +32,7 @@ from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.status import announce
 from tailrace.wakeup import Wake
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class RecoveryRun:
     def run(self) -> RecoveryResult:
         if self._plan.tally.undecided:
             raise undecided(self._plan.tally)
-        kafka = self._survey.assembly.kafka
-        admin = self._survey.assembly.admin()
-        self._survey.assembly.ensure_offsets(admin)
+        kafka = self._survey.wiring.kafka
+        admin = self._survey.wiring.admin()
+        self._survey.wiring.ensure_offsets(admin)
         # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
-        self._require_unmoved(read_news(kafka).position)
+        self._require_unmoved(read_kafka_status(kafka).position)
         if self._claim is not None:
             # Without a stored position nobody can run it, and a claim would be a trace: were this killed now, a start
             # would find that, and begin as a first one does.
@@ -104,7 +104,7 @@ class RecoveryRun:
         return recovered
 
     def _run(self) -> RecoveryResult:
-        refused = self._survey.assembly.refused
+        refused = self._survey.wiring.refused
         resume = False
         while True:
             try:
@@ -131,14 +131,14 @@ class RecoveryRun:
         """
         if self._claim is None:
             return
-        stored = read_news(self._survey.assembly.kafka).position
+        stored = read_kafka_status(self._survey.wiring.kafka).position
         if (self._claim.made and self._claim.lost()) or (stored != self._plan.case.stored and streams(stored)):
             raise Fenced("this recovery was taken over, or its last commit was not heard of")
 
     def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
-        assembly = self._survey.assembly
-        admin = assembly.admin()
-        publisher = assembly.publisher(admin, self._wake, lambda *_: None)
+        wiring = self._survey.wiring
+        admin = wiring.admin()
+        publisher = wiring.publisher(admin, self._wake, lambda *_: None)
         source = self._survey.site.source(
             self._plan.case.mark,
             sieve.keeps,
@@ -152,7 +152,7 @@ class RecoveryRun:
             self._survey.line,
             wake=self._wake,
             stopping=lambda: self._stopping() or _is_complete(publisher),
-            parking=assembly.parking(admin),
+            parking=wiring.parking(admin),
         )
         begun: list[Position] = []
         try:
@@ -189,17 +189,17 @@ class RecoveryRun:
             )
 
 
-def fence(assembly: Assembly, claim: Claim | None = None) -> None:
+def fence(wiring: Wiring, claim: Claim | None = None) -> None:
     """Ends what an instance that was killed has left open: readers would have to wait for its timeout.
 
     One that lives looks for a claim when it hears of the fence, so that is made first.
     """
-    admin = assembly.admin()
-    assembly.ensure_offsets(admin)
+    admin = wiring.admin()
+    wiring.ensure_offsets(admin)
     if claim is not None:
         claim.make()
     # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
-    publisher = Publisher(assembly.kafka, assembly.keeper(admin), wake=Wake())
+    publisher = Publisher(wiring.kafka, wiring.keeper(admin), wake=Wake())
     try:
         publisher.open()
     finally:

@@ -14,23 +14,23 @@ from tailrace.recovery.backend import NOT_BY_ITSELF, RECOVERABLE
 from tailrace.recovery.plan import RecoveryPlanner
 from tailrace.state.status import announce
 from tailrace.wakeup import Wake
-from tailrace.worker.logs import Log
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.wiring import Wiring
 
 
-def recover(error: TailraceError, assembly: Assembly, wake: Wake, stopping: Callable[[], bool]) -> bool:
+def recover(error: TailraceError, wiring: Wiring, wake: Wake, stopping: Callable[[], bool]) -> bool:
     """Whether the gap was closed; False if that is not for us to do. Raises what the recovery ended with."""
     if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
         return False
-    log = Log(pipeline=assembly.settings.pipeline)
-    survey = RecoveryPlanner(assembly)
+    log = StructuredLogger(pipeline=wiring.settings.pipeline)
+    survey = RecoveryPlanner(wiring)
     try:
         case = survey.case(error=error)
         if case.elsewhere or case.stored is None:
             return False
-        announce(assembly.kafka, "RECOVERING", error)
+        announce(wiring.kafka, "RECOVERING", error)
         log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
-        fence(assembly)
+        fence(wiring)
         plan = survey.plan(case)
         done = RecoveryRun(survey, plan, wake=wake, stopping=stopping).run()
     finally:

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tailrace.check.health import RUNNING, judge, read_news, read_server
-from tailrace.config.model import Pipeline as Settings
+from tailrace.check.health import RUNNING, derive_health, read_kafka_status, read_source_status
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import (
     ConfigError,
     LogDiverged,
@@ -39,7 +39,7 @@ from tailrace.state.rewind_marker import Rewind
 from tailrace.verify.backend import Window
 from tailrace.verify.verification import open_outbox
 from tailrace.worker.pipeline_topics import read_known
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 PUBLISHING_RATE = 5_000
 """Events a second that are surely published, for a word on how long it takes."""
@@ -90,34 +90,34 @@ class RecoveryPlan:
 class RecoveryPlanner:
     """A pipeline and its servers, looked at for a recovery."""
 
-    def __init__(self, assembly: Assembly, *, since_ms: int | None = None) -> None:
-        if since_ms is not None and assembly.database.timestamp is None and not is_mongo(assembly):
+    def __init__(self, wiring: Wiring, *, since_ms: int | None = None) -> None:
+        if since_ms is not None and wiring.database.timestamp is None and not is_mongo(wiring):
             raise ConfigError(
                 "--since cannot be applied: the outbox has no column with the time of a row",
                 why="It is compared with when a row was created.",
                 remedy="Name such a column in outbox.columns.timestamp, or leave --since out.",
             )
-        self.assembly = assembly
-        self.line = assembly.line()
-        self.site = open_backend(assembly)
+        self.wiring = wiring
+        self.line = wiring.line()
+        self.site = open_backend(wiring)
         self._since_ms = since_ms
         self.seen: PublishedIndex | None = None
 
     def case(self, *, error: TailraceError | None = None) -> Case:
         """What is wrong now; `error` is what an attempt has ended with, if that is known."""
-        news = read_news(self.assembly.kafka)
+        news = read_kafka_status(self.wiring.kafka)
         stored = news.position
         running = (
-            judge(
-                self.assembly.settings.pipeline,
-                "mongo" if is_mongo(self.assembly) else "postgres",
+            derive_health(
+                self.wiring.settings.pipeline,
+                "mongo" if is_mongo(self.wiring) else "postgres",
                 news,
-                read_server(self.assembly.settings, stored),
+                read_source_status(self.wiring.settings, stored),
                 {},
             ).state
             == RUNNING
         )
-        rewind = None if stored is None else rewind_marker.read(self.assembly.kafka)
+        rewind = None if stored is None else rewind_marker.read(self.wiring.kafka)
         error = error or self._trouble(stored, rewind.until if rewind else None)
         told = news.announced.get("error") or {}
         if error is None and news.announced.get("state") == "FAILED" and told.get("code") in CODES:
@@ -147,9 +147,9 @@ class RecoveryPlanner:
         if case.skips:
             self._stand_before(case.lost)
         steps = self.site.steps(None if case.unfinished else case.lost)
-        known = read_known(self.assembly.kafka)
+        known = read_known(self.wiring.kafka)
         entries = known.entries
-        ground = ground_of(case, entries, self.assembly.settings)
+        ground = ground_of(case, entries, self.wiring.settings)
         evidence = self.site.weigh(entries, case.lost, ground.until_ms, went_back=case.mark.went_back)
         if case.skips:
             # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
@@ -161,7 +161,7 @@ class RecoveryPlanner:
             known.of_others,
             self._furthest(case, ground),
         )
-        self.seen = PublishedIndex(self.assembly, self.line, evidence, position_history.reached(entries), known, whose)
+        self.seen = PublishedIndex(self.wiring, self.line, evidence, position_history.reached(entries), known, whose)
         self.seen.read()
         tally = self._read(case, ground, looked)
         return RecoveryPlan(
@@ -173,12 +173,12 @@ class RecoveryPlanner:
             self._notes(case, evidence, ground),
             self.seen.whole,
             time.monotonic() - began,
-            getattr(self.site, "order_by", self.assembly.database.order_by),
+            getattr(self.site, "order_by", self.wiring.database.order_by),
         )
 
     def _furthest(self, case: Case, ground: DecisionRules) -> Position | None:
         """The position behind which this pipeline has certainly published nothing."""
-        return case.lost if ground.at_end and self.assembly.kafka.exactly_once and streams(case.lost) else None
+        return case.lost if ground.at_end and self.wiring.kafka.exactly_once and streams(case.lost) else None
 
     def sieve(self, case: Case, ground: DecisionRules, *, strict: bool, looked: Callable[[int], None]) -> RowFilter:
         if self.seen is None:
@@ -187,7 +187,7 @@ class RecoveryPlanner:
             self.line,
             self.seen,
             ground,
-            self.assembly.kafka.dead_letter_topic,
+            self.wiring.kafka.dead_letter_topic,
             case.mark.went_back,
             strict,
             getattr(self.site, "around", None),
@@ -198,9 +198,9 @@ class RecoveryPlanner:
         """Before a transaction that cannot be decoded, and that is to be skipped."""
         from tailrace.recovery.skip_transaction import SkipBackend
 
-        if isinstance(lost, LsnPosition) and not isinstance(self.assembly.database, MongoOptions):
+        if isinstance(lost, LsnPosition) and not isinstance(self.wiring.database, MongoOptions):
             self.site.close()
-            self.site = SkipBackend(self.assembly.database, lost, self.line)
+            self.site = SkipBackend(self.wiring.database, lost, self.line)
 
     def close(self) -> None:
         self.site.close()
@@ -208,9 +208,9 @@ class RecoveryPlanner:
             self.seen.close()
 
     def _trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
-        if stored is None and is_mongo(self.assembly):
+        if stored is None and is_mongo(self.wiring):
             try:
-                require_remembered(self.assembly.kafka, self.assembly.admin())
+                require_remembered(self.wiring.kafka, self.wiring.admin())
             except PositionForgotten as forgotten:
                 return forgotten
         try:
@@ -223,7 +223,7 @@ class RecoveryPlanner:
         there = self.site.readable()
         if there is None:
             return sieve.tally
-        outbox = open_outbox(replace(self.assembly, database=there), Window())
+        outbox = open_outbox(replace(self.wiring, database=there), Window())
         try:
             for row, transaction, created_ms in outbox.rows():
                 sieve.keeps(row, transaction, None if created_ms < 0 else created_ms)
@@ -233,7 +233,7 @@ class RecoveryPlanner:
 
     def _notes(self, case: Case, evidence: Evidence, ground: DecisionRules) -> list[str]:
         notes: list[str] = []
-        if ground.since_ms is None and evidence.passed is None and not is_mongo(self.assembly):
+        if ground.since_ms is None and evidence.passed is None and not is_mongo(self.wiring):
             notes.append("the ledger has no snapshot that still holds: rows are told apart by the topics and by time")
         if self.seen is not None and self.seen.compacted:
             kept = ", ".join(sorted(self.seen.compacted))
@@ -265,7 +265,7 @@ def furthest(stored: Position | None, rewind: Rewind | None) -> Position | None:
     return max(stored, rewind.until, key=lambda position: position.progress)
 
 
-def ground_of(case: Case, entries: list[position_history.Entry], settings: Settings) -> DecisionRules:
+def ground_of(case: Case, entries: list[position_history.Entry], settings: PipelineSettings) -> DecisionRules:
     """What is known before the ledger's snapshots are weighed."""
     since_ms = case.mark.since_ms
     beginning = settings.source.start == "beginning"
@@ -281,15 +281,15 @@ def ground_of(case: Case, entries: list[position_history.Entry], settings: Setti
     return DecisionRules(None, noted[-1].at_ms if noted else None, False, since_ms, beginning)
 
 
-def open_backend(assembly: Assembly) -> Backend:
-    if isinstance(assembly.database, MongoOptions):
+def open_backend(wiring: Wiring) -> Backend:
+    if isinstance(wiring.database, MongoOptions):
         from tailrace.recovery.mongo_backend import MongoBackend  # its driver is only there for those who need it
 
-        return MongoBackend(assembly.database)
+        return MongoBackend(wiring.database)
     from tailrace.recovery.postgres_backend import PostgresBackend
 
-    return PostgresBackend(assembly.database)
+    return PostgresBackend(wiring.database)
 
 
-def is_mongo(assembly: Assembly) -> bool:
-    return isinstance(assembly.database, MongoOptions)
+def is_mongo(wiring: Wiring) -> bool:
+    return isinstance(wiring.database, MongoOptions)

@@ -33,9 +33,9 @@ from tailrace.verify.compare import AGAIN, EDITED, ORDER, PUBLISHED, UNKNOWN, WA
 from tailrace.verify.kafka_records import KafkaRecords, RecordOrigin
 from tailrace.verify.value_fingerprint import UNTOLD, Fingerprint, Fingerprints
 from tailrace.verify.verification import lost_fronts_note, topics_of
-from tailrace.worker.pipeline_topics import Known
+from tailrace.worker.pipeline_topics import KnownPipelines
 from tailrace.worker.schemas import wire_format
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 PENDING = 10_000
 CACHE_KBYTES = 65_536
@@ -139,16 +139,16 @@ class PublishedIndex:
 
     def __init__(
         self,
-        assembly: Assembly,
+        wiring: Wiring,
         line: Line,
         evidence: Evidence,
         reached: Mapping[str, Reached] | None = None,
-        known: Known | None = None,
+        known: KnownPipelines | None = None,
         ownership: OwnerRules | None = None,
     ) -> None:
         """`reached` are the topics that the pipeline has written to, whatever its rules say today, and how far."""
-        self._assembly = assembly
-        self._known_topics = known or Known()
+        self._wiring = wiring
+        self._known_topics = known or KnownPipelines()
         self._forgot_topics = known is not None and (known.is_empty or not known.is_complete)
         self._reached = dict(reached or {})
         self._written = set(self._reached)
@@ -156,8 +156,8 @@ class PublishedIndex:
         # What was made anew holds only what was published since.
         remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
         self._gone_until: float = max(remade, default=0)
-        self._prints = CertainFingerprints(line, wire_format(assembly.settings))
-        self._compares_keys = wire_format(assembly.settings).key == "bytes"
+        self._prints = CertainFingerprints(line, wire_format(wiring.settings))
+        self._compares_keys = wire_format(wiring.settings).key == "bytes"
         self._ids = IdIndex(ownership)
         self._from_ms = evidence.from_ms
         self._letters_since = 0.0
@@ -181,7 +181,7 @@ class PublishedIndex:
         # What waits is asked for first: released meanwhile, it is on its topic by then. The same holds for letters.
         side.read_waiting()
         side.read_letters()
-        side.read(topics_of(self._assembly, side, self._known_topics), to_the_end=True)
+        side.read(topics_of(self._wiring, side, self._known_topics), to_the_end=True)
         self._letters_since = self._letters_kept()
         if self._written - side.existing(lambda topic: topic in self._written).keys():
             self._gone_until = inf
@@ -249,7 +249,7 @@ class PublishedIndex:
     def _mine(self, event: OutboxEvent) -> tuple[Fingerprint, int, str]:
         """The print of a row's event, its identity, and its topic today."""
         try:
-            to = self._assembly.route(event)
+            to = self._wiring.route(event)
             key = event.key if to.key_column is None else chosen_key(event, to.key_column)
         except Rejected:
             to, key = None, event.key
@@ -259,7 +259,7 @@ class PublishedIndex:
         self._ids.close()
 
     def _begin(self, offsets: Offsets) -> KafkaRecords:
-        side = KafkaRecords(self._assembly.kafka, self._prints, lambda _: None, Window(), self._ids)
+        side = KafkaRecords(self._wiring.kafka, self._prints, lambda _: None, Window(), self._ids)
         for topic in self._written:
             side.number(topic)
         for topic, reached in self._reached.items():
@@ -272,7 +272,7 @@ class PublishedIndex:
 
     def _letters_kept(self) -> float:
         """Letters are kept for so long from when they were written, whatever the age of their events."""
-        topic, admin = self._assembly.kafka.dead_letter_topic, self._assembly.admin()
+        topic, admin = self._wiring.kafka.dead_letter_topic, self._wiring.admin()
         partitions = self._side.existing(lambda name: name == topic).get(topic, 0)
         if not any(keeping(admin, topic, partitions).starts.values() if partitions else ()):
             return 0

@@ -39,7 +39,7 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets, position_history
 from tailrace.wakeup import Wake
 from tailrace.worker.earlier_letters import KnownLetters
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 ATTEMPTS = 5
 """How often in a row a server that is away is waited for."""
@@ -64,11 +64,11 @@ class Progress:
 class ReplayRun:
     """One run of a plan. `run` returns when it is done; what it did is in `published` and `dead_letters`."""
 
-    def __init__(self, assembly: Assembly, plan: ReplayPlan) -> None:
-        require_same(assembly, plan)
-        self._assembly = assembly
+    def __init__(self, wiring: Wiring, plan: ReplayPlan) -> None:
+        require_same(wiring, plan)
+        self._wiring = wiring
         self._plan = plan
-        self.options = replay_options(assembly.kafka, plan)
+        self.options = replay_options(wiring.kafka, plan)
         self._wake = Wake()
         self._stopped = threading.Event()
         self._left = threading.Event()
@@ -85,7 +85,7 @@ class ReplayRun:
 
     def stored(self) -> Position | None:
         """How far it is by now; None if it was never begun, or if that cannot be told yet. Fences nobody."""
-        offsets.ensure(self.options, self._assembly.admin())
+        offsets.ensure(self.options, self._wiring.admin())
         key = self.options.pipeline.encode()
         try:
             value = offsets.read_keys(self.options, {key}, timeout=GLANCE_SECONDS).get(key)
@@ -95,12 +95,12 @@ class ReplayRun:
 
     def run(self, tell: Callable[[Progress], None]) -> Progress:
         """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
-        plan, assembly = self._plan, self._assembly
+        plan, wiring = self._plan, self._wiring
         if plan.target == "same":
-            require_order(assembly)
-            require_uncompacted(assembly.admin(), plan.figures.by_topic)
+            require_order(wiring)
+            require_uncompacted(wiring.admin(), plan.figures.by_topic)
         elif plan.suffix and self.stored() is None:
-            require_own(assembly, [topic + plan.suffix for topic in plan.figures.by_topic], plan.id)
+            require_own(wiring, [topic + plan.suffix for topic in plan.figures.by_topic], plan.id)
         failures: list[BaseException] = []
         threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
         try:
@@ -133,9 +133,9 @@ class ReplayRun:
                 try:
                     self._attempt()
                 except RecordsRefused as refused:
-                    if refused.places.keys() <= self._assembly.refused.keys():
+                    if refused.places.keys() <= self._wiring.refused.keys():
                         raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
-                    self._assembly.refused.update(refused.places)
+                    self._wiring.refused.update(refused.places)
                 except TopicLimitsChanged:
                     pass  # at once: there is nothing to wait for
                 except Unavailable as error:
@@ -160,14 +160,14 @@ class ReplayRun:
             self._left.set()
 
     def _attempt(self) -> None:
-        plan, assembly = self._plan, self._assembly
-        admin = assembly.admin()
-        line = assembly.line()
+        plan, wiring = self._plan, self._wiring
+        admin = wiring.admin()
+        line = wiring.line()
         offsets.ensure(self.options, admin)
         self._before = self._counts()
         self._publisher = publisher = Publisher(self.options, self._keeper(admin), wake=self._wake)
         source = open_selected(
-            assembly,
+            wiring,
             line,
             id_=plan.id,
             origin=plan.origin,
@@ -193,7 +193,7 @@ class ReplayRun:
         done()
 
     def _no_letters(self) -> KnownLetters:
-        return KnownLetters(self._assembly.kafka, self._plan.id, by_position=self._plan.origin == "log")
+        return KnownLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
 
     def _ready(self, line: Line) -> Line:
         """Looks up the letters there are, after another `apply` of this plan is fenced. Shadows have their own."""
@@ -201,7 +201,7 @@ class ReplayRun:
         self._known = known = self._no_letters()
         if self._plan.suffix or self._publisher is None or not known.read():
             return line
-        resolutions.ensure(self._assembly.kafka, self._assembly.admin())
+        resolutions.ensure(self._wiring.kafka, self._wiring.admin())
         self._publisher.amend = known.settle
         return known.line(line)
 
@@ -209,31 +209,31 @@ class ReplayRun:
         """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may
         remember.
         """
-        plan, assembly = self._plan, self._assembly
+        plan, wiring = self._plan, self._wiring
         if plan.origin != "table":
             return lambda row: row
         if self._originals is None:
             self._originals = OriginalRecords()
             if 0 < plan.figures.events <= MOST:
-                topics = topics_of(assembly, position_history.read(assembly.kafka))
-                self._originals.fill(assembly.kafka, topics, plan.figures.first_ms)
+                topics = topics_of(wiring, position_history.read(wiring.kafka))
+                self._originals.fill(wiring.kafka, topics, plan.figures.first_ms)
         return self._originals.namer(line.layout)
 
     def _keeper(self, admin: offsets.Admin) -> TopicKeeper:
         """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
-        plan, assembly = self._plan, self._assembly
+        plan, wiring = self._plan, self._wiring
         if not plan.suffix:
-            return assembly.keeper(admin, UncompactedTopics)
-        topics = [*plan.figures.by_topic, assembly.kafka.dead_letter_topic]
+            return wiring.keeper(admin, UncompactedTopics)
+        topics = [*plan.figures.by_topic, wiring.kafka.dead_letter_topic]
         specs: dict[str, TopicSpec] = {}
         for topic, state in topic_states(admin, topics).items():
-            declared = assembly.specs.get(topic)
+            declared = wiring.specs.get(topic)
             config = dict(declared.config) if declared else {}
             name = topic + plan.suffix
             specs[name] = TopicSpec(name, state.partitions, state.replication, config)
-        given = assembly.settings.topics
+        given = wiring.settings.topics
         default = TopicSpec("", given.partitions, given.replication)
-        return TopicKeeper(admin, specs, default, assembly.partitions, assembly.limits, create=given.create)
+        return TopicKeeper(admin, specs, default, wiring.partitions, wiring.limits, create=given.create)
 
 
 def replay_options(options: KafkaOptions, plan: ReplayPlan) -> KafkaOptions:
@@ -242,11 +242,11 @@ def replay_options(options: KafkaOptions, plan: ReplayPlan) -> KafkaOptions:
     return replace(options, pipeline=plan.name, exactly_once=True, dead_letter_topic=letters)
 
 
-def require_same(assembly: Assembly, plan: ReplayPlan) -> None:
+def require_same(wiring: Wiring, plan: ReplayPlan) -> None:
     """Refuses settings that are not those of the plan; what the plan's log is, its source looks at."""
-    if assembly.settings.pipeline != plan.pipeline:
+    if wiring.settings.pipeline != plan.pipeline:
         raise ConfigError(
-            f"the plan is of the pipeline {plan.pipeline}, and the settings are of {assembly.settings.pipeline}",
+            f"the plan is of the pipeline {plan.pipeline}, and the settings are of {wiring.settings.pipeline}",
             remedy="Name the settings of that pipeline with --settings. Nothing was changed.",
         )
 

@@ -30,20 +30,20 @@ from tailrace.sources.postgres.connection import Link
 from tailrace.sources.postgres.resume_check import same_server
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state import position_history
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
-def open_outbox(assembly: Assembly) -> ArchiveOutbox:
-    name = assembly.settings.pipeline
-    if isinstance(assembly.database, MongoOptions):
+def open_outbox(wiring: Wiring) -> ArchiveOutbox:
+    name = wiring.settings.pipeline
+    if isinstance(wiring.database, MongoOptions):
         from tailrace.archive.mongo_outbox import MongoArchiveOutbox  # its driver is only there for those who need it
 
-        return MongoArchiveOutbox(assembly.database, name)
-    return PostgresArchiveOutbox(assembly.database, name)
+        return MongoArchiveOutbox(wiring.database, name)
+    return PostgresArchiveOutbox(wiring.database, name)
 
 
 def archive(
-    assembly: Assembly,
+    wiring: Wiring,
     before_ms: int,
     *,
     keep: bool,
@@ -55,14 +55,14 @@ def archive(
 
     `ignored` are other pipelines that read the same outbox no longer.
     """
-    shelf = open_repository(assembly.settings)
-    stored = stored_position(assembly)
-    _require_same_server(assembly.database, stored)
-    entries = position_history.read(assembly.kafka)
-    line = assembly.line()
-    notes = before_first_start(assembly, stored, "go, too, never published", "stay: they were never published")
+    shelf = open_repository(wiring.settings)
+    stored = stored_position(wiring)
+    _require_same_server(wiring.database, stored)
+    entries = position_history.read(wiring.kafka)
+    line = wiring.line()
+    notes = before_first_start(wiring, stored, "go, too, never published", "stay: they were never published")
     with ExitStack() as opened:
-        outbox = open_outbox(assembly)
+        outbox = open_outbox(wiring)
         opened.callback(outbox.close)
         if not keep:
             try:
@@ -73,19 +73,19 @@ def archive(
                 notes.append(f"without --dry-run this is refused: {error.what}. {error.remedy}")
         start: Position
         if isinstance(stored, LsnPosition):
-            start, is_all = from_table(assembly, replace(stored, cut=None), entries)
+            start, is_all = from_table(wiring, replace(stored, cut=None), entries)
             if not is_all:
                 notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
         else:
             start = from_collections(stored)
-        start, others = passed_by_all(assembly, start, before_ms, ignored)
+        start, others = passed_by_all(wiring, start, before_ms, ignored)
         notes += others
-        held = PinnedRows(assembly.kafka, line)
+        held = PinnedRows(wiring.kafka, line)
         opened.callback(held.close)
         originals = OriginalRecords()
         opened.callback(originals.close)
-        topics = topics_of(assembly, entries)
-        original = _original(originals, line.layout, lambda: originals.fill(assembly.kafka, topics, None))
+        topics = topics_of(wiring, entries)
+        original = _original(originals, line.layout, lambda: originals.fill(wiring.kafka, topics, None))
         archiving = ArchiveRun(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 

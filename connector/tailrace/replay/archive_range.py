@@ -10,7 +10,7 @@ from tailrace.positions.archive import ArchivePosition
 from tailrace.replay.range import ReplayRange
 from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import format_time
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 if TYPE_CHECKING:
     from tailrace.archive.backend import ArchiveOutbox
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from tailrace.archive.repository import ArchiveRepository
 
 
-def has_archive(assembly: Assembly) -> bool:
-    return assembly.settings.archive is not None
+def has_archive(wiring: Wiring) -> bool:
+    return wiring.settings.archive is not None
 
 
-def archive_way(assembly: Assembly, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
+def archive_way(wiring: Wiring, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
     """All that the archive has by now of the time that is asked for."""
-    return _way(_shelf(assembly), selection, notes)
+    return _way(_shelf(wiring), selection, notes)
 
 
-def archived_way(assembly: Assembly, selection: Selection) -> ReplayRange | None:
+def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
     """The same, if rows of that time have left the table for the archive; None if the table still has them all."""
-    if not has_archive(assembly) or assembly.database.timestamp is None:
+    if not has_archive(wiring) or wiring.database.timestamp is None:
         return None
-    shelf = _shelf(assembly)
+    shelf = _shelf(wiring)
     entries = shelf.meeting(selection.since_ms, selection.until_ms)
     if not entries:
         return None
     from tailrace.replay.archive_context import open_outbox  # what it needs is known to be there by now
 
-    outbox = open_outbox(assembly)
+    outbox = open_outbox(wiring)
     try:
         there = outbox.counts(entries)
         if not any(_has_left(shelf, entry, outbox, there.get(entry.number, 0)) for entry in entries):
@@ -63,11 +63,11 @@ def _has_left(shelf: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOut
             return True  # of another key: what it has, the table has not, by that name
 
 
-def _shelf(assembly: Assembly) -> ArchiveRepository:
+def _shelf(wiring: Wiring) -> ArchiveRepository:
     require_installed()
     from tailrace.archive.repository import open_repository
 
-    return open_repository(assembly.settings)
+    return open_repository(wiring.settings)
 
 
 def _way(shelf: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:

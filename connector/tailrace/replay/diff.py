@@ -22,7 +22,7 @@ from tailrace.replay.resolve import topics_of
 from tailrace.state import position_history
 from tailrace.state.rewind_marker import HEADER
 from tailrace.verify.spill import SpillFile
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 SHADOW, REAL, LETTERS = range(3)
 EXAMPLES = 20
@@ -104,14 +104,14 @@ def compare_records(
     found.counts[NOT_PUBLISHED] += len(aside - firsts.keys() - copies.keys())
 
 
-def compare(assembly: Assembly, plan: ReplayPlan) -> Differences:
+def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
     if plan.target != "shadow":
         raise ConfigError(
             f"the plan {plan.id} has no shadow: it publishes to the topics themselves",
             remedy="Make one that does: tailrace replay plan … --shadow .shadow",
         )
-    kafka = assembly.kafka
-    real = topics_of(assembly, position_history.read(kafka))
+    kafka = wiring.kafka
+    real = topics_of(wiring, position_history.read(kafka))
     real = [topic for topic in real if not topic.endswith(plan.suffix)]
     there = Observer(kafka).look().topics
     if not any(topic + plan.suffix in there for topic in (*real, kafka.dead_letter_topic)):

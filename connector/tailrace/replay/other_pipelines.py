@@ -19,22 +19,22 @@ from tailrace.replay.table_points import from_table, is_reading_first
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import offsets, position_history
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
 """As names of pipelines are; those of replays, and of what stands beside a position, have other signs, too."""
 
 
 def passed_by_all(
-    assembly: Assembly, start: Position, before_ms: int, ignored: Collection[str]
+    wiring: Wiring, start: Position, before_ms: int, ignored: Collection[str]
 ) -> tuple[Position, list[str]]:
     """`start` as far as the others have passed it, too, and notes; ConfigError where that cannot be told."""
     notes: list[str] = []
-    for name, stored in _sharing(assembly, start, ignored):
+    for name, stored in _sharing(wiring, start, ignored):
         if is_reading_first(stored) or getattr(stored, "recovery", None) is not None:
             raise _refusal(name, f"is reading it: {stored}", "What it has not read yet, it would never publish.")
         if isinstance(start, LsnPosition) and isinstance(stored, LsnPosition):
-            start, is_all = _least(assembly, name, start, stored)
+            start, is_all = _least(wiring, name, start, stored)
             if not is_all:
                 notes.append(f"{name} reads this outbox, too, and has not caught up: what it may not have is left out")
         elif isinstance(stored, TokenPosition) and stored.time.seconds * 1000 <= before_ms:
@@ -42,11 +42,11 @@ def passed_by_all(
     return start, notes
 
 
-def _sharing(assembly: Assembly, mine: Position, ignored: Collection[str]) -> Iterator[tuple[str, Position]]:
+def _sharing(wiring: Wiring, mine: Position, ignored: Collection[str]) -> Iterator[tuple[str, Position]]:
     """Other pipelines and where they are."""
-    for key, value in sorted(offsets.read_keys(assembly.kafka, None).items()):
+    for key, value in sorted(offsets.read_keys(wiring.kafka, None).items()):
         name = key.decode(errors="replace")
-        if name == assembly.settings.pipeline or name in ignored or not _is_pipeline(name):
+        if name == wiring.settings.pipeline or name in ignored or not _is_pipeline(name):
             continue
         try:
             stored = from_stored(json.loads(value))
@@ -61,11 +61,11 @@ def _sharing(assembly: Assembly, mine: Position, ignored: Collection[str]) -> It
             yield name, stored
 
 
-def _least(assembly: Assembly, name: str, start: LsnPosition, stored: LsnPosition) -> tuple[LsnPosition, bool]:
+def _least(wiring: Wiring, name: str, start: LsnPosition, stored: LsnPosition) -> tuple[LsnPosition, bool]:
     assert start.table_read is not None  # noqa: S101 - it says which rows
-    assert not isinstance(assembly.database, MongoOptions)  # noqa: S101 - the position is Postgres's
-    kafka = replace(assembly.kafka, pipeline=name)
-    its = replace(assembly, kafka=kafka, database=replace(assembly.database, slot=stored.log.slot))
+    assert not isinstance(wiring.database, MongoOptions)  # noqa: S101 - the position is Postgres's
+    kafka = replace(wiring.kafka, pipeline=name)
+    its = replace(wiring, kafka=kafka, database=replace(wiring.database, slot=stored.log.slot))
     try:
         found, is_all = from_table(its, replace(stored, cut=None), position_history.read(kafka))
     except TailraceError as error:

@@ -20,14 +20,14 @@ from tailrace.replay.selection import Selection, chooser
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.table_rescan import LogAgain, TableAgain
 from tailrace.wakeup import Wake
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 if TYPE_CHECKING:
     from tailrace.archive.format import ArchivedRow
 
 
 def open_selected(
-    assembly: Assembly,
+    wiring: Wiring,
     line: Line,
     *,
     id_: str,
@@ -41,15 +41,13 @@ def open_selected(
     """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
     if isinstance(end, ArchivePosition):
         # A file has the place that a row was published with: whoever looks elsewhere knows no better.
-        return SelectedSource(
-            _archive(assembly, end, selection), start, end, chooser(selection, line.layout, line.route)
-        )
-    source = _source(assembly, id_, origin, selection, wake)
+        return SelectedSource(_archive(wiring, end, selection), start, end, chooser(selection, line.layout, line.route))
+    source = _source(wiring, id_, origin, selection, wake)
     return SelectedSource(source, start, end, chooser(selection, line.layout, line.route), named)
 
 
-def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, wake: Wake) -> Source:
-    database = assembly.database
+def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wake) -> Source:
+    database = wiring.database
     if isinstance(database, MongoOptions):
         from tailrace.sources.mongo.source import MongoSource  # its driver is only there for those who need it
 
@@ -62,17 +60,17 @@ def _source(assembly: Assembly, id_: str, origin: Origin, selection: Selection, 
     return LogAgain(database, name=id_, wake=wake)
 
 
-def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> Source:
+def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> Source:
     require_installed()
     from tailrace.archive.repository import open_repository
     from tailrace.archive.source import ArchiveSource
 
-    database = assembly.database
+    database = wiring.database
     within = (selection.since_ms, selection.until_ms)
     if not isinstance(database, MongoOptions):
         from tailrace.archive.postgres_outbox import outbox_row
 
-        return ArchiveSource(lambda: open_repository(assembly.settings), outbox_row, end=end, within=within)
+        return ArchiveSource(lambda: open_repository(wiring.settings), outbox_row, end=end, within=within)
     from tailrace.archive.mongo_outbox import document_row, rows_from  # its driver is only there for those who need it
 
     documents = rows_from(database)
@@ -80,7 +78,7 @@ def _archive(assembly: Assembly, end: ArchivePosition, selection: Selection) -> 
     def made(columns: Columns, kept: ArchivedRow, place: str) -> Row:
         return document_row(documents, columns, kept, place)
 
-    return ArchiveSource(lambda: open_repository(assembly.settings), made, end=end, within=within)
+    return ArchiveSource(lambda: open_repository(wiring.settings), made, end=end, within=within)
 
 
 def share_done(position: Position, start: Position, end: Position, rows: int) -> float:

@@ -31,7 +31,7 @@ from tailrace.replay.targets import require_new, require_order, require_uncompac
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry
 from tailrace.wakeup import Wake
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +48,32 @@ class ReplayRequest:
 
 
 def make_plan(
-    assembly: Assembly, settings: str, request: ReplayRequest, *, tell: Callable[[SelectedSource, int], None]
+    wiring: Wiring, settings: str, request: ReplayRequest, *, tell: Callable[[SelectedSource, int], None]
 ) -> ReplayPlan:
     """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
-    stored = stored_position(assembly)
+    stored = stored_position(wiring)
     since, until = _points(request)
     if request.target != "shadow":
-        require_order(assembly)
-    entries = position_history.read(assembly.kafka)
-    way = _way(assembly, request, stored, entries, since, until)
+        require_order(wiring)
+    entries = position_history.read(wiring.kafka)
+    way = _way(wiring, request, stored, entries, since, until)
     id_ = new_id()
-    line = assembly.line()
-    figures, missing = _surveyed(assembly, line, id_, way, tell)
+    line = wiring.line()
+    figures, missing = _surveyed(wiring, line, id_, way, tell)
     anywhere = not (request.since or request.from_table or request.from_archive)
-    if anywhere and missing and missing == set(way.selection.ids) and has_archive(assembly):
+    if anywhere and missing and missing == set(way.selection.ids) and has_archive(wiring):
         # What is in the table no longer may be in the archive.
-        way = archive_way(assembly, way.selection)
-        figures, missing = _surveyed(assembly, line, id_, way, tell)
+        way = archive_way(wiring, way.selection)
+        figures, missing = _surveyed(wiring, line, id_, way, tell)
     if missing:
-        raise _unknown(missing, way.origin, request, elsewhere=has_archive(assembly))
+        raise _unknown(missing, way.origin, request, elsewhere=has_archive(wiring))
     if request.suffix:
-        require_new(assembly, [topic + request.suffix for topic in figures.by_topic])
+        require_new(wiring, [topic + request.suffix for topic in figures.by_topic])
     if request.target == "same":
-        require_uncompacted(assembly.admin(), figures.by_topic)
+        require_uncompacted(wiring.admin(), figures.by_topic)
     return ReplayPlan(
         id=id_,
-        pipeline=assembly.settings.pipeline,
+        pipeline=wiring.settings.pipeline,
         settings=settings,
         made_ms=time.time_ns() // 1_000_000,
         origin=way.origin,
@@ -89,12 +89,12 @@ def make_plan(
 
 
 def _surveyed(
-    assembly: Assembly, line: Line, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
+    wiring: Wiring, line: Line, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
 ) -> tuple[Estimate, set[str]]:
     """What is there, and which of the ids that are asked for are not."""
     missing = set(way.selection.ids)
     source = open_selected(
-        assembly,
+        wiring,
         line,
         id_=id_,
         origin=way.origin,
@@ -119,7 +119,7 @@ def _points(request: ReplayRequest) -> tuple[Point, Point | None]:
 
 
 def _way(
-    assembly: Assembly,
+    wiring: Wiring,
     request: ReplayRequest,
     stored: Position,
     entries: Sequence[Entry],
@@ -132,22 +132,22 @@ def _way(
         until_ms=until.at_ms if isinstance(until, Moment) else None,
     )
     if request.from_archive:
-        return archive_way(assembly, _timed(selection, since, until, entries))
+        return archive_way(wiring, _timed(selection, since, until, entries))
     # Without a place to begin at, an event that is named by its id may be anywhere in the table.
     if request.from_table or not request.since:
-        return _table(assembly, stored, entries, selection, since, until)
+        return _table(wiring, stored, entries, selection, since, until)
     try:
-        return _log(assembly, request, stored, entries, selection, since, until)
+        return _log(wiring, request, stored, entries, selection, since, until)
     except OutOfReach as error:
         if request.target == "in_place" or (until is not None and not isinstance(until, Moment)):
             raise
-        found = archived_way(assembly, _timed(selection, since, until, entries))
-        way = found or _table(assembly, stored, entries, selection, since, until)
+        found = archived_way(wiring, _timed(selection, since, until, entries))
+        way = found or _table(wiring, stored, entries, selection, since, until)
         return replace(way, notes=(f"the log does not reach: {error.what}. {error.why}", *way.notes))
 
 
 def _log(
-    assembly: Assembly,
+    wiring: Wiring,
     request: ReplayRequest,
     stored: Position,
     entries: Sequence[Entry],
@@ -155,13 +155,13 @@ def _log(
     since: Point,
     until: Point | None,
 ) -> ReplayRange:
-    log = open_log(assembly, stored, entries)
+    log = open_log(wiring, stored, entries)
     try:
-        start = resolve(assembly, log, entries, since)
+        start = resolve(wiring, log, entries, since)
         end = stored
         # A time is no place: commits are not quite in its order. All up to the end is read, and the rest left out.
         if until is not None and not isinstance(until, Moment):
-            end = resolve(assembly, log, entries, until)
+            end = resolve(wiring, log, entries, until)
     finally:
         log.close()
     if end.progress > stored.progress:
@@ -186,7 +186,7 @@ def _log(
 
 
 def _table(
-    assembly: Assembly,
+    wiring: Wiring,
     stored: Position,
     entries: Sequence[Entry],
     selection: Selection,
@@ -195,22 +195,22 @@ def _table(
 ) -> ReplayRange:
     selection = _timed(selection, since, until, entries)
     timed = selection.since_ms is not None or selection.until_ms is not None
-    if timed and assembly.database.timestamp is None:
+    if timed and wiring.database.timestamp is None:
         raise ConfigError(
             "the outbox has no column with the time of a row, so it cannot be read by time",
             why="The log does not reach so far back, and a table without such a column knows no times.",
             remedy="Name the column in outbox.columns.timestamp; or take all of it, with --from oldest --from-table, "
             "and choose by --type, --key or --id.",
         )
-    order = ", ".join(assembly.database.order_by)
-    if assembly.database.timestamp is None and isinstance(stored, LsnPosition):
+    order = ", ".join(wiring.database.order_by)
+    if wiring.database.timestamp is None and isinstance(stored, LsnPosition):
         order += " (first of the transactions that wrote them, if that does not count up)"
     notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
-    notes += before_first_start(assembly, stored, "are in it, too", "are left out")
+    notes += before_first_start(wiring, stored, "are in it, too", "are left out")
     if not isinstance(stored, LsnPosition):
         return ReplayRange("table", from_collections(stored), stored, selection, tuple(notes))
     end = replace(stored, cut=None)
-    start, is_all = from_table(assembly, end, entries)
+    start, is_all = from_table(wiring, end, entries)
     if not is_all:
         notes.append("the pipeline has not caught up: rows that it may not have published yet are left out")
     return ReplayRange("table", start, end, selection, tuple(notes))

@@ -12,7 +12,7 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 
-from tailrace.check.health import NEVER_STARTED, NOT_RUNNING, look
+from tailrace.check.health import NEVER_STARTED, NOT_RUNNING, read_health
 from tailrace.dlq import requests
 from tailrace.errors import ConfigError
 from tailrace.event import Record
@@ -23,7 +23,7 @@ from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.rewind_marker import Rewind
 from tailrace.wakeup import Wake
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 STOPPED = (NOT_RUNNING, "STOPPED", "FAILED")
 SILENT_SECONDS = 300.0
@@ -40,9 +40,9 @@ class Reset:
     until: Position
 
 
-def require_stopped(assembly: Assembly) -> None:
+def require_stopped(wiring: Wiring) -> None:
     """Refuses a pipeline that runs, or may."""
-    health = look(assembly.settings)
+    health = read_health(wiring.settings)
     if health.state == NEVER_STARTED:
         raise ConfigError(
             f"the pipeline {health.pipeline} has no stored position: it was never started",
@@ -59,9 +59,9 @@ def require_stopped(assembly: Assembly) -> None:
         )
 
 
-def require_unparked(assembly: Assembly) -> None:
+def require_unparked(wiring: Wiring) -> None:
     """What waits would be joined by itself: the same events, once more."""
-    keys = requests.board(assembly.kafka, final=True).keys
+    keys = requests.board(wiring.kafka, final=True).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",
@@ -70,25 +70,25 @@ def require_unparked(assembly: Assembly) -> None:
         )
 
 
-def reset(assembly: Assembly, log: SourceLog, to: Position, *, id_: str = "", note: Record | None = None) -> Reset:
+def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: Record | None = None) -> Reset:
     """Sets it back; raises, with nothing changed, if it runs, was moved meanwhile, or cannot start at `to`.
 
     `note` is a record that is written in the same transaction.
     """
-    require_stopped(assembly)
+    require_stopped(wiring)
     to = log.renewed(to)
     # In a transaction, however the pipeline delivers: half of it would be a stretch that is not marked, or wrongly so.
-    assembly = replace(assembly, kafka=replace(assembly.kafka, exactly_once=True))
-    admin = assembly.admin()
-    claim = Claim(assembly.kafka, uuid.uuid4().hex)
+    wiring = replace(wiring, kafka=replace(wiring.kafka, exactly_once=True))
+    admin = wiring.admin()
+    claim = Claim(wiring.kafka, uuid.uuid4().hex)
     claim.make()
-    publisher = assembly.publisher(admin, Wake(), lambda *_: None)
+    publisher = wiring.publisher(admin, Wake(), lambda *_: None)
     try:
         before = publisher.open()
         if before is None:
             raise ConfigError("the pipeline has no stored position", remedy="Start it; `source.start` says from where.")
         _require_back(before, to)
-        require_unparked(assembly)
+        require_unparked(wiring)
         # What is still to come again from an earlier rewind comes again all the same.
         earlier = publisher.rewind
         until = before
@@ -97,7 +97,7 @@ def reset(assembly: Assembly, log: SourceLog, to: Position, *, id_: str = "", no
         now = time.time_ns() // 1_000_000
         rewind = Rewind(id_ or uuid.uuid4().hex[:12], to, until, now, getpass.getuser())
         batch = Batch(to)
-        batch.add(rewind_marker.record(assembly.kafka, rewind))
+        batch.add(rewind_marker.record(wiring.kafka, rewind))
         if note is not None:
             batch.add(note)
         publisher.submit(batch)

@@ -15,18 +15,18 @@ from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.replay.points import EventId, Point
 from tailrace.replay.source_log import SourceLog
 from tailrace.state.position_history import Entry
-from tailrace.worker.wiring import Assembly, own_topics
+from tailrace.worker.wiring import Wiring, own_topics
 
 ID, POSITION = "id", "position"
 """Headers of every record of a pipeline."""
 FROM_TABLE = "table:"
 
 
-def resolve(assembly: Assembly, log: SourceLog, entries: Sequence[Entry], point: Point) -> Position:
+def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[Entry], point: Point) -> Position:
     """ConfigError for an event that is nowhere; OutOfReach, with the nearest points, for what the log has no more."""
     if not isinstance(point, EventId):
         return log.at(point)
-    place = place_of(assembly.kafka, topics_of(assembly, entries), point.id)
+    place = place_of(wiring.kafka, topics_of(wiring, entries), point.id)
     if place is None:
         raise ConfigError(
             f"no record of the pipeline's topics has the id {point.id}",
@@ -43,12 +43,12 @@ def resolve(assembly: Assembly, log: SourceLog, entries: Sequence[Entry], point:
         ) from None
 
 
-def topics_of(assembly: Assembly, entries: Iterable[Entry]) -> list[str]:
+def topics_of(wiring: Wiring, entries: Iterable[Entry]) -> list[str]:
     """Where the pipeline publishes, as far as settings and ledger tell; those that exist."""
-    never = set(own_topics(assembly.kafka))
+    never = set(own_topics(wiring.kafka))
     noted = {topic for entry in entries for topic in entry.offsets}
-    matches = topic_matcher({*assembly.specs, *noted}, assembly.settings.topics.template, never)
-    existing = Observer(assembly.kafka).look().topics
+    matches = topic_matcher({*wiring.specs, *noted}, wiring.settings.topics.template, never)
+    existing = Observer(wiring.kafka).look().topics
     return [topic for topic in existing if topic not in never and matches(topic)]
 
 

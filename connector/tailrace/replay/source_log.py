@@ -11,7 +11,7 @@ from tailrace.positions.base import Position
 from tailrace.replay.points import Point
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state.position_history import Entry
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
 class SourceLog(Protocol):
@@ -35,15 +35,15 @@ class SourceLog(Protocol):
     def close(self) -> None: ...
 
 
-def open_log(assembly: Assembly, stored: Position, entries: Sequence[Entry]) -> SourceLog:
+def open_log(wiring: Wiring, stored: Position, entries: Sequence[Entry]) -> SourceLog:
     """Raises what a start would: a log that cannot be followed cannot be rewound either."""
-    if isinstance(assembly.database, MongoOptions):
+    if isinstance(wiring.database, MongoOptions):
         from tailrace.replay.mongo_log import MongoLog  # its driver is only there for those who need it
 
-        return MongoLog(assembly.database, stored, entries)
+        return MongoLog(wiring.database, stored, entries)
     from tailrace.replay.postgres_log import PostgresLog  # it needs this file itself
 
-    return PostgresLog(assembly.database, stored, entries)
+    return PostgresLog(wiring.database, stored, entries)
 
 
 def not_of_this(what: str, forms: str) -> ConfigError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailrace.check.health import read_news
+from tailrace.check.health import read_kafka_status
 from tailrace.errors import ConfigError, WrongLog
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
@@ -17,7 +17,7 @@ from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state.position_history import Entry
 from tailrace.verify.verification import ENDED
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
 def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int | None:
@@ -41,21 +41,21 @@ def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int |
     )
 
 
-def stored_position(assembly: Assembly) -> Position:
-    stored = read_news(assembly.kafka).position
+def stored_position(wiring: Wiring) -> Position:
+    stored = read_kafka_status(wiring.kafka).position
     if stored is None:
         raise ConfigError(
-            f"the pipeline {assembly.settings.pipeline} has no stored position: it was never started",
+            f"the pipeline {wiring.settings.pipeline} has no stored position: it was never started",
             why="Nothing was published yet, so nothing can be published again.",
             remedy="Start it: `tailrace run`; source.start says from where.",
         )
     if is_reading_first(stored):
         raise ConfigError(
-            f"the pipeline {assembly.settings.pipeline} is still at its first start: {stored}",
+            f"the pipeline {wiring.settings.pipeline} is still at its first start: {stored}",
             why="Until the rows that were there before are all published, there is no place in the log to return to.",
             remedy="Let it come as far, then make the plan.",
         )
-    _require_own(assembly.database, stored)
+    _require_own(wiring.database, stored)
     return stored
 
 
@@ -77,16 +77,16 @@ def _require_own(database: PostgresOptions | MongoOptions, stored: Position) -> 
             )
 
 
-def from_table(assembly: Assembly, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
+def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
     """Where to begin with the rows that the pipeline has published by now, and whether those are all."""
-    if isinstance(assembly.database, MongoOptions):
+    if isinstance(wiring.database, MongoOptions):
         raise TypeError("a position of Postgres, and settings of MongoDB")
 
     def again() -> Position | None:
-        news = read_news(assembly.kafka)
+        news = read_kafka_status(wiring.kafka)
         return None if news.announced.get("state") in ENDED else news.position
 
-    passed = passed_rows(assembly.database, stored, entries, again)
+    passed = passed_rows(wiring.database, stored, entries, again)
     return replace(stored, table_read=TableRead(passed.snapshot)), passed.is_all
 
 
@@ -97,9 +97,9 @@ def from_collections(stored: Position) -> Position:
     return replace(stored, collection_read=CollectionRead())
 
 
-def before_first_start(assembly: Assembly, stored: Position, taken: str, left: str) -> list[str]:
+def before_first_start(wiring: Wiring, stored: Position, taken: str, left: str) -> list[str]:
     """A note on rows that were there before the first start, and were never published: they are `taken`, or `left`."""
-    if assembly.settings.source.start == "beginning":
+    if wiring.settings.source.start == "beginning":
         return []
     if isinstance(stored, LsnPosition) and stored.begun:
         return [

@@ -16,7 +16,7 @@ from tailrace.kafka.tail import Observer
 from tailrace.kafka.topics import TopicKeeper, topic_states
 from tailrace.state.offsets import Admin
 from tailrace.state.rewind_marker import HEADER
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 
 class UncompactedTopics(TopicKeeper):
@@ -42,18 +42,18 @@ def require_uncompacted(admin: Admin, topics: Iterable[str]) -> None:
         )
 
 
-def require_new(assembly: Assembly, shadows: Iterable[str]) -> None:
+def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
     """Refuses shadow topics that exist: they are another replay's, or somebody's own."""
-    there = Observer(assembly.kafka).look().topics
+    there = Observer(wiring.kafka).look().topics
     taken = [topic for topic in shadows if topic in there]
     if taken:
         raise _taken(taken)
 
 
-def require_own(assembly: Assembly, shadows: Iterable[str], id_: str) -> None:
+def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
     """Refuses shadow topics with records of anything but the plan `id_`, which an earlier `apply` may have begun."""
-    there = Observer(assembly.kafka).look().topics
-    box = LetterBox(assembly.kafka)
+    there = Observer(wiring.kafka).look().topics
+    box = LetterBox(wiring.kafka)
     for topic in shadows:
         if topic not in there:
             continue
@@ -64,9 +64,9 @@ def require_own(assembly: Assembly, shadows: Iterable[str], id_: str) -> None:
                     raise _taken([topic])
 
 
-def require_order(assembly: Assembly) -> None:
+def require_order(wiring: Wiring) -> None:
     """Refuses keys whose events wait: what is published again would overtake them."""
-    keys = requests.board(assembly.kafka).keys
+    keys = requests.board(wiring.kafka).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",

@@ -11,7 +11,7 @@ from pathlib import Path
 from tailrace.errors import ConfigError
 from tailrace.routing.conflicts import check_rules
 from tailrace.routing.parsing import parse_spec
-from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
 from tailrace.yaml_document import Wanted, read_document
 
@@ -46,7 +46,7 @@ def load_topics(folder: Path, view: View | None = None) -> list[TopicSpec]:
                 remedy=f"Rename it to {file.stem}.yaml, or move it elsewhere.",
             )
         document = read_document(file, TOPIC_FILE)
-        spec = parse_spec(document.data, Origin(str(file), document.lines))
+        spec = parse_spec(document.data, SpecOrigin(str(file), document.lines))
         first = declared.setdefault(spec.topic, spec)
         if first.shape != spec.shape:
             raise ConfigError(

@@ -14,7 +14,7 @@ from tailrace.errors import ConfigError
 from tailrace.routing.automata import AnyOf, Anything, Effort, Machine, TooHard, explore
 from tailrace.routing.names import topic_flaw
 from tailrace.routing.patterns import Pattern, glob, subject
-from tailrace.routing.specs import BROKER_DEFAULT, MATCH_FIELDS, Condition, Origin, Rule, TopicSpec
+from tailrace.routing.specs import BROKER_DEFAULT, MATCH_FIELDS, Rule, RuleCondition, SpecOrigin, TopicSpec
 
 MAX_PARTITIONS = 100_000
 MAX_REPLICATION = 32_767
@@ -30,7 +30,9 @@ _EVERYTHING = "*"
 class _Fields:
     """The fields of one mapping of the file, and how to complain about them."""
 
-    def __init__(self, value: object, origin: Origin, place: tuple[str, ...], allowed: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, value: object, origin: SpecOrigin, place: tuple[str, ...], allowed: tuple[str, ...] = ()
+    ) -> None:
         """Without `allowed` any name will do, as long as it is a text."""
         self._origin, self._place = origin, place
         if not isinstance(value, dict):
@@ -80,7 +82,7 @@ class _Fields:
         return list(dict.fromkeys(listed))
 
 
-def parse_spec(document: object, origin: Origin) -> TopicSpec:
+def parse_spec(document: object, origin: SpecOrigin) -> TopicSpec:
     """The spec that a file declares; ConfigError names the line and the field that is wrong."""
     fields = _Fields(document, origin, (), _FIELDS)
     stream = fields.text("stream")
@@ -134,16 +136,16 @@ def _rule(fields: _Fields) -> Rule | None:
     return Rule(found, pipelines, priority, key)
 
 
-def _conditions(match: _Fields) -> list[Condition]:
-    found: list[Condition] = []
+def _conditions(match: _Fields) -> list[RuleCondition]:
+    found: list[RuleCondition] = []
     for name in match.given:
         if name == "column":
             columns = match.within("column")
             if not columns.given:
                 raise match.wrong("column", "names no column", "Write it like `column: {tenant: eu-*}`.")
-            found += [Condition("column", _patterns(columns, column, glob), column) for column in columns.given]
+            found += [RuleCondition("column", _patterns(columns, column, glob), column) for column in columns.given]
         elif name != "pipeline":
-            found.append(Condition(name, _patterns(match, name, subject if name == "subject" else glob)))
+            found.append(RuleCondition(name, _patterns(match, name, subject if name == "subject" else glob)))
     return found
 
 
@@ -157,7 +159,7 @@ def _patterns(fields: _Fields, name: str, parse: Callable[[str], Pattern]) -> tu
     return tuple(patterns)
 
 
-def _refuse_everything(match: _Fields, conditions: tuple[Condition, ...], pipelines: tuple[str, ...]) -> None:
+def _refuse_everything(match: _Fields, conditions: tuple[RuleCondition, ...], pipelines: tuple[str, ...]) -> None:
     """A rule that takes all there is could only be meant as the last one, and must say so."""
     try:
         everything = [condition for condition in conditions if takes_everything(condition)]
@@ -171,7 +173,7 @@ def _refuse_everything(match: _Fields, conditions: tuple[Condition, ...], pipeli
     raise match.wrong(everything[0].field, "matches every event, and there is no other condition", remedy)
 
 
-def takes_everything(condition: Condition) -> bool:
+def takes_everything(condition: RuleCondition) -> bool:
     """Whether no event escapes it. A column may be NULL, so `column: {tenant: "*"}` says something."""
     if condition.field == "column":
         return False

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.routing.patterns import matcher
-from tailrace.routing.specs import Condition, Rule, TopicSpec, in_order
+from tailrace.routing.specs import Rule, RuleCondition, TopicSpec, in_order
 from tailrace.routing.template import Template
 from tailrace.routing.view import View
 
@@ -42,7 +42,7 @@ class _Compiled(NamedTuple):
     spec: TopicSpec
     rule: Rule
     route: Route
-    conditions: list[tuple[Condition, str, Callable[[str], object]]]
+    conditions: list[tuple[RuleCondition, str, Callable[[str], object]]]
     """With the variable each looks at, and its test."""
 
 

@@ -17,7 +17,7 @@ MATCH_FIELDS = ("subject", "type", "aggregate", "stream", "column", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SpecOrigin:
     """Where a spec was read: its file, and the line of each of its fields."""
 
     file: str = ""
@@ -34,7 +34,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class RuleCondition:
     """One line of `match`: the event's `field` (for `column`, the one named) must meet any of the patterns."""
 
     field: str
@@ -55,7 +55,7 @@ class Condition:
 class Rule:
     """All conditions must hold. Without any it takes every event; `last` then says that it does so as a last resort."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[RuleCondition, ...] = ()
     pipelines: tuple[str, ...] = ()
     priority: int = 0
     key: str | None = None
@@ -72,7 +72,7 @@ class TopicSpec:
     config: dict[str, str] = field(default_factory=dict)
     rule: Rule | None = None
     stream: str = ""
-    origin: Origin = field(default=Origin(), compare=False)
+    origin: SpecOrigin = field(default=SpecOrigin(), compare=False)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tailrace.errors import ConfigError
 from tailrace.event import OutboxEvent
-from tailrace.routing.specs import Condition, Rule, TopicSpec
+from tailrace.routing.specs import Rule, RuleCondition, TopicSpec
 
 SUBJECT = "subject"
 """The variable of a subject that is made of aggregate and type; one of its own column is a column like any other."""
@@ -34,7 +34,7 @@ class View:
         """Whether the rule is for this pipeline."""
         return not rule.pipelines or self.pipeline in rule.pipelines
 
-    def variable(self, condition: Condition) -> str:
+    def variable(self, condition: RuleCondition) -> str:
         """What a condition looks at: two conditions of one variable look at the same text."""
         if condition.field == "subject":
             return SUBJECT if self.subject is None else self._column(self.subject)

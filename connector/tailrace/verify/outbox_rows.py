@@ -26,7 +26,7 @@ from tailrace.verify.kafka_records import row_name
 from tailrace.verify.postgres_outbox import BEFORE, PostgresOutboxReader
 from tailrace.verify.spill import SpillFile
 from tailrace.verify.value_fingerprint import DIGEST_BYTES, NOTHING, Fingerprints, of_payload
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 AT_ONCE = 1000
 UNSAID_LABEL = bytes(4)
@@ -161,11 +161,11 @@ def _key(event: OutboxEvent, to: Route | None) -> bytes | None:
         return None
 
 
-def may_go_by_kind(assembly: Assembly, mapped: ColumnMap) -> bool:
+def may_go_by_kind(wiring: Wiring, mapped: ColumnMap) -> bool:
     """Whether the line's answer depends on type, aggregate and version alone, and the payload goes out as it stands."""
-    rules = [spec.rule for spec in assembly.specs.values() if spec.rule is not None]
+    rules = [spec.rule for spec in wiring.specs.values() if spec.rule is not None]
     looked_at = {condition.field for rule in rules for condition in rule.conditions}
-    by_name = looked_at <= {"type", "aggregate"} and "{stream}" not in (assembly.settings.topics.template or "")
+    by_name = looked_at <= {"type", "aggregate"} and "{stream}" not in (wiring.settings.topics.template or "")
     return by_name and INSIDE not in (mapped.version or "")
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tailrace.check.health import News, read_news
-from tailrace.config.model import Pipeline as Settings
+from tailrace.check.health import KafkaStatus, read_kafka_status
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import producer_config
@@ -36,9 +36,9 @@ from tailrace.verify.spill import SpillFile
 from tailrace.verify.topic_reader import ScanSettings, seldom_collected
 from tailrace.verify.value_fingerprint import Fingerprints
 from tailrace.verify.workers import WorkerPool
-from tailrace.worker.pipeline_topics import Known, read_known
+from tailrace.worker.pipeline_topics import KnownPipelines, read_known
 from tailrace.worker.schemas import wire_format
-from tailrace.worker.wiring import Assembly, assemble, column_map, own_topics
+from tailrace.worker.wiring import Wiring, column_map, own_topics, wire
 
 POLL_SECONDS = 0.5
 MOST_JOBS = 4
@@ -71,32 +71,32 @@ class Verification:
         return fates["missing"] + fates["undecided"] + flaws.total() - allowed + self.lost_fronts
 
 
-def verify(settings: Settings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
+def verify(settings: PipelineSettings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
     """Compares; waits for the pipeline at most `patience` seconds, and only if something is not there.
 
     `jobs` processes share the work, this one included.
     """
     # The crew first: it takes a while to come up.
     with WorkerPool(jobs - 1) as crew, SpillFile(6, file=crew.outbox) as spool, seldom_collected():
-        assembly = assemble(settings)
-        _require_timed(assembly, window)
-        line, format = assembly.line(), wire_format(settings)
+        wiring = wire(settings)
+        _require_timed(wiring, window)
+        line, format = wiring.line(), wire_format(settings)
         prints = Fingerprints(line, format)
-        kind = "mongo" if isinstance(assembly.database, MongoOptions) else "postgres"
-        crew.begin(ScanSettings(assembly.kafka, format, kind, window))
-        kafka = KafkaRecords(assembly.kafka, prints, order_of(kind), window, spool, crew)
-        known = read_known(assembly.kafka)
-        outbox = open_outbox(assembly, window)
+        kind = "mongo" if isinstance(wiring.database, MongoOptions) else "postgres"
+        crew.begin(ScanSettings(wiring.kafka, format, kind, window))
+        kafka = KafkaRecords(wiring.kafka, prints, order_of(kind), window, spool, crew)
+        known = read_known(wiring.kafka)
+        outbox = open_outbox(wiring, window)
         try:
             if jobs > 1:
-                kafka.start(_own_topics(assembly, kafka, known), to_the_end=False)
+                kafka.start(_own_topics(wiring, kafka, known), to_the_end=False)
             mapped = column_map(settings)
             plain = format.value == "json" and format.key == "bytes"
-            by_kind = mapped if plain and may_go_by_kind(assembly, mapped) else None
+            by_kind = mapped if plain and may_go_by_kind(wiring, mapped) else None
             Rows(line, prints, kafka.number, spool).read(outbox, by_kind)
             if jobs > 1:
                 kafka.finish()
-            return _compare(assembly, outbox, kafka, _SpilledFacts(spool, crew), line, patience, known)
+            return _compare(wiring, outbox, kafka, _SpilledFacts(spool, crew), line, patience, known)
         finally:
             outbox.close()
 
@@ -118,37 +118,37 @@ def usual_jobs() -> int:
     return min(cores, MOST_JOBS)
 
 
-def open_outbox(assembly: Assembly, window: Window) -> OutboxReader:
-    if isinstance(assembly.database, MongoOptions):
+def open_outbox(wiring: Wiring, window: Window) -> OutboxReader:
+    if isinstance(wiring.database, MongoOptions):
         from tailrace.verify.mongo_outbox import MongoOutboxReader  # its driver is only there for those who need it
 
-        return MongoOutboxReader(assembly.database, window)
-    return PostgresOutboxReader(assembly.database, window)
+        return MongoOutboxReader(wiring.database, window)
+    return PostgresOutboxReader(wiring.database, window)
 
 
 def _compare(
-    assembly: Assembly,
+    wiring: Wiring,
     outbox: OutboxReader,
     kafka: KafkaRecords,
     facts: _SpilledFacts,
     line: Line,
     patience: float,
-    known: Known,
+    known: KnownPipelines,
 ) -> Verification:
-    news = read_news(assembly.kafka)
-    wanted = _own_topics(assembly, kafka, known)
+    news = read_kafka_status(wiring.kafka)
+    wanted = _own_topics(wiring, kafka, known)
     _read_kafka(kafka, wanted, to_the_end=False)
     passed = news.position is not None and outbox.is_passed(news.position)
     is_before = no_start if news.position is None else outbox.before_start(news.position)
     found = facts.compare(AbsenceContext(passed, is_before=is_before))
     if found.absent:
-        news = _wait(assembly, outbox, patience)
+        news = _wait(wiring, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
         passed = news.position is not None and outbox.is_passed(news.position)
         behind = _beyond(outbox, news.position, line, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
         is_before = no_start if news.position is None else outbox.before_start(news.position)
-        deleted = partial(_may_be_deleted, _horizons(assembly, kafka))
+        deleted = partial(_may_be_deleted, _horizons(wiring, kafka))
         ground = AbsenceContext(passed, behind, deleted, known.is_complete, is_before)
         found = facts.compare(ground)
         if kafka.is_bounded and found.fates["missing"] + found.fates["undecided"]:
@@ -163,8 +163,8 @@ def _compare(
         foreign=kafka.foreign,
         position=news.position,
         passed=passed,
-        exactly_once=assembly.kafka.exactly_once,
-        notes=_notes(assembly, kafka, found, news, passed=passed),
+        exactly_once=wiring.kafka.exactly_once,
+        notes=_notes(wiring, kafka, found, news, passed=passed),
         lost_fronts=len(kafka.lost_fronts),
     )
 
@@ -183,18 +183,18 @@ def _beyond(outbox: OutboxReader, stored: Position | None, line: Line, spool: Sp
     return outbox.beyond(stored, ahead)
 
 
-def topics_of(assembly: Assembly, kafka: KafkaRecords, known: Known) -> dict[str, int]:
+def topics_of(wiring: Wiring, kafka: KafkaRecords, known: KnownPipelines) -> dict[str, int]:
     """Declared ones, those that a template could have made, and where today's rules send the rows that were read; under
     earlier rules, too, as far as they are known."""
-    never = set(own_topics(assembly.kafka))
-    return kafka.existing(known.matcher({*assembly.declared, *kafka.topics}, assembly.settings.topics.template, never))
+    never = set(own_topics(wiring.kafka))
+    return kafka.existing(known.matcher({*wiring.declared, *kafka.topics}, wiring.settings.topics.template, never))
 
 
-def _own_topics(assembly: Assembly, kafka: KafkaRecords, known: Known) -> dict[str, int]:
+def _own_topics(wiring: Wiring, kafka: KafkaRecords, known: KnownPipelines) -> dict[str, int]:
     """Without those that only other pipelines write to: records of earlier versions do not say whose they are."""
-    own = {*assembly.declared, *kafka.topics, *known.noted, *known.remembered.topics}
+    own = {*wiring.declared, *kafka.topics, *known.noted, *known.remembered.topics}
     left_out = known.of_others - own if known.noted else set()
-    return {topic: count for topic, count in topics_of(assembly, kafka, known).items() if topic not in left_out}
+    return {topic: count for topic, count in topics_of(wiring, kafka, known).items() if topic not in left_out}
 
 
 def _read_kafka(kafka: KafkaRecords, topics: dict[str, int], *, to_the_end: bool) -> None:
@@ -204,11 +204,11 @@ def _read_kafka(kafka: KafkaRecords, topics: dict[str, int], *, to_the_end: bool
     kafka.read(topics, to_the_end=to_the_end)
 
 
-def _wait(assembly: Assembly, outbox: OutboxReader, patience: float) -> News:
+def _wait(wiring: Wiring, outbox: OutboxReader, patience: float) -> KafkaStatus:
     """Until the pipeline has passed what was read, has ended, or patience has."""
     deadline = time.monotonic() + patience
     while True:
-        news = read_news(assembly.kafka)
+        news = read_kafka_status(wiring.kafka)
         if news.position is None or outbox.is_passed(news.position) or news.announced.get("state") in ENDED:
             return news
         if time.monotonic() >= deadline:
@@ -216,11 +216,11 @@ def _wait(assembly: Assembly, outbox: OutboxReader, patience: float) -> News:
         time.sleep(POLL_SECONDS)
 
 
-def _horizons(assembly: Assembly, kafka: KafkaRecords) -> dict[int, Horizon]:
+def _horizons(wiring: Wiring, kafka: KafkaRecords) -> dict[int, Horizon]:
     """Of the topics, by their numbers."""
     # Keys are known as rows have them; only Kafka's own partitioner is known here.
-    as_it_is = wire_format(assembly.settings).key == "bytes"
-    by_key = as_it_is and producer_config(assembly.kafka).get("partitioner") in PARTITIONERS
+    as_it_is = wire_format(wiring.settings).key == "bytes"
+    by_key = as_it_is and producer_config(wiring.kafka).get("partitioner") in PARTITIONERS
     known = {number: kafka.kept.get(topic) for number, topic in enumerate(kafka.topics)}
     return {number: kept.horizon(by_key=by_key) for number, kept in known.items() if kept is not None}
 
@@ -231,10 +231,10 @@ def _may_be_deleted(known: dict[int, Horizon], topic: int, key: bytes | None, cr
     return horizon is not None and horizon.is_beyond(key, created_ms)
 
 
-def _notes(assembly: Assembly, kafka: KafkaRecords, found: Findings, news: News, *, passed: bool) -> list[str]:
+def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, news: KafkaStatus, *, passed: bool) -> list[str]:
     notes: list[str] = []
-    source = assembly.settings.source
-    declared = dict.fromkeys([*assembly.declared, *kafka.topics])
+    source = wiring.settings.source
+    declared = dict.fromkeys([*wiring.declared, *kafka.topics])
     notes += [f"there is no topic {topic}" for topic in declared if topic not in kafka.kept]
     if found.fates["undecided"]:
         notes.append("no history tells which topics the pipeline has written to: if topics.template was another one, "
@@ -245,7 +245,7 @@ def _notes(assembly: Assembly, kafka: KafkaRecords, found: Findings, news: News,
         notes.append(f"the pipeline is at {news.position} and has not come as far as the outbox was read; run it again "
                      "when it has")  # fmt: skip
     notes += [note for note in (lost_fronts_note(kafka),) if note]
-    timed = assembly.database.timestamp is not None
+    timed = wiring.database.timestamp is not None
     for topic, kept in kafka.kept.items():
         if topic in kafka.compacted:
             notes.append(f"{topic} is compacted: it does not keep every event of a key")
@@ -273,10 +273,10 @@ def lost_fronts_note(kafka: KafkaRecords) -> str:
     )
 
 
-def _require_timed(assembly: Assembly, window: Window) -> None:
+def _require_timed(wiring: Wiring, window: Window) -> None:
     if window.since_ms is not None and window.until_ms is not None and window.since_ms >= window.until_ms:
         raise ConfigError("--from is not before --to", remedy="Give an earlier --from, or a later --to.")
-    if window != (None, None) and assembly.database.timestamp is None:
+    if window != (None, None) and wiring.database.timestamp is None:
         raise ConfigError(
             "--from and --to cannot be applied: the outbox has no column with the time of a row",
             why="The time of a commit stands in Kafka, but in no table; its nearest is when the row was created.",

@@ -23,8 +23,8 @@ from random import random
 from typing import NamedTuple, Protocol
 
 from tailrace import backoff
-from tailrace.worker.logs import Log
-from tailrace.worker.webhook import Answer, Verdict, Webhook, WebhookOptions
+from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.webhook import Answer, Verdict, WebhookCaller, WebhookOptions
 
 MAX_PAIRS = 100
 """More kinds of trouble than a person reads about in a minute; beyond it they are counted together,"""
@@ -48,7 +48,7 @@ class _SystemClock:
     wait = staticmethod(threading.Condition.wait)
 
 
-class Notice(NamedTuple):
+class Alert(NamedTuple):
     """How many letters of a pair there were, and when the first and the last of them."""
 
     reason: str
@@ -68,7 +68,7 @@ class _Pair:
         self.tries = 0
 
 
-class Tally:
+class AlertCounter:
     """Letters that were not told of yet. A pair that is told rests for the interval; if nothing comes, it is forgotten.
 
     `add` counts in wall time, for people; everything else goes by a clock that never jumps.
@@ -97,7 +97,7 @@ class Tally:
     def next_due(self) -> float:
         return min((pair.due for pair in self._pairs.values()), default=math.inf)
 
-    def due(self, now: float) -> Notice | None:
+    def due(self, now: float) -> Alert | None:
         """What has waited longest. It stays counted until it is settled."""
         found: tuple[tuple[str, str], _Pair] | None = None
         for key, pair in list(self._pairs.items()):
@@ -110,9 +110,9 @@ class Tally:
         if found is None:
             return None
         (reason, type_name), pair = found
-        return Notice(reason, type_name, pair.count, pair.since, pair.until)
+        return Alert(reason, type_name, pair.count, pair.since, pair.until)
 
-    def settle(self, notice: Notice, now: float) -> None:
+    def settle(self, notice: Alert, now: float) -> None:
         """It was told, or never will be; what came meanwhile is next."""
         pair = self._pairs[notice.reason, notice.type]
         pair.count -= notice.letters
@@ -120,13 +120,13 @@ class Tally:
         pair.tries = 0
         pair.due = now + self._interval
 
-    def put_off(self, notice: Notice, now: float, chance: Callable[[], float]) -> None:
+    def put_off(self, notice: Alert, now: float, chance: Callable[[], float]) -> None:
         """Others come first: a webhook may choke on this one alone."""
         pair = self._pairs[notice.reason, notice.type]
         pair.tries += 1
         pair.due = now + backoff.delay(pair.tries, chance=chance)
 
-    def take(self, now: float) -> list[Notice]:
+    def take(self, now: float) -> list[Alert]:
         """All that is due, settled."""
         taken = []
         while notice := self.due(now):
@@ -138,13 +138,13 @@ class Tally:
         return sum(pair.count for pair in self._pairs.values())
 
 
-class Notices:
+class Alerts:
     """One for the life of a process, with one daemon thread. `set_aside` from any thread, not after `close`."""
 
     def __init__(
         self,
         pipeline: str,
-        log: Log,
+        log: StructuredLogger,
         webhook: WebhookOptions | None,
         *,
         dead_letter_topic: str,
@@ -156,10 +156,10 @@ class Notices:
         self._topic = dead_letter_topic
         self._clock = clock or _SystemClock()
         self._chance = chance
-        self._webhook = Webhook(webhook) if webhook else None
+        self._webhook = WebhookCaller(webhook) if webhook else None
         self._place = webhook.place if webhook else ""
         interval = webhook.interval if webhook else LOG_SECONDS
-        self._lines, self._calls = Tally(interval), Tally(interval)
+        self._lines, self._calls = AlertCounter(interval), AlertCounter(interval)
         self._lock = threading.Lock()
         self._bell = threading.Condition(self._lock)
         self._failures = 0
@@ -219,13 +219,13 @@ class Notices:
                 return now
             self._clock.wait(self._bell, None if due == math.inf else due - now)
 
-    def _next_call(self, now: float) -> Notice | None:
+    def _next_call(self, now: float) -> Alert | None:
         if self._close_by is None:
             return self._calls.due(now) if now >= self._not_before else None
         # The last round: everything at once, until the time is over or a call fails.
         return self._calls.due(math.inf) if now < self._close_by and not self._failures else None
 
-    def _answered(self, notice: Notice, answer: Answer) -> None:
+    def _answered(self, notice: Alert, answer: Answer) -> None:
         with self._lock:
             now = self._clock.monotonic()
             if answer.verdict is Verdict.FAILED:
@@ -247,7 +247,7 @@ class Notices:
             then = "is tried again" if answer.verdict is Verdict.FAILED else "is not tried again with the same notice"
             self._log.warning(f"webhook {answer.verdict.value}", webhook=self._place, what=answer.words, then=then)
 
-    def _write(self, lines: list[Notice]) -> None:
+    def _write(self, lines: list[Alert]) -> None:
         for line in lines:
             self._log.warning(
                 "set aside",
@@ -259,7 +259,7 @@ class Notices:
                 topic=self._topic,
             )
 
-    def _body(self, notice: Notice) -> bytes:
+    def _body(self, notice: Alert) -> bytes:
         told = {
             "pipeline": self._pipeline,
             "reason": notice.reason,
@@ -272,7 +272,7 @@ class Notices:
         }
         return json.dumps(told).encode()
 
-    def _hint(self, notice: Notice) -> str:
+    def _hint(self, notice: Alert) -> str:
         """A command to be pasted into a shell: the type's name is somebody's data, and must stay a word and itself."""
         words = ["tailrace", "dlq", "list", f"{self._pipeline}.yaml", "--reason", notice.reason]
         if notice.type != OTHER and len(notice.type) < LONGEST_TYPE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tailrace.codegen.asyncapi.document import Channel, Message, Server, asyncapi
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError
 from tailrace.routing.folder import load_topics
 from tailrace.routing.patterns import matcher
@@ -24,7 +24,7 @@ from tailrace.worker.wiring import column_map, routing_view
 SECURE = ("SSL", "SASL_SSL")
 
 
-def describe(settings: Settings, version: str) -> dict[str, Json]:
+def describe(settings: PipelineSettings, version: str) -> dict[str, Json]:
     """The document. Asks no server, except the registry where the schemas come from one."""
     contracts = _contracts(settings)
     kafka, registry = settings.kafka, settings.schemas.registry if settings.schemas else None
@@ -39,7 +39,7 @@ def describe(settings: Settings, version: str) -> dict[str, Json]:
     )
 
 
-def _contracts(settings: Settings) -> list[Contract]:
+def _contracts(settings: PipelineSettings) -> list[Contract]:
     schemas = settings.schemas
     if schemas is None:
         return []
@@ -61,7 +61,7 @@ def _contracts(settings: Settings) -> list[Contract]:
         return [compiled(with_references(each, client.fetch)) for each in fetched if each is not None]
 
 
-def _channels(settings: Settings, contracts: list[Contract]) -> list[Channel]:
+def _channels(settings: PipelineSettings, contracts: list[Contract]) -> list[Channel]:
     view = routing_view(settings.pipeline, column_map(settings))
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     sent: dict[str, list[Message]] = {spec.topic: [] for spec in specs}

@@ -20,7 +20,7 @@ SENTENCES = ("what", "why", "remedy")
 _logger = logging.getLogger("tailrace")
 
 
-class Log:
+class StructuredLogger:
     """Logs events with some fields bound to each of them."""
 
     def __init__(self, **bound: object) -> None:

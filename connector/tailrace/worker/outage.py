@@ -43,7 +43,7 @@ def listens(url: str) -> bool:
     return True
 
 
-class Outage:
+class ServerOutage:
     """Remembers, over the waits of one outage, which servers were silent when they were last asked."""
 
     def __init__(self, say: Callable[[str, str], None] = lambda *_: None, *, every: float = PROBE_SECONDS) -> None:

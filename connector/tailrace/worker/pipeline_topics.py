@@ -19,7 +19,7 @@ _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPipelines:
     """What Kafka knows of a pipeline's topics, and of the other pipelines that store their positions beside it.
 
     `others`: the topics that other pipelines have written to, by the pipeline's name, as their histories tell; `rules`:
@@ -73,14 +73,14 @@ class Known:
         return [*sorted(topics), *([template] if template in rules.templates and not topics else [])]
 
 
-def read_known(options: KafkaOptions) -> Known:
+def read_known(options: KafkaOptions) -> KnownPipelines:
     """All of it, up to now. Reads the offsets topic and the position history."""
     existing = Observer(options).look().topics
     found = offsets.read_keys(options, None) if options.offsets_topic in existing else {}
     entries, others = position_history.read_all(options)
     positions = {name: position for name, position in _positions(found).items() if name != options.pipeline}
     stored = found.get(options.pipeline.encode())
-    return Known(
+    return KnownPipelines(
         None if stored is None else offsets.parse(options, stored),
         entries,
         known_topics.recall(options.pipeline, found),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote, urljoin
 
-from tailrace.config.schemas import Registry
+from tailrace.config.schemas import RegistrySettings
 from tailrace.schemas.avro import names as avro_names
 from tailrace.schemas.avro.compiled import AvroContract
 from tailrace.schemas.compiled import Contract, Contracts, SchemaSet
@@ -21,7 +21,7 @@ from tailrace.schemas.validators import BASE, Surroundings
 from tailrace.worker.schemas import KEY_SUFFIX
 
 
-def ask(registry: Registry, folder: SchemaSet | None, warn: Callable[[str], None]) -> Contracts:
+def ask(registry: RegistrySettings, folder: SchemaSet | None, warn: Callable[[str], None]) -> Contracts:
     """The registry's own contracts, or those of a folder with the ids it gave them; RegistryUnavailable if away."""
     client = registry_client(registry)
     if folder is not None:
@@ -31,7 +31,7 @@ def ask(registry: Registry, folder: SchemaSet | None, warn: Callable[[str], None
     return RegistryContracts(client, compiled, warn=warn)
 
 
-def registry_client(registry: Registry) -> RegistryClient:
+def registry_client(registry: RegistrySettings) -> RegistryClient:
     return RegistryClient(RegistryOptions(registry.url, registry.client_settings(), registry.timeout))
 
 

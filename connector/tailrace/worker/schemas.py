@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace.config.model import Pipeline as Settings
-from tailrace.config.schemas import Registry
+from tailrace.config.model import PipelineSettings
+from tailrace.config.schemas import RegistrySettings
 from tailrace.errors import ConfigError, Reason, Rejected, SchemaError
 from tailrace.records.formats import Format, RecordMaker, record_maker
 from tailrace.schemas.compiled import Contract, Contracts
@@ -22,10 +22,10 @@ KEY_SUFFIX = "-key"
 """The schema of a topic's keys is the subject of this name behind the topic's, as Confluent's clients have it."""
 
 
-class PipelineContracts:
+class PipelineSchemas:
     """Made once per process; `checker` and `records` once its registry, if it has one, has answered."""
 
-    def __init__(self, settings: Settings, *, warn: Callable[[str], None]) -> None:
+    def __init__(self, settings: PipelineSettings, *, warn: Callable[[str], None]) -> None:
         self._settings = settings
         self._warn = warn
         schemas = settings.schemas
@@ -80,7 +80,7 @@ class PipelineContracts:
         return found
 
 
-def wire_format(settings: Settings) -> Format:
+def wire_format(settings: PipelineSettings) -> Format:
     chosen = settings.format
     return Format(
         value=chosen.value,
@@ -91,7 +91,7 @@ def wire_format(settings: Settings) -> Format:
     )
 
 
-def _subject_namer(registry: Registry) -> Callable[[str, str], str] | None:
+def _subject_namer(registry: RegistrySettings) -> Callable[[str, str], str] | None:
     if registry.subject == DEFAULT_SUBJECT:
         return None
     template = registry.subject

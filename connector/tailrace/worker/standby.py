@@ -15,8 +15,8 @@ from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.owner_watch import OwnerWatch
 from tailrace.state.status import announce, withdraw_standby
-from tailrace.worker.logs import Log
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.wiring import Wiring
 
 LOOK_SECONDS = 0.5
 """How often a waiting instance looks whether the pipeline is free."""
@@ -27,8 +27,8 @@ ANNOUNCE_SECONDS = 10.0
 class Standby:
     """One instance before its claim. Owned by the supervisor's thread."""
 
-    def __init__(self, assembly: Assembly, log: Log, stopped: threading.Event) -> None:
-        self._assembly = assembly
+    def __init__(self, wiring: Wiring, log: StructuredLogger, stopped: threading.Event) -> None:
+        self._wiring = wiring
         self._log = log
         self._stopped = stopped
         self._watch: OwnerWatch | None = None
@@ -71,20 +71,18 @@ class Standby:
             if watch.is_free:
                 return  # there is nobody to disturb: the start itself says what is wrong
             # Perhaps the position has moved meanwhile, or was never committed.
-            self._look_at(offsets.read(self._assembly.kafka), watch)
+            self._look_at(offsets.read(self._wiring.kafka), watch)
 
     def _look_at(self, stored: Position | None, watch: OwnerWatch) -> None:
-        self._assembly.look(stored)
+        self._wiring.look(stored)
         if watch.is_live:
             # Another instance runs, and not with this server's slot: perhaps this server is a copy of the other's.
-            self._assembly.prove(stored)
+            self._wiring.prove(stored)
 
     def is_in_use(self, *, wait: bool) -> bool:
         """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
         try:
-            if self._watch is None and self._assembly.kafka.offsets_topic not in partition_counts(
-                self._assembly.admin()
-            ):
+            if self._watch is None and self._wiring.kafka.offsets_topic not in partition_counts(self._wiring.admin()):
                 return False
             watch = self.watch
             watch.look()
@@ -103,7 +101,7 @@ class Standby:
         """Beside the state of the pipeline, which is the other instance's."""
         self._announced_at = time.monotonic()
         self._is_announced = True
-        return announce(self._assembly.kafka, state, error, standby=True)
+        return announce(self._wiring.kafka, state, error, standby=True)
 
     def end(self, *, keep_watch: bool) -> None:
         """This instance does not wait any longer. `keep_watch`: somebody else uses the watch from now on."""
@@ -111,13 +109,13 @@ class Standby:
             self._watch.close()
         self._watch = None
         if self._is_announced:
-            withdraw_standby(self._assembly.kafka)
+            withdraw_standby(self._wiring.kafka)
             self._is_announced = False
 
     @property
     def watch(self) -> OwnerWatch:
         if self._watch is None:
-            self._watch = OwnerWatch(self._assembly.kafka)
+            self._watch = OwnerWatch(self._wiring.kafka)
         return self._watch
 
     def _report(self, busy: TailraceError, *, standby: bool) -> None:
@@ -131,7 +129,7 @@ class Standby:
         if standby:
             self.announce("WAITING", busy)
         else:
-            announce(self._assembly.kafka, "RETRYING", busy)
+            announce(self._wiring.kafka, "RETRYING", busy)
             self._announced_at = time.monotonic()
 
 

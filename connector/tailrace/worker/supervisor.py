@@ -34,18 +34,18 @@ from tailrace.state.rewind_marker import Rewind
 from tailrace.state.status import announce
 from tailrace.wakeup import Wake
 from tailrace.worker.earlier_letters import KnownLetters
-from tailrace.worker.logs import Log
-from tailrace.worker.outage import Outage
+from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.outage import ServerOutage
 from tailrace.worker.rewind import followed, rewound
 from tailrace.worker.standby import Standby
-from tailrace.worker.wiring import Assembly
+from tailrace.worker.wiring import Wiring
 
 STEADY_SECONDS = 30.0
 """A run that lasted this long was healthy, as is one that stored a position: the next trouble starts again with the
 shortest delay."""
 
 
-Recover = Callable[[TailraceError, Assembly, Wake, Callable[[], bool]], bool]
+Recover = Callable[[TailraceError, Wiring, Wake, Callable[[], bool]], bool]
 """Closes the gap that an error speaks of, and says whether it did; it stops early if it is told to."""
 NOTICE_SECONDS = 0.5
 """For the last call of a webhook; SIGTERM promises an end within 5 s."""
@@ -55,14 +55,14 @@ class Supervisor:
     """Runs attempts until stopped or failed for good. `stop` may be called from a signal handler."""
 
     def __init__(
-        self, assembly: Assembly, *, chance: Callable[[], float] | None = None, recover: Recover | None = None
+        self, wiring: Wiring, *, chance: Callable[[], float] | None = None, recover: Recover | None = None
     ) -> None:
-        self._assembly = assembly
+        self._wiring = wiring
         self._recover = recover
         self._recovered = False
         self._wake = Wake()
         self._stopped = threading.Event()
-        self._claim = Claim(assembly.kafka, uuid.uuid4().hex)
+        self._claim = Claim(wiring.kafka, uuid.uuid4().hex)
         self._ran = False
         self._progressed = False
         self.failure: TailraceError | None = None
@@ -70,9 +70,9 @@ class Supervisor:
         self._kafka_away = False
         """Whether the last attempt ended because of that: then nothing can be announced either."""
         self._chance = {"chance": chance} if chance else {}
-        self._log = Log(pipeline=assembly.settings.pipeline)
-        self._standby = Standby(assembly, self._log, self._stopped)
-        self._outage = Outage(lambda event, server: self._log.info(event, server=server))
+        self._log = StructuredLogger(pipeline=wiring.settings.pipeline)
+        self._standby = Standby(wiring, self._log, self._stopped)
+        self._outage = ServerOutage(lambda event, server: self._log.info(event, server=server))
 
     def stop(self) -> None:
         self._stopped.set()
@@ -80,7 +80,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns after a clean stop; raises the error that needs a person."""
-        self._notices = self._assembly.notices(self._log)
+        self._notices = self._wiring.notices(self._log)
         try:
             self._run()
         finally:
@@ -99,18 +99,18 @@ class Supervisor:
             try:
                 self._attempt()
             except RecordsRefused as refused:
-                if refused.places.keys() <= self._assembly.refused.keys():
+                if refused.places.keys() <= self._wiring.refused.keys():
                     error = TopicRefused(refused.what, why="; ".join(refused.places.values()))
                     self._fail(error)
                     raise error from None
                 # At once: there is nothing to wait for.
                 self._log.warning("refused", what=refused.what, events=len(refused.places))
-                self._assembly.refused.update(refused.places)
+                self._wiring.refused.update(refused.places)
             except TopicLimitsChanged as changed:
                 # At once, too: each time less is sent together, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
-                left = self._mended(self._assembly.diagnosed(ended))
+                left = self._mended(self._wiring.diagnosed(ended))
                 if left is None:
                     continue
                 if left.action is not Action.RETRY and not self._still_ours(left):
@@ -137,28 +137,28 @@ class Supervisor:
         again, stored = rewound(line, publisher.stored, rewind, parks=parks), publisher.stored
         if rewind is None or stored is None or again is line or stored.progress >= rewind.until.progress:
             return again
-        known = KnownLetters(self._assembly.kafka, rewind.id, by_position=True)
+        known = KnownLetters(self._wiring.kafka, rewind.id, by_position=True)
         if not known.read():
             return again
-        resolutions.ensure(self._assembly.kafka, self._assembly.admin())
+        resolutions.ensure(self._wiring.kafka, self._wiring.admin())
         publisher.amend = known.settle
         return known.line(again)
 
     def _attempt(self) -> None:
-        line = self._assembly.line()
-        admin = self._assembly.admin()
+        line = self._wiring.line()
+        admin = self._wiring.admin()
         if self._ran or not self._claim.made:
-            self._assembly.require_remembered(admin, ran=self._ran)
-        self._assembly.ensure_offsets(admin)
+            self._wiring.require_remembered(admin, ran=self._ran)
+        self._wiring.ensure_offsets(admin)
         if self._claim.made:
             self._step_aside()
         if not self._claim.made and not self._take_over():
             return
-        publisher = self._assembly.publisher(
+        publisher = self._wiring.publisher(
             admin, self._wake, self._notices.set_aside, require_owned=self._claim.require_held
         )
-        source = self._assembly.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
-        parking = self._assembly.parking(admin)
+        source = self._wiring.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
+        parking = self._wiring.parking(admin)
         pipeline = Pipeline(
             source,
             publisher,
@@ -170,7 +170,7 @@ class Supervisor:
                 line, publisher, followed(publisher.rewind, source), parks=parking is not None
             ),
         )
-        books = self._assembly.bookkeeper(admin, publisher, source, self._unnoted)
+        books = self._wiring.bookkeeper(admin, publisher, source, self._unnoted)
 
         stored: list[Position | None] = []
 
@@ -200,7 +200,7 @@ class Supervisor:
 
     def _make_claim(self) -> None:
         # A transaction fences this instance if another one takes over; without one it has to look for that itself.
-        watch = None if self._assembly.kafka.exactly_once else self._standby.watch
+        watch = None if self._wiring.kafka.exactly_once else self._standby.watch
         try:
             self._claim.make(watch)
         finally:
@@ -220,7 +220,7 @@ class Supervisor:
                 if self._standby.is_in_use(wait=True) or not self._standby.has_position():
                     return error
                 self._make_claim()
-            if not self._recover(error, self._assembly, self._wake, self._stopped.is_set):
+            if not self._recover(error, self._wiring, self._wake, self._stopped.is_set):
                 return error
         except TailraceError as failure:
             return failure
@@ -250,13 +250,13 @@ class Supervisor:
 
     def _started(self, position: Position) -> None:
         # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
-        self._assembly = self._assembly.adopted()
+        self._wiring = self._wiring.adopted()
         self._ran = True
         self._recovered = False
         self._kafka_away = False
         self._claim.show_life()
         self._outage.end()
-        self._log.info("running", position=str(position), delivery=self._assembly.settings.kafka.delivery)
+        self._log.info("running", position=str(position), delivery=self._wiring.settings.kafka.delivery)
         self._announce("RUNNING")
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
@@ -274,7 +274,7 @@ class Supervisor:
         self._kafka_away = isinstance(error, KafkaUnavailable)
         self._claim.rest()
         self._announce("RETRYING", error)
-        return self._outage.wait(seconds, self._stopped, self._assembly.probe(error))
+        return self._outage.wait(seconds, self._stopped, self._wiring.probe(error))
 
     def _fail(self, error: TailraceError) -> None:
         self.failure = error
@@ -290,5 +290,5 @@ class Supervisor:
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # Beside another instance that runs the pipeline, this one's state is not the pipeline's.
         beside = not self._claim.made and state != "STOPPED" and self._standby.is_in_use(wait=True)
-        if not (self._standby.announce(state, error) if beside else announce(self._assembly.kafka, state, error)):
+        if not (self._standby.announce(state, error) if beside else announce(self._wiring.kafka, state, error)):
             self._log.debug("state not announced", state=state)

@@ -79,7 +79,7 @@ class WebhookOptions:
         return f"{parts.scheme}://{parts.netloc}"
 
 
-class Webhook:
+class WebhookCaller:
     """Calls one address. Certificates are verified against the system's, or those that SSL_CERT_FILE names."""
 
     def __init__(self, options: WebhookOptions) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from tailrace.config.dead_letters import reasons_with
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
 from tailrace.dlq.parking import Bounds, Parking
 from tailrace.dlq.record import dead_letter
@@ -50,10 +50,10 @@ from tailrace.state.offsets import Admin
 from tailrace.state.position_recorder import Bookkeeper
 from tailrace.state.prior_run import require_remembered, require_stored
 from tailrace.wakeup import Wake
-from tailrace.worker.alerts import Notices
-from tailrace.worker.logs import Log
+from tailrace.worker.alerts import Alerts
+from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import Probe, listens
-from tailrace.worker.schemas import PipelineContracts
+from tailrace.worker.schemas import PipelineSchemas
 from tailrace.worker.webhook import WebhookOptions
 
 DAY_MS = 24 * 3600 * 1000
@@ -66,14 +66,14 @@ DEAD_LETTER_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class Wiring:
     """A pipeline's settings turned into what each room takes."""
 
-    settings: Settings
+    settings: PipelineSettings
     kafka: KafkaOptions
     database: PostgresOptions | MongoOptions
     specs: dict[str, TopicSpec]
-    contracts: PipelineContracts
+    contracts: PipelineSchemas
     route: Callable[[OutboxEvent], Route]
     warn: Callable[[str], None]
     partitions: PartitionWatch
@@ -135,7 +135,7 @@ class Assembly:
             warn=warn,
         )
 
-    def adopted(self) -> Assembly:
+    def adopted(self) -> Wiring:
         """The same without --adopt, which holds for one start."""
         return replace(self, database=replace(self.database, adopt=False))
 
@@ -217,11 +217,11 @@ class Assembly:
             return Probe("mongo", partial(has_primary, self.database.uri, app_name=f"{self.database.app_name} (probe)"))
         return Probe("postgres", partial(is_up, self.database.conninfo))
 
-    def notices(self, log: Log) -> Notices:
+    def notices(self, log: StructuredLogger) -> Alerts:
         """One for the life of the process: it has a thread of its own."""
         hook = self.settings.dead_letters.webhook
         options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None
-        return Notices(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
+        return Alerts(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
 
     def diagnosed(self, error: TailraceError) -> TailraceError:
         """The error, or its cause: a broker whose certificate is not accepted looks like one that is away."""
@@ -251,7 +251,7 @@ class Assembly:
         return Publisher(self.kafka, keeper, wake=wake, tell=tell, require_owned=require_owned)
 
 
-def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Assembly:
+def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
     """Reads schemas and topic rules, and refuses what cannot work before any server is asked."""
     columns = column_map(settings)
     view = routing_view(settings.pipeline, columns)
@@ -259,19 +259,19 @@ def assemble(settings: Settings, *, adopt: bool = False, warn: Callable[[str], N
     kafka = kafka_options(settings)
     require_usable(kafka)
     router = Router(specs, settings.topics.template, reserved=own_topics(kafka), view=view)
-    return Assembly(
+    return Wiring(
         settings,
         kafka,
         source_options(settings, columns, adopt=adopt),
         {spec.topic: spec for spec in (dead_letter_spec(settings, kafka), *reversed(specs))},
-        PipelineContracts(settings, warn=warn),
+        PipelineSchemas(settings, warn=warn),
         router.route,
         warn,
         PartitionWatch(settings.pipeline),
     )
 
 
-def kafka_options(settings: Settings) -> KafkaOptions:
+def kafka_options(settings: PipelineSettings) -> KafkaOptions:
     kafka = settings.kafka
     return KafkaOptions(
         bootstrap=kafka.bootstrap,
@@ -284,7 +284,9 @@ def kafka_options(settings: Settings) -> KafkaOptions:
     )
 
 
-def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> PostgresOptions | MongoOptions:
+def source_options(
+    settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False
+) -> PostgresOptions | MongoOptions:
     source = settings.source
     if source.mongo is not None:
         return mongo_options(settings, columns, adopt=adopt)
@@ -309,7 +311,7 @@ def source_options(settings: Settings, columns: ColumnMap, *, adopt: bool = Fals
     )
 
 
-def mongo_options(settings: Settings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
+def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
     if find_spec("pymongo") is None:
         raise ConfigError("source.mongo needs MongoDB's driver, which is not installed", remedy=install("mongo"))
     source = settings.source
@@ -353,7 +355,7 @@ def own_topics(kafka: KafkaOptions) -> frozenset[str]:
     return frozenset({*books, kafka.dead_letter_topic, marks_topic(kafka), *parking})
 
 
-def dead_letter_spec(settings: Settings, kafka: KafkaOptions) -> TopicSpec:
+def dead_letter_spec(settings: PipelineSettings, kafka: KafkaOptions) -> TopicSpec:
     """What the dead-letter topic is like, unless a spec of the user's own describes it."""
     kept = settings.dead_letters.retention_days * DAY_MS
     # Kept from when it was written, not from the commit, which may be long ago; that stands in a header.
@@ -369,6 +371,6 @@ def routing_view(pipeline: str, columns: ColumnMap) -> View:
     return View(pipeline, columns.subject, columns.stream, taken)
 
 
-def column_map(settings: Settings) -> ColumnMap:
+def column_map(settings: PipelineSettings) -> ColumnMap:
     kind = "mongo" if settings.source.mongo is not None else "postgres"
     return replace(layout_map(settings.outbox.layout, kind), **settings.outbox.columns.given())

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.check.health import Health, News, clock_ahead, judge
-from tailrace.check.health_postgres import NOISE_BYTES, Seen, interpret
-from tailrace.check.health_server import Lag, Server
+from tailrace.check.health import KafkaStatus, PipelineHealth, clock_ahead, derive_health
+from tailrace.check.health_postgres import NOISE_BYTES, PostgresStatus, interpret
+from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres.resume_check import Slot
 
@@ -16,7 +16,7 @@ LOG = LogIdentity("1", 1, "shop", "s", "public.outbox", "x")
 POSITION = LsnPosition(LOG, 1_000_000, 10_000)
 IDLE = Slot("s", "pgoutput", "shop", None, 1_000_000, "reserved", None, 0, None)
 READ = replace(IDLE, active_pid=7)
-SEEN = Seen(IDLE, 1_000_000, 70_000)
+SEEN = PostgresStatus(IDLE, 1_000_000, 70_000)
 
 
 def test_what_is_held_for_replays() -> None:
@@ -29,16 +29,16 @@ def test_what_is_held_for_replays() -> None:
     assert ahead["held_bytes"] == 0
 
 
-def news(state: str, **more: object) -> News:
-    return News({"state": state, "at_ms": 9_000, **more} if state else {}, POSITION)
+def news(state: str, **more: object) -> KafkaStatus:
+    return KafkaStatus({"state": state, "at_ms": 9_000, **more} if state else {}, POSITION)
 
 
-def health_of(told: News | None, seen: Seen | None) -> Health:
+def health_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> PipelineHealth:
     position = told.position if told else None
-    return judge("p", "postgres", told, interpret(seen, position) if seen else None, {})
+    return derive_health("p", "postgres", told, interpret(seen, position) if seen else None, {})
 
 
-def state_of(told: News | None, seen: Seen | None) -> str:
+def state_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> str:
     return health_of(told, seen).state
 
 
@@ -78,13 +78,13 @@ def test_kafka_is_away_or_both() -> None:
 
 
 def test_never_started_also_without_postgres() -> None:
-    assert state_of(News(), replace(SEEN, slot=None)) == "NEVER STARTED"
-    assert state_of(News(), None) == "NEVER STARTED"
+    assert state_of(KafkaStatus(), replace(SEEN, slot=None)) == "NEVER STARTED"
+    assert state_of(KafkaStatus(), None) == "NEVER STARTED"
 
 
 def test_reading_the_table_needs_its_position_and_its_session() -> None:
     reading = replace(POSITION, table_read=TableRead("1:1:"))
-    told = News({"state": "RUNNING", "at_ms": 9_000}, reading)
+    told = KafkaStatus({"state": "RUNNING", "at_ms": 9_000}, reading)
     assert state_of(told, replace(SEEN, reading_table=True)) == "RUNNING"
     assert state_of(told, SEEN) == "NOT RUNNING"
     # Another pipeline of the database may be the one that reads.
@@ -111,7 +111,7 @@ def test_lag(slot: Slot, ahead: int, seconds: int) -> None:
 
 def test_no_lag_without_a_position_or_a_server() -> None:
     assert health_of(news("RUNNING"), None).lag_bytes is None
-    creating = News({"state": "RETRYING"}, replace(POSITION, lsn=0, creating=True))
+    creating = KafkaStatus({"state": "RETRYING"}, replace(POSITION, lsn=0, creating=True))
     assert health_of(creating, SEEN).lag_bytes is None
 
 
@@ -121,23 +121,23 @@ def test_the_error_is_told() -> None:
 
 
 def test_a_server_that_does_not_tell_proves_no_absence() -> None:
-    blind = Server(70_000, "", "the server does not tell", blind=True)
+    blind = SourceStatus(70_000, "", "the server does not tell", blind=True)
     for announced, state in (("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")):
-        assert judge("p", "mongo", news(announced), blind, {}).state == state
-    assert "announced RUNNING" in judge("p", "mongo", news("RUNNING"), blind, {}).detail
+        assert derive_health("p", "mongo", news(announced), blind, {}).state == state
+    assert "announced RUNNING" in derive_health("p", "mongo", news("RUNNING"), blind, {}).detail
 
 
 def test_what_waits_is_a_lag_whether_or_not_it_runs() -> None:
     for reader in ("someone reads", ""):
-        late = Server(70_000, reader, "nobody reads", lag=Lag(40_000))
-        assert judge("p", "mongo", news("RUNNING"), late, {}).lag_seconds == 30
-        assert judge("p", "mongo", news("RUNNING"), replace(late, lag=Lag(None)), {}).lag_seconds == 0
+        late = SourceStatus(70_000, reader, "nobody reads", lag=Lag(40_000))
+        assert derive_health("p", "mongo", news("RUNNING"), late, {}).lag_seconds == 30
+        assert derive_health("p", "mongo", news("RUNNING"), replace(late, lag=Lag(None)), {}).lag_seconds == 0
 
 
 @pytest.mark.parametrize(("source", "name"), [("postgres", "Postgres"), ("mongo", "MongoDB")])
 def test_the_database_that_is_away_is_called_by_its_name(source: str, name: str) -> None:
     assert (
-        judge("p", source, news("RUNNING"), None, {}).detail
+        derive_health("p", source, news("RUNNING"), None, {}).detail
         == f"{name} gives no answer; the connector announced RUNNING"
     )
 

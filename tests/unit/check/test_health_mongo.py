@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.check.health import News, judge
-from tailrace.check.health_mongo import Log, Seen, Waiting, interpret
+from tailrace.check.health import KafkaStatus, derive_health
+from tailrace.check.health_mongo import MongoStatus, NextChange, OplogRange, interpret
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 
 POSITION = TokenPosition(
     StreamIdentity("rs0", "shop", {"outbox": ""}, "x"), {"_data": "82"}, ClusterTime(60, 1), 60_000
 )
-SEEN = Seen(100_000, ("127.0.0.1:5",), waiting=Waiting())
+SEEN = MongoStatus(100_000, ("127.0.0.1:5",), waiting=NextChange())
 
 
-def state_of(announced: str, seen: Seen, position: TokenPosition = POSITION) -> str:
-    news = News({"state": announced, "at_ms": 9_000}, position)
-    return judge("p", "mongo", news, interpret(seen, position), {}).state
+def state_of(announced: str, seen: MongoStatus, position: TokenPosition = POSITION) -> str:
+    news = KafkaStatus({"state": announced, "at_ms": 9_000}, position)
+    return derive_health("p", "mongo", news, interpret(seen, position), {}).state
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def state_of(announced: str, seen: Seen, position: TokenPosition = POSITION) -> 
         ("RETRYING", SEEN, "RETRYING"),
     ],
 )
-def test_who_is_connected(announced: str, seen: Seen, state: str) -> None:
+def test_who_is_connected(announced: str, seen: MongoStatus, state: str) -> None:
     assert state_of(announced, seen) == state
 
 
@@ -46,9 +46,9 @@ def test_reading_what_was_there_needs_a_session() -> None:
 
 def test_lag() -> None:
     """What nobody wrote for is no lag, however old the position is."""
-    for seen, lag in ((SEEN, 0), (replace(SEEN, waiting=Waiting(70_000)), 30), (replace(SEEN, waiting=None), None)):
-        news = News({"state": "RUNNING"}, POSITION)
-        health = judge("p", "mongo", news, interpret(seen, POSITION), {})
+    for seen, lag in ((SEEN, 0), (replace(SEEN, waiting=NextChange(70_000)), 30), (replace(SEEN, waiting=None), None)):
+        news = KafkaStatus({"state": "RUNNING"}, POSITION)
+        health = derive_health("p", "mongo", news, interpret(seen, POSITION), {})
         assert (health.lag_seconds, health.lag_bytes) == (lag, None)
 
 
@@ -56,8 +56,8 @@ def test_the_log() -> None:
     assert interpret(SEEN, POSITION).oplog == {
         "reaches_back": True, "window_seconds": None, "room_seconds": None, "full": None,
     }  # fmt: skip
-    log = Log(first=40, last=100, full=True)
-    assert interpret(replace(SEEN, log=log, waiting=Waiting(1, lost=True)), POSITION).oplog == {
+    log = OplogRange(first=40, last=100, full=True)
+    assert interpret(replace(SEEN, log=log, waiting=NextChange(1, lost=True)), POSITION).oplog == {
         "reaches_back": False, "window_seconds": 60, "room_seconds": 20, "full": True,
     }  # fmt: skip
     assert interpret(replace(SEEN, log=log, waiting=None), None).oplog == {

@@ -8,15 +8,15 @@ import pytest
 
 from tailrace.check.mongo_rules import (
     allows,
+    check_fit,
+    check_members,
+    check_mongo_encryption,
+    check_mongo_version,
+    check_user,
+    check_window,
+    check_write_concern,
     is_encrypted,
     is_unverified,
-    judge_fit,
-    judge_members,
-    judge_mongo_encryption,
-    judge_mongo_version,
-    judge_user,
-    judge_window,
-    judge_write_concern,
 )
 from tailrace.check.result import State
 
@@ -35,7 +35,7 @@ HOUR = 3600
     ],
 )
 def test_version(version: tuple[int, ...], state: State) -> None:
-    check = judge_mongo_version(version)
+    check = check_mongo_version(version)
     assert check.state is state
     assert bool(check.remedy) == (state is not State.OK)
 
@@ -60,14 +60,14 @@ def test_whether_the_address_asks_for_encryption(uri: str, encrypted: bool) -> N
 def test_certificates_that_are_not_verified(option: str) -> None:
     assert is_unverified(f"mongodb://h/?tls=true&{option}=true")
     assert not is_unverified(f"mongodb://h/?tls=true&{option}=false")
-    found = judge_mongo_encryption(["10.0.0.1"], encrypted=True, unverified=True)
+    found = check_mongo_encryption(["10.0.0.1"], encrypted=True, unverified=True)
     assert (found.state, "tlsCAFile" in found.remedy) == (State.WARN, True)
 
 
 def test_encryption() -> None:
-    assert judge_mongo_encryption(["10.0.0.1"], encrypted=True).state is State.OK
-    assert judge_mongo_encryption(["127.0.0.1", "localhost"], encrypted=False).state is State.OK
-    found = judge_mongo_encryption(["127.0.0.1", "10.0.0.1"], encrypted=False)
+    assert check_mongo_encryption(["10.0.0.1"], encrypted=True).state is State.OK
+    assert check_mongo_encryption(["127.0.0.1", "localhost"], encrypted=False).state is State.OK
+    found = check_mongo_encryption(["127.0.0.1", "10.0.0.1"], encrypted=False)
     assert found.state is State.WARN
     assert "10.0.0.1" in found.found
     assert "tls=true" in found.remedy
@@ -75,10 +75,10 @@ def test_encryption() -> None:
 
 def test_user() -> None:
     users, role = [{"user": "tailrace", "db": "admin"}], {"role": "tailrace_orders", "db": "admin"}
-    assert judge_user(users, [role], ["10.0.0.1"]).found == "tailrace, with tailrace_orders"
-    assert judge_user(users, [role, {"role": "root", "db": "admin"}], []).state is State.WARN
-    assert judge_user([], [], ["127.0.0.1"]).state is State.OK
-    assert judge_user([], [], ["127.0.0.1", "10.0.0.1"]).state is State.WARN
+    assert check_user(users, [role], ["10.0.0.1"]).found == "tailrace, with tailrace_orders"
+    assert check_user(users, [role, {"role": "root", "db": "admin"}], []).state is State.WARN
+    assert check_user([], [], ["127.0.0.1"]).state is State.OK
+    assert check_user([], [], ["127.0.0.1", "10.0.0.1"]).state is State.WARN
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_rights(resource: dict[str, Any], allowed: bool) -> None:
 
 
 def test_fit() -> None:
-    assert "no document to judge by" in judge_fit(0, [], "id=_id").found
-    assert judge_fit(3, [], "id=_id").state is State.OK
-    check = judge_fit(5, ["no a", "no b", "no b"], "id=_id")
+    assert "no document to judge by" in check_fit(0, [], "id=_id").found
+    assert check_fit(3, [], "id=_id").state is State.OK
+    check = check_fit(5, ["no a", "no b", "no b"], "id=_id")
     assert check.state is State.WARN
     assert "no b (2 of 5), no a (1 of 5)" in check.found
 
@@ -129,7 +129,7 @@ def test_members(members: list[dict[str, Any]], state: State, told: str) -> None
             {"_id": 4, "votes": 1, "arbiterOnly": True},
         ]
     }
-    check = judge_members({"members": [*members, member(4, 7)], "writeMajorityCount": 2}, config)
+    check = check_members({"members": [*members, member(4, 7)], "writeMajorityCount": 2}, config)
     assert check.state is state
     assert told in check.found
 
@@ -146,12 +146,12 @@ def test_members(members: list[dict[str, Any]], state: State, told: str) -> None
     ],
 )
 def test_write_concern(default: dict[str, Any] | None, state: State) -> None:
-    check = judge_write_concern(default)
+    check = check_write_concern(default)
     assert check.state is state
     assert ("setDefaultRWConcern" in check.remedy) == (state is State.WARN)
 
 
 def test_window() -> None:
-    assert judge_window(23 * HOUR, full=True).state is State.WARN
-    assert judge_window(24 * HOUR, full=True).state is State.OK
-    assert judge_window(1, full=False).state is State.OK
+    assert check_window(23 * HOUR, full=True).state is State.WARN
+    assert check_window(24 * HOUR, full=True).state is State.OK
+    assert check_window(1, full=False).state is State.OK

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.check.result import Check, State, failed, gather, hosts_of, human_bytes, human_seconds, is_loopback, ok
+from tailrace.check.result import (
+    CheckResult,
+    State,
+    failed,
+    gather,
+    hosts_of,
+    human_bytes,
+    human_seconds,
+    is_loopback,
+    ok,
+)
 from tailrace.errors import AccessRefused, SourceUnavailable
 
 
-def refused() -> Check:
+def refused() -> CheckResult:
     raise AccessRefused("no", why="because", remedy="ask")
 
 
-def gone() -> Check:
+def gone() -> CheckResult:
     raise SourceUnavailable("gone", remedy="Tailrace reconnects by itself.")
 
 
 def test_a_look_that_raises_is_a_failure_and_the_next_is_still_taken() -> None:
     checks = gather([("a", refused), ("b", lambda: None), ("c", lambda: ok("c", "fine"))])
-    assert checks == [Check("a", State.FAIL, "AccessRefused: no because", "ask"), Check("c", State.OK, "fine")]
+    assert checks == [
+        CheckResult("a", State.FAIL, "AccessRefused: no because", "ask"),
+        CheckResult("c", State.OK, "fine"),
+    ]
 
 
 def test_a_server_that_went_away_ends_the_round() -> None:
@@ -29,7 +42,7 @@ def test_a_server_that_went_away_ends_the_round() -> None:
 
 def test_a_finding_is_one_line() -> None:
     error = AccessRefused("two\n  lines", why="and\nmore", remedy="do\nthis")
-    assert failed("x", error) == Check("x", State.FAIL, "AccessRefused: two lines and more", "do this")
+    assert failed("x", error) == CheckResult("x", State.FAIL, "AccessRefused: two lines and more", "do this")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "/run/postgresql", "@x", ""])

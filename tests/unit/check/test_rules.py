@@ -8,22 +8,22 @@ import pytest
 
 from tailrace.check.result import State
 from tailrace.check.rules import (
-    judge_clock,
-    judge_copies,
-    judge_encryption,
-    judge_free,
-    judge_kept,
-    judge_order,
-    judge_partitions,
-    judge_rules,
-    judge_slot,
-    judge_standby,
-    judge_synchronous,
-    judge_version,
-    judge_window,
+    check_clock,
+    check_copies,
+    check_encryption,
+    check_free,
+    check_kept,
+    check_order,
+    check_partitions,
+    check_rules,
+    check_slot,
+    check_standby,
+    check_synchronous,
+    check_version,
+    check_window,
 )
 from tailrace.routing.parsing import parse_spec
-from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.postgres.replay_window import ReplayWindow
 from tailrace.sources.postgres.resume_check import Slot
@@ -48,19 +48,19 @@ SLOT = Slot("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
     ],
 )
 def test_version(number: int, state: State) -> None:
-    check = judge_version(number)
+    check = check_version(number)
     assert check.state is state
     assert bool(check.remedy) == (state is not State.OK)
 
 
 def test_encryption() -> None:
-    assert judge_encryption("10.0.0.1", encrypted=True, sslmode="verify-full").state is State.OK
+    assert check_encryption("10.0.0.1", encrypted=True, sslmode="verify-full").state is State.OK
     for mode in ("prefer", "require", "verify-ca"):
-        found = judge_encryption("10.0.0.1", encrypted=True, sslmode=mode)
+        found = check_encryption("10.0.0.1", encrypted=True, sslmode=mode)
         assert (found.state, "sslmode=verify-full" in found.remedy) == (State.WARN, True)
-        assert judge_encryption("127.0.0.1", encrypted=True, sslmode=mode).state is State.OK
-    assert judge_encryption("127.0.0.1", encrypted=False).state is State.OK
-    found = judge_encryption("10.0.0.1", encrypted=False)
+        assert check_encryption("127.0.0.1", encrypted=True, sslmode=mode).state is State.OK
+    assert check_encryption("127.0.0.1", encrypted=False).state is State.OK
+    found = check_encryption("10.0.0.1", encrypted=False)
     assert found.state is State.WARN
     assert "sslmode=verify-full" in found.remedy
 
@@ -69,29 +69,29 @@ def test_encryption() -> None:
     ("most", "state"), [(-1, State.WARN), (0, State.WARN), ((1 << 30) - 1, State.WARN), (1 << 30, State.OK)]
 )
 def test_kept(most: int, state: State) -> None:
-    assert judge_kept(most).state is state
+    assert check_kept(most).state is state
 
 
 def test_free() -> None:
-    assert judge_free("slots", 9, 10, needed=True).state is State.OK
-    assert judge_free("slots", 10, 10, needed=False).state is State.OK
-    assert "max_replication_slots = 20" in judge_free("slots", 10, 10, needed=True).remedy
-    assert "max_wal_senders = 10" in judge_free("wal senders", 0, 0, needed=True).remedy
+    assert check_free("slots", 9, 10, needed=True).state is State.OK
+    assert check_free("slots", 10, 10, needed=False).state is State.OK
+    assert "max_replication_slots = 20" in check_free("slots", 10, 10, needed=True).remedy
+    assert "max_wal_senders = 10" in check_free("wal senders", 0, 0, needed=True).remedy
 
 
 def test_slot() -> None:
-    assert judge_slot(None, "s", "shop").state is State.OK
-    assert "keeps 2.0 kB" in judge_slot(SLOT, "s", "shop").found
-    assert "server process 7" in judge_slot(replace(SLOT, active_pid=7), "s", "shop").found
-    assert "lost after 1.0 MB more" in judge_slot(replace(SLOT, safe_bytes=1 << 20), "s", "shop").found
-    assert judge_slot(replace(SLOT, wal_status="unreserved"), "s", "shop").state is State.WARN
+    assert check_slot(None, "s", "shop").state is State.OK
+    assert "keeps 2.0 kB" in check_slot(SLOT, "s", "shop").found
+    assert "server process 7" in check_slot(replace(SLOT, active_pid=7), "s", "shop").found
+    assert "lost after 1.0 MB more" in check_slot(replace(SLOT, safe_bytes=1 << 20), "s", "shop").found
+    assert check_slot(replace(SLOT, wal_status="unreserved"), "s", "shop").state is State.WARN
     for bad in (
         replace(SLOT, wal_status="lost"),
         replace(SLOT, invalidation="idle_timeout"),
         replace(SLOT, plugin="wal2json"),
         replace(SLOT, database="other"),
     ):
-        check = judge_slot(bad, "s", "shop")
+        check = check_slot(bad, "s", "shop")
         assert check.state is State.FAIL
         assert check.remedy
 
@@ -112,20 +112,20 @@ def test_rules(match: dict[str, object], key: str | None, told: str) -> None:
     view = View("orders", parts={"id": "id", "aggregatetype": "aggregate", "aggregateid": "key", "payload": "payload"})
     document = {"topic": "t", "match": match, **({"key": key} if key else {})}
     lines = {("match", "column", "tenant"): 3, ("key",): 4}
-    spec = parse_spec(document, Origin("t.yaml", lines))
+    spec = parse_spec(document, SpecOrigin("t.yaml", lines))
     columns = frozenset({"id", "aggregatetype", "aggregateid", "payload", "region"})
-    checks = judge_rules([spec], view, columns)
+    checks = check_rules([spec], view, columns)
     assert [check.state for check in checks] == [State.WARN] * bool(told)
     assert all(told in check.found and "region" in check.remedy for check in checks)
-    assert judge_rules([spec], view, frozenset()) == []
+    assert check_rules([spec], view, frozenset()) == []
 
 
 def test_partitions() -> None:
-    spec = TopicSpec("t", 3, origin=Origin("t.yaml", {("partitions",): 2}))
-    assert judge_partitions(spec, 3) is None
-    assert judge_partitions(TopicSpec("t"), 3) is None
+    spec = TopicSpec("t", 3, origin=SpecOrigin("t.yaml", {("partitions",): 2}))
+    assert check_partitions(spec, 3) is None
+    assert check_partitions(TopicSpec("t"), 3) is None
     for live, told in ((6, "two partitions"), (1, "has 1 partition, its spec says 3")):
-        check = judge_partitions(spec, live)
+        check = check_partitions(spec, live)
         assert check is not None
         assert check.state is State.WARN
         assert told in check.found
@@ -144,11 +144,11 @@ def test_partitions() -> None:
     ],
 )
 def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state: State, word: str) -> None:
-    check = judge_window(ReplayWindow.parse(window), most)
+    check = check_window(ReplayWindow.parse(window), most)
     assert check is not None
     assert (check.state, word in check.found) == (state, True)
     assert bool(check.remedy) == (state is State.WARN)
-    assert judge_window(ReplayWindow(), most) is None
+    assert check_window(ReplayWindow(), most) is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state
     ],
 )
 def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word: str) -> None:
-    check = judge_window(ReplayWindow.parse(window), most, 40 << 30)
+    check = check_window(ReplayWindow.parse(window), most, 40 << 30)
     assert check is not None
     assert (check.state, word in check.found) == (state, True), check.found
 
@@ -176,7 +176,7 @@ def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word
     ],
 )
 def test_clock(ahead_ms: int, state: State, word: str) -> None:
-    check = judge_clock(1_800_000_000_000 + ahead_ms, 1_800_000_000_000.0)
+    check = check_clock(1_800_000_000_000 + ahead_ms, 1_800_000_000_000.0)
     assert (check.state, word in check.found) == (state, True), check
 
 
@@ -194,14 +194,14 @@ def test_clock(ahead_ms: int, state: State, word: str) -> None:
     ],
 )
 def test_copies(copies: int, leaderless: int, brokers: int, state: State | None) -> None:
-    check = judge_copies("offsets topic", "tailrace-offsets", copies, leaderless, brokers)
+    check = check_copies("offsets topic", "tailrace-offsets", copies, leaderless, brokers)
     assert (check and check.state) is state
     assert check is None or (check.remedy and "tailrace-offsets" in check.found)
 
 
 def test_standby() -> None:
-    assert judge_standby(in_recovery=False, has_slot=False) is None
-    assert [getattr(judge_standby(in_recovery=True, has_slot=has), "state", None) for has in (False, True)] == [
+    assert check_standby(in_recovery=False, has_slot=False) is None
+    assert [getattr(check_standby(in_recovery=True, has_slot=has), "state", None) for has in (False, True)] == [
         State.FAIL,
         State.WARN,
     ]
@@ -222,7 +222,7 @@ def test_standby() -> None:
     ],
 )
 def test_synchronous_standbys(setting: str, state: State | None) -> None:
-    check = judge_synchronous(setting, "tailrace")
+    check = check_synchronous(setting, "tailrace")
     assert (check and check.state) is state
 
 
@@ -231,6 +231,6 @@ def test_synchronous_standbys(setting: str, state: State | None) -> None:
     [(("created_at", "id"), None), (("seq",), None), (("id",), State.WARN), (("kind", "seq"), State.WARN)],
 )
 def test_order(order_by: tuple[str, ...], state: State | None) -> None:
-    check = judge_order(order_by, {"created_at": 1184, "seq": 20, "id": 2950, "kind": 25})
+    check = check_order(order_by, {"created_at": 1184, "seq": 20, "id": 2950, "kind": 25})
     assert (check and check.state) is state
     assert check is None or ", ".join(order_by) in check.found

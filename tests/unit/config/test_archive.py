@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config.archive import Archive
+from tailrace.config.archive import ArchiveSettings
 from tailrace.config.load import load_pipeline
 from tailrace.config.secrets import mask
 from tailrace.errors import ConfigError
@@ -61,7 +61,7 @@ def test_keys_are_hidden_and_the_rest_is_not(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["proxy_url", "endpoint"])
 def test_passwords_within_addresses_are_hidden(name: str) -> None:
-    given = Archive(url="s3://cold", options={name: "http://user:hush@host:1", "region": "x"})
+    given = ArchiveSettings(url="s3://cold", options={name: "http://user:hush@host:1", "region": "x"})
     assert "hush" not in repr(given)
     assert given.options["region"] == "x"
     assert given.option_values()[name] == "http://user:hush@host:1"

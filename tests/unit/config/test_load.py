@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline
+from tailrace.config.model import PipelineSettings
 from tailrace.config.secrets import mask
 from tailrace.errors import ConfigError
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, text: str = GOOD, environ: dict[str, str] | None = None) -> Pipeline:
+def load(folder: Path, text: str = GOOD, environ: dict[str, str] | None = None) -> PipelineSettings:
     file = folder / "orders.yaml"
     file.write_text(text, encoding="utf-8")
     return load_pipeline(file, PW if environ is None else environ)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tailrace.config.model import SECRET_PLACES, ColumnOverrides, Pipeline
+from tailrace.config.model import SECRET_PLACES, ColumnOverrides, PipelineSettings
 from tailrace.config.problems import field_at, section_of
 from tailrace.config.secrets import Secret
 from tailrace.config.section import Section
@@ -23,7 +23,7 @@ SMALLEST: dict[str, Any] = {
 
 
 def test_defaults() -> None:
-    pipeline = Pipeline.model_validate(SMALLEST)
+    pipeline = PipelineSettings.model_validate(SMALLEST)
     assert pipeline.name == "my-orders"
     assert pipeline.source.slot == pipeline.source.publication == "tailrace_my_orders"
     assert split_table(pipeline.source.table) == ("public", "outbox")
@@ -54,7 +54,7 @@ def test_what_is_given_stands() -> None:
     }
     kafka = {**SMALLEST["kafka"], "dead_letter_topic": "letters"}
     topics = {"folder": "topics"}
-    pipeline = Pipeline.model_validate({**SMALLEST, "source": source, "kafka": kafka, "topics": topics})
+    pipeline = PipelineSettings.model_validate({**SMALLEST, "source": source, "kafka": kafka, "topics": topics})
     assert (pipeline.source.slot, pipeline.source.publication) == ("s", "P")
     assert pipeline.source.order_by == ("b", "a")
     assert pipeline.source.table == "public.outbox"
@@ -64,21 +64,21 @@ def test_what_is_given_stands() -> None:
 
 def test_order_follows_the_columns() -> None:
     columns = {"id": "event_id", "timestamp": "at", "payload": "body"}
-    pipeline = Pipeline.model_validate({**SMALLEST, "outbox": {"columns": columns}})
+    pipeline = PipelineSettings.model_validate({**SMALLEST, "outbox": {"columns": columns}})
     assert pipeline.source.order_by == ("at", "event_id")
     assert pipeline.outbox.columns.given() == columns
 
 
 def test_table_names_may_be_quoted() -> None:
     source = {**SMALLEST["source"], "table": 'shop."Out.Box"'}
-    assert split_table(Pipeline.model_validate({**SMALLEST, "source": source}).source.table) == (
+    assert split_table(PipelineSettings.model_validate({**SMALLEST, "source": source}).source.table) == (
         "shop",
         "Out.Box",
     )
 
 
 def test_frozen() -> None:
-    pipeline = Pipeline.model_validate(SMALLEST)
+    pipeline = PipelineSettings.model_validate(SMALLEST)
     with pytest.raises(ValidationError):
         pipeline.pipeline = "other"
     with pytest.raises(ValidationError):
@@ -89,7 +89,7 @@ def test_no_secret_is_shown() -> None:
     source = {**SMALLEST["source"], "postgres": "postgresql://u:pa55-plain@h/d"}
     settings = {"sasl.password": "sa5l-plain", "ssl.ca.location": Secret("${env:CA}", "/ca"), "linger.ms": 5}
     kafka = {**SMALLEST["kafka"], "settings": settings}
-    pipeline = Pipeline.model_validate({**SMALLEST, "source": source, "kafka": kafka})
+    pipeline = PipelineSettings.model_validate({**SMALLEST, "source": source, "kafka": kafka})
     dumped = json.dumps(pipeline.model_dump(mode="json"))
     for text in (
         repr(pipeline),
@@ -116,6 +116,6 @@ def test_every_setting_says_what_is_expected() -> None:
             if section is not None:
                 walk(section)
 
-    walk(Pipeline)
+    walk(PipelineSettings)
     assert all(field_at(place) is not None for place in SECRET_PLACES)
-    assert section_of(Pipeline.model_fields["outbox"]) is not ColumnOverrides
+    assert section_of(PipelineSettings.model_fields["outbox"]) is not ColumnOverrides

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline
+from tailrace.config.model import PipelineSettings
 from tailrace.config.secrets import mask
 from tailrace.errors import ConfigError
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "orders.yaml"
 
 
-def load(file: Path, *source: str, **environ: str) -> Pipeline:
+def load(file: Path, *source: str, **environ: str) -> PipelineSettings:
     lines = "".join(f"  {line}\n" for line in source)
     text = f"pipeline: orders\nsource:\n{lines}kafka:\n  bootstrap: localhost:9092\n"
     file.write_text(text, encoding="utf-8")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tailrace.kafka.topic_plan import Change, Kind, TopicState, differences, plan, same_value
-from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.specs import SpecOrigin, TopicSpec
 
-SPEC = TopicSpec("t", 3, 1, {"retention.ms": "1000"}, origin=Origin("t.yaml", {("partitions",): 2, ("retention",): 4}))
+SPEC = TopicSpec(
+    "t", 3, 1, {"retention.ms": "1000"}, origin=SpecOrigin("t.yaml", {("partitions",): 2, ("retention",): 4})
+)
 
 
 def kinds(spec: TopicSpec, state: TopicState | None) -> list[tuple[Kind, str, str, str]]:

@@ -14,7 +14,7 @@ from tailrace.routing.automata import Effort
 from tailrace.routing.comparing import Known, known_rules, overlap, winnable
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.router import Router
-from tailrace.routing.specs import Origin, in_order
+from tailrace.routing.specs import SpecOrigin, in_order
 from tailrace.routing.view import View
 
 ORDERS = View("orders")
@@ -43,7 +43,7 @@ def compiled(matches: list[Any]) -> tuple[list[Known], list[Router]]:
     for number, match in enumerate(matches):
         try:
             document = {"topic": f"t{number}", "match": match, "priority": len(matches) - number}
-            specs.append(parse_spec(document, Origin()))
+            specs.append(parse_spec(document, SpecOrigin()))
         except ConfigError:
             continue  # it takes everything
     return known_rules(in_order(specs), ORDERS), [Router([one], None, view=ORDERS) for one in specs]

@@ -9,7 +9,7 @@ import pytest
 from tailrace.errors import ConfigError
 from tailrace.routing.conflicts import check_rules
 from tailrace.routing.parsing import parse_spec
-from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
 
 ORDERS = View("orders")
@@ -20,7 +20,7 @@ MAPPED = View(
 
 def spec(topic: str, match: Any, **fields: Any) -> TopicSpec:
     lines = {("topic",): 1, ("match",): 2, ("key",): 3, ("match", "stream"): 4, ("match", "column"): 5}
-    return parse_spec({"topic": topic, "match": match, **fields}, Origin(f"topics/{topic}.yaml", lines))
+    return parse_spec({"topic": topic, "match": match, **fields}, SpecOrigin(f"topics/{topic}.yaml", lines))
 
 
 def refused(*specs: TopicSpec, view: View | None = ORDERS) -> ConfigError:

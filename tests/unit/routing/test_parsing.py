@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tailrace.errors import ConfigError
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.patterns import glob, subject
-from tailrace.routing.specs import BROKER_DEFAULT, Condition, Origin, Rule, TopicSpec
+from tailrace.routing.specs import BROKER_DEFAULT, Rule, RuleCondition, SpecOrigin, TopicSpec
 
-HERE = Origin("topics/t.yaml", {("topic",): 2, ("match",): 3, ("match", "type"): 4, ("config",): 7, ("config", "a"): 8})
+HERE = SpecOrigin(
+    "topics/t.yaml", {("topic",): 2, ("match",): 3, ("match", "type"): 4, ("config",): 7, ("config", "a"): 8}
+)
 
 
 def test_a_full_spec() -> None:
@@ -49,11 +51,11 @@ def test_a_full_spec() -> None:
         "preallocate": "false",
     }
     conditions = (
-        Condition("subject", (subject("rwa.inventory.*"), subject("agent.run.>"))),
-        Condition("type", (glob("Order*"),)),
-        Condition("aggregate", (glob("order"),)),
-        Condition("stream", (glob("payments"),)),
-        Condition("column", (glob("eu-*"),), "tenant"),
+        RuleCondition("subject", (subject("rwa.inventory.*"), subject("agent.run.>"))),
+        RuleCondition("type", (glob("Order*"),)),
+        RuleCondition("aggregate", (glob("order"),)),
+        RuleCondition("stream", (glob("payments"),)),
+        RuleCondition("column", (glob("eu-*"),), "tenant"),
     )
     rule = Rule(conditions, ("orders", "billing"), 10, "tenant_id")
     assert spec == TopicSpec("rwa.inventory", 3, 1, config, rule, "inventory")

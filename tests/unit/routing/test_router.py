@@ -14,7 +14,7 @@ from tailrace.event import OutboxEvent, Route
 from tailrace.routing import router
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.router import Router, Tried
-from tailrace.routing.specs import Origin, TopicSpec
+from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
 
 TEMPLATE = "outbox.event.{aggregate}"
@@ -26,7 +26,7 @@ def event(type_name: str = "OrderPlaced", aggregate: str = "order", **columns: b
 
 
 def rule(topic: str, match: Any, **fields: Any) -> TopicSpec:
-    return parse_spec({"topic": topic, "match": match, **fields}, Origin(f"{topic}.yaml", {("match",): 2}))
+    return parse_spec({"topic": topic, "match": match, **fields}, SpecOrigin(f"{topic}.yaml", {("match",): 2}))
 
 
 def topic_of(specs: list[TopicSpec], event: OutboxEvent, view: View = MAPPED) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.routing.specs import Origin, Rule, TopicSpec, in_order
+from tailrace.routing.specs import Rule, SpecOrigin, TopicSpec, in_order
 
 
 def test_rules_are_tried_by_priority_and_the_last_resort_last() -> None:
@@ -18,7 +18,7 @@ def test_rules_are_tried_by_priority_and_the_last_resort_last() -> None:
 
 
 def test_a_field_that_was_not_written_is_looked_for_where_it_would_stand() -> None:
-    origin = Origin("t.yaml", {("match",): 3, ("match", "type"): 4})
+    origin = SpecOrigin("t.yaml", {("match",): 3, ("match", "type"): 4})
     assert origin.at("match", "type") == "t.yaml:4"
     assert origin.at("match", "type", "0") == "t.yaml:4"
     assert origin.at("match", "stream") == "t.yaml:3"

@@ -12,7 +12,7 @@ from tailrace.outbox.layouts import DEBEZIUM, Layout
 from tailrace.records.plain import plain_record
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.router import Router
-from tailrace.routing.specs import Condition, Origin, Rule
+from tailrace.routing.specs import Rule, RuleCondition, SpecOrigin
 from tailrace.routing.view import SUBJECT, View
 from tailrace.worker.wiring import routing_view
 
@@ -27,7 +27,7 @@ def row(*values: bytes | None, names: tuple[str, ...] = NAMES) -> Row:
 
 def test_subject_and_stream_are_read_matched_and_sent_as_headers() -> None:
     match = {"subject": "rwa.>", "stream": "stock", "column": {"tenant": "eu-*"}}
-    spec = parse_spec({"topic": "t", "match": match, "key": "tenant"}, Origin())
+    spec = parse_spec({"topic": "t", "match": match, "key": "tenant"}, SpecOrigin())
     router = Router([spec], None, view=routing_view("orders", MAP))
     event = Layout(MAP).read(row(b"e", b"Moved", b"item", b"k", b"{}", b"rwa.stock.moved", b"stock", b"eu-1"))
     record = plain_record(event, router.route(event))
@@ -45,11 +45,11 @@ def test_a_table_without_the_mapped_column_is_refused(part: str) -> None:
 
 
 def test_what_a_condition_looks_at_depends_on_the_pipeline() -> None:
-    subject, stream = Condition("subject", ()), Condition("stream", ())
+    subject, stream = RuleCondition("subject", ()), RuleCondition("stream", ())
     plain, mapped = View(), routing_view("orders", replace(MAP, subject="type"))
     assert (plain.variable(subject), plain.variable(stream)) == (SUBJECT, "stream")
     assert (mapped.variable(subject), mapped.variable(stream)) == ("type", "column dest")
-    assert mapped.variable(Condition("column", (), "aggregatetype")) == "aggregate"
+    assert mapped.variable(RuleCondition("column", (), "aggregatetype")) == "aggregate"
     assert mapped.parts["aggregateid"] == "key"
 
 

@@ -31,9 +31,9 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError
 from tailrace.testkit.stack import wait_until
-from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Notice, Notices, Tally
-from tailrace.worker.logs import Log
-from tailrace.worker.webhook import Verdict, Webhook, WebhookOptions
+from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Alert, AlertCounter, Alerts
+from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.webhook import Verdict, WebhookCaller, WebhookOptions
 
 INVALID, POISON = "schema_validation_failed", "poison_message"
 SECRET = "Bearer hunter2-xyz"
@@ -160,21 +160,21 @@ def hook(clock: HandClock) -> Iterator[Hook]:
         yield hook
 
 
-Start = Callable[..., Notices]
+Start = Callable[..., Alerts]
 
 
 @pytest.fixture
 def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
     """Notices to a port of this machine, or only to the log."""
     caplog.set_level(logging.DEBUG, "tailrace")
-    started: list[Notices] = []
+    started: list[Alerts] = []
 
-    def notices(port: int | None, **options: Any) -> Notices:
+    def notices(port: int | None, **options: Any) -> Alerts:
         webhook = None
         if port is not None:
             webhook = WebhookOptions(f"http://127.0.0.1:{port}/hook/T0KEN?v=1", {"Authorization": SECRET}, **options)
-        log = Log(pipeline="orders")
-        made = Notices("orders", log, webhook, dead_letter_topic="letters", clock=clock, chance=lambda: 0.5)
+        log = StructuredLogger(pipeline="orders")
+        made = Alerts("orders", log, webhook, dead_letter_topic="letters", clock=clock, chance=lambda: 0.5)
         started.append(made)
         return made
 
@@ -189,17 +189,17 @@ def lines(caplog: pytest.LogCaptureFixture, event: str = "set aside") -> list[di
 
 class TestTally:
     def test_what_is_new_is_due_at_once_then_rests_and_is_summed(self) -> None:
-        tally = Tally(60)
+        tally = AlertCounter(60)
         assert tally.add(A, 2, at=10)
-        assert tally.take(100) == [Notice(*A, 2, 10, 10)]
+        assert tally.take(100) == [Alert(*A, 2, 10, 10)]
         assert not tally.add(A, 1, at=11)
         assert not tally.add(A, 3, at=12)
         assert tally.next_due() == 160
         assert tally.take(159.9) == []
-        assert tally.take(160) == [Notice(*A, 4, 11, 12)]
+        assert tally.take(160) == [Alert(*A, 4, 11, 12)]
 
     def test_a_pair_that_was_quiet_is_forgotten_and_new_again(self) -> None:
-        tally = Tally(60)
+        tally = AlertCounter(60)
         tally.add(A, 1, at=0)
         tally.take(0)
         assert tally.take(60) == []
@@ -207,28 +207,28 @@ class TestTally:
         assert tally.add(A, 1, at=61)
 
     def test_what_came_while_it_was_told_is_left_for_the_next_time(self) -> None:
-        tally = Tally(60)
+        tally = AlertCounter(60)
         tally.add(A, 1, at=0)
         notice = tally.due(0)
         assert notice
         tally.add(A, 5, at=1)
         tally.settle(notice, 2)
         assert tally.left() == 5
-        assert tally.take(62) == [Notice(*A, 5, 0, 1)]
+        assert tally.take(62) == [Alert(*A, 5, 0, 1)]
 
     def test_one_that_is_put_off_lets_the_others_pass(self) -> None:
-        tally = Tally(60)
+        tally = AlertCounter(60)
         tally.add(A, 1, at=0)
         tally.add(B, 1, at=0)
         first = tally.due(0)
-        assert first == Notice(*A, 1, 0, 0)
+        assert first == Alert(*A, 1, 0, 0)
         tally.put_off(first, 0, lambda: 0.5)
-        assert tally.take(0.9) == [Notice(*B, 1, 0, 0)]
+        assert tally.take(0.9) == [Alert(*B, 1, 0, 0)]
         assert tally.take(1) == [first]
 
     @given(st.lists(st.tuples(st.sampled_from([INVALID, POISON]), st.integers(0, 400), st.integers(1, 5))))
     def test_the_total_is_right_and_the_pairs_are_bounded(self, letters: list[tuple[str, int, int]]) -> None:
-        tally, told = Tally(60), []
+        tally, told = AlertCounter(60), []
         for at, (reason, number, count) in enumerate(letters):
             tally.add((reason, f"T{number}"), count, at)
             if at % 7 == 0:
@@ -415,7 +415,7 @@ class TestTrouble:
         assert len(hook.counts("A")) > 1
 
     def test_a_name_that_nobody_knows_fails_like_any_other_trouble(self) -> None:
-        answer = Webhook(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
+        answer = WebhookCaller(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
         assert answer.verdict is Verdict.FAILED
 
     @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ class TestTrouble:
     def test_a_call_is_over_in_time(self, behaviour: Callable[[Hook], Answering], hook: Hook) -> None:
         hook.answer = behaviour(hook)
         began = time.monotonic()
-        answer = Webhook(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
+        answer = WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
         assert answer == (Verdict.FAILED, "no answer within 0.3 s")
         assert 0.3 <= time.monotonic() - began < SLACK
 
@@ -459,7 +459,9 @@ class TestTrouble:
             hook.released.wait(60)
 
         hook.answer = answer
-        assert Webhook(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).verdict is Verdict.TOLD
+        assert (
+            WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).verdict is Verdict.TOLD
+        )
 
 
 class TestCertificates:
@@ -478,12 +480,12 @@ class TestCertificates:
     ) -> None:
         hook, file, address = secured
         options = WebhookOptions(f"https://127.0.0.1:{hook.port}/", {"Authorization": SECRET})
-        verdict, words = Webhook(options).post(b"{}", SLACK)
+        verdict, words = WebhookCaller(options).post(b"{}", SLACK)
         assert verdict is Verdict.FAILED
         assert words.startswith("its certificate is not accepted: ")
         assert hook.told == []
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        verdict, words = Webhook(options).post(b"{}", SLACK)
+        verdict, words = WebhookCaller(options).post(b"{}", SLACK)
         if address == "127.0.0.1":
             assert (verdict, len(hook.told)) == (Verdict.TOLD, 1)
         else:
@@ -494,7 +496,7 @@ class TestCertificates:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             options = WebhookOptions(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
             began = time.monotonic()
-            answer = Webhook(options).post(b"{}", 60)
+            answer = WebhookCaller(options).post(b"{}", 60)
         assert answer.verdict is Verdict.FAILED
         assert time.monotonic() - began < SLACK
 

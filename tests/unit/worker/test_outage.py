@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tailrace.worker.outage import Outage, Probe
+from tailrace.worker.outage import Probe, ServerOutage
 
 HOUR = 3600.0
 SHORT = 0.05
@@ -24,20 +24,20 @@ def saying(*answers: bool) -> tuple[Probe, Callable[[], int]]:
 
 def test_a_server_that_comes_back_ends_the_wait() -> None:
     probe, asked = saying(False, False, True)
-    assert Outage(every=0.01).wait(HOUR, threading.Event(), probe)
+    assert ServerOutage(every=0.01).wait(HOUR, threading.Event(), probe)
     assert asked() == 3
 
 
 def test_a_server_that_answers_all_the_time_does_not() -> None:
     probe, asked = saying(True)
-    assert not Outage(every=0.01).wait(SHORT, threading.Event(), probe)
+    assert not ServerOutage(every=0.01).wait(SHORT, threading.Event(), probe)
     assert asked() > 0
 
 
 def test_silence_is_remembered_from_wait_to_wait_until_the_outage_ends() -> None:
     silent, _ = saying(False)
     speaking, _ = saying(True)
-    outage = Outage(every=0.01)
+    outage = ServerOutage(every=0.01)
     assert not outage.wait(SHORT, threading.Event(), silent)
     assert not outage.wait(SHORT, threading.Event(), speaking._replace(server="postgres"))
     assert outage.wait(HOUR, threading.Event(), speaking), "it came back during an attempt"
@@ -54,11 +54,11 @@ def test_a_stop_does_not_wait_for_a_probe_that_hangs() -> None:
         return hangs.wait(HOUR)
 
     threading.Thread(target=lambda: (asked.wait(60), stopped.set()), daemon=True).start()
-    assert not Outage().wait(HOUR, stopped, Probe("kafka", answers))
+    assert not ServerOutage().wait(HOUR, stopped, Probe("kafka", answers))
     hangs.set()
 
 
 def test_without_a_probe_it_is_a_plain_wait() -> None:
     stopped = threading.Event()
     stopped.set()
-    assert not Outage().wait(HOUR, stopped, None)
+    assert not ServerOutage().wait(HOUR, stopped, None)

@@ -18,8 +18,7 @@ from pydantic import ValidationError, model_validator
 
 from tailrace.config.kafka_settings import checked_settings
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Kafka
-from tailrace.config.model import Pipeline as Settings
+from tailrace.config.model import KafkaSettings, PipelineSettings
 from tailrace.config.problems import found_problems
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret
@@ -33,7 +32,7 @@ from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.tail import Observer
 from tailrace.kafka.topics import partition_counts
 from tailrace.state import offsets
-from tailrace.worker.wiring import assemble, kafka_options
+from tailrace.worker.wiring import kafka_options, wire
 
 Require = Callable[[list[str]], None]
 
@@ -51,7 +50,7 @@ class Office:
     """Some letters. `settings` are those of their pipeline; None for the letters of consumers."""
 
     kafka: KafkaOptions
-    settings: Settings | None
+    settings: PipelineSettings | None
 
     def box(self) -> LetterBox:
         """Refuses a topic that is not there, unless a pipeline is going to create it with its first letter."""
@@ -67,14 +66,14 @@ class Office:
         """By a pipeline: reads its schemas and rules as they are now."""
         if self.settings is None:
             return Publishing(publish_again, lambda: partial(_require_there, offsets.admin_client(self.kafka)))
-        assembly = assemble(self.settings)
-        return Publishing(partial(pass_again, assembly.line()), lambda: assembly.keeper(assembly.admin()).require)
+        wiring = wire(self.settings)
+        return Publishing(partial(pass_again, wiring.line()), lambda: wiring.keeper(wiring.admin()).require)
 
 
 class _Cluster(Section):
     """What a pipeline's file says about Kafka, without the file."""
 
-    kafka: Kafka
+    kafka: KafkaSettings
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -65,7 +65,7 @@ def project(
         from tailrace.projections.rebuild.rebuild import Rebuild
 
         Rebuild(found, chosen(found, projection))
-    log = logs.Log(app=found.conf.id)
+    log = logs.StructuredLogger(app=found.conf.id)
     from tailrace.projections.faust.worker import ProjectionWorker, tell_errors_once
 
     tell_errors_once()

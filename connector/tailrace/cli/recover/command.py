@@ -22,7 +22,7 @@ from tailrace.recovery.plan import Case, RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import undecided
 from tailrace.recovery.rules import RowDecision
 from tailrace.state.ownership import Claim
-from tailrace.worker.wiring import assemble
+from tailrace.worker.wiring import wire
 
 app = typer.Typer(
     help="Recover a pipeline whose log was lost: slot dropped or invalidated, oplog rolled, database restored.",
@@ -57,7 +57,7 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
       tailrace recover plan orders.yaml
       tailrace recover plan orders.yaml --since 2026-03-01T12:00:00Z --json
     """
-    survey = RecoveryPlanner(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    survey = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     try:
         case = survey.case()
         if case.error is None and not force:
@@ -66,9 +66,9 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
     finally:
         survey.close()
     if as_json:
-        emit_json(view.plan_json(survey.assembly.settings.pipeline, plan))
+        emit_json(view.plan_json(survey.wiring.settings.pipeline, plan))
     else:
-        view.show_plan(survey.assembly.settings.pipeline, plan)
+        view.show_plan(survey.wiring.settings.pipeline, plan)
     return 1 if plan.tally.undecided else 0
 
 
@@ -99,15 +99,15 @@ def carry_out(
 
 
 def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
-    survey = RecoveryPlanner(assemble(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
-    name = survey.assembly.settings.pipeline
-    claim = Claim(survey.assembly.kafka, uuid.uuid4().hex)
+    survey = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    name = survey.wiring.settings.pipeline
+    claim = Claim(survey.wiring.kafka, uuid.uuid4().hex)
     try:
         try:
             begun = _due(survey, force=force).stored is not None
         except KafkaUnavailable:
             begun = False  # perhaps a recovery that was killed has left a transaction open: the fence ends it
-        fence(survey.assembly, claim if begun else None)
+        fence(survey.wiring, claim if begun else None)
         # Only now is it final how far another recovery has come, or the pipeline itself.
         plan = _planned(survey, _due(survey, force=force), as_json=as_json)
         if plan.tally.undecided:
@@ -135,7 +135,7 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
 def _due(survey: RecoveryPlanner, *, force: bool) -> Case:
     """What is to be recovered from; raises if nothing is, or if it must not be."""
     case = survey.case()
-    _require_idle(survey.assembly.settings.pipeline, case)
+    _require_idle(survey.wiring.settings.pipeline, case)
     if case.error is None and not force:
         raise ConfigError(
             "there is nothing to recover: a start would go on where the pipeline was",

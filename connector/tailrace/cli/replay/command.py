@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from tailrace.check.health import read_news
+from tailrace.check.health import read_kafka_status
 from tailrace.cli.output import emit_json, say
 from tailrace.cli.replay import view
 from tailrace.config.load import load_pipeline
@@ -32,7 +32,7 @@ from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import open_log
 from tailrace.state import offsets, position_history
-from tailrace.worker.wiring import Assembly, assemble
+from tailrace.worker.wiring import Wiring, wire
 
 app = typer.Typer(
     help="Publish events again: plan it, do just that, compare a shadow with the original.",
@@ -100,13 +100,13 @@ def show(
         suffix=shadow,
     )
     _require_sense(request, in_place=in_place)
-    assembly = assemble(load_pipeline(file))
+    wiring = wire(load_pipeline(file))
     with view.bar("reading", quiet=as_json) as tell:
 
         def progress(source: SelectedSource, events: int) -> None:
             tell(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
 
-        plan = make_plan(assembly, "", request, tell=progress)
+        plan = make_plan(wiring, "", request, tell=progress)
     where = output or file.with_name(f"{file.stem}.replay-{plan.id}.json")
     plan = replace(plan, settings=os.path.relpath(file.resolve(), where.resolve().parent))
     if consumers:
@@ -135,10 +135,10 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
       tailrace replay apply orders.replay-k7xq2m.json --json
     """
     plan = read_plan(file)
-    assembly = _assembled(plan, file, settings)
+    wiring = _assembled(plan, file, settings)
     if plan.target == "in_place":
-        return _set_back(assembly, plan, as_json=as_json)
-    applying = ReplayRun(assembly, plan)
+        return _set_back(wiring, plan, as_json=as_json)
+    applying = ReplayRun(wiring, plan)
     stored = applying.stored()
     if is_done(plan, stored):
         return _done_before(plan, as_json=as_json)
@@ -172,8 +172,8 @@ def diff(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS
       tailrace replay diff orders.replay-k7xq2m.json --json | jq .value_changed
     """
     plan = read_plan(file)
-    assembly = _assembled(plan, file, settings)
-    found = compare(assembly, plan)
+    wiring = _assembled(plan, file, settings)
+    found = compare(wiring, plan)
     if as_json:
         emit_json({"replay": plan.id, "pipeline": plan.pipeline, **view.differences(found)})
     else:
@@ -212,10 +212,10 @@ def _require_sense(request: ReplayRequest, *, in_place: bool) -> None:
         )
 
 
-def _assembled(plan: ReplayPlan, file: Path, settings: Path | None) -> Assembly:
-    assembly = assemble(load_pipeline(settings or file.resolve().parent / plan.settings))
-    require_same(assembly, plan)
-    return assembly
+def _assembled(plan: ReplayPlan, file: Path, settings: Path | None) -> Wiring:
+    wiring = wire(load_pipeline(settings or file.resolve().parent / plan.settings))
+    require_same(wiring, plan)
+    return wiring
 
 
 def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
@@ -226,16 +226,16 @@ def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
     return asyncio.run(horizons(load_app(name), topics, plan.figures.first_ms))
 
 
-def _set_back(assembly: Assembly, plan: ReplayPlan, *, as_json: bool) -> int:
-    own = replay_options(assembly.kafka, plan)
+def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
+    own = replay_options(wiring.kafka, plan)
     if offsets.read(own) is not None:
         return _done_before(plan, as_json=as_json)
-    stored = read_news(assembly.kafka).position
+    stored = read_kafka_status(wiring.kafka).position
     if stored is None:
         raise ConfigError("the pipeline has no stored position", remedy="Make a new plan. Nothing was changed.")
-    log = open_log(assembly, stored, position_history.read(assembly.kafka))
+    log = open_log(wiring, stored, position_history.read(wiring.kafka))
     try:
-        done = reset(assembly, log, plan.start, id_=plan.id, note=offsets.record(own, plan.end))
+        done = reset(wiring, log, plan.start, id_=plan.id, note=offsets.record(own, plan.end))
     finally:
         log.close()
     told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "from": str(done.to), "until": str(done.until)}

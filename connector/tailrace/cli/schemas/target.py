@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import Pipeline
-from tailrace.config.schemas import Registry
+from tailrace.config.model import PipelineSettings
+from tailrace.config.schemas import RegistrySettings
 from tailrace.errors import ConfigError
 from tailrace.schemas.compiled import Contract
 from tailrace.schemas.folder import SchemaFile, read_folder
@@ -28,10 +28,10 @@ class Target:
     """What a command speaks of: a folder, and perhaps the pipeline that names it and its registry."""
 
     folder: Path
-    settings: Pipeline | None
+    settings: PipelineSettings | None
 
     @property
-    def registry(self) -> Registry | None:
+    def registry(self) -> RegistrySettings | None:
         return self.settings.schemas.registry if self.settings and self.settings.schemas else None
 
     def files(self) -> list[SchemaFile]:
@@ -51,7 +51,7 @@ def find_target(file: Path | None, folder: Path | None) -> Target:
     return Target(folder or named or Path(), settings)
 
 
-def registry_of(target: Target) -> Registry:
+def registry_of(target: Target) -> RegistrySettings:
     if target.registry is None:
         raise ConfigError(
             "the pipeline names no schema registry",
