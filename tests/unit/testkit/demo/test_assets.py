@@ -27,7 +27,7 @@ def test_the_folders_at_the_root_are_links_to_the_packages_own(name: str) -> Non
 
 @pytest.fixture
 def services() -> Iterator[list[Service]]:
-    with closing(environment.Scene()) as opened:
+    with closing(environment.DemoEnvironment()) as opened:
         yield opened.services
 
 

@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_plain_lines_are_few(clock: Clock) -> None:
     out = io.StringIO()
-    plain = display.on(out)
+    plain = display.display_for(out)
     made = []
 
     def make() -> display.Frame:
@@ -71,7 +71,7 @@ def test_plain_lines_are_few(clock: Clock) -> None:
 
 def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> None:
     out = io.StringIO()
-    plain = display.on(out)
+    plain = display.display_for(out)
     for second in range(12):
         plain.busy(f"fetching Kafka (43 MB, once): {second} of 43 MB ({second} s)")
         clock.now += 1
@@ -86,7 +86,7 @@ def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> No
 
 def test_plain_verdict() -> None:
     out = io.StringIO()
-    plain = display.on(out)
+    plain = display.display_for(out)
     plain.note("connector killed (SIGKILL)", alarm=True)
     plain.report(REPORT)
     plain.say(["copy me"])
@@ -139,9 +139,9 @@ def test_the_terminal_shows_the_same() -> None:
 def test_rich_is_for_terminals_only() -> None:
     code = """
 import io, sys
-from tailrace.testkit.demo.display import on
+from tailrace.testkit.demo.display import display_for
 import tailrace.cli.demo
-on(io.StringIO())
+display_for(io.StringIO())
 sys.exit("rich" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -41,7 +41,7 @@ from tailrace.testkit.stack.process import LocalProcess
 process = LocalProcess("family", Path(tempfile.mkdtemp(dir=sys.argv[1])))
 process.launch(json.loads(sys.argv[2]), {"PATH": os.defpath})
 pid = process.pid
-process.let_go()
+process.detach()
 print(json.dumps([pid, str(process.run_dir), process.reaper_pid]))
 """
 
@@ -172,7 +172,7 @@ def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
         os.kill(forked[0], signal.SIGKILL)
 
 
-def test_let_go_outlives_the_owner_and_ends_on_request(tmp_path: Path) -> None:
+def test_a_detached_server_outlives_the_owner_and_ends_on_request(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LEAVER, str(tmp_path), json.dumps(FAMILY)],
         stdout=subprocess.PIPE,

@@ -36,9 +36,9 @@ class Parrot(StackServer):
     START_TIMEOUT = 30.0
 
     def __init__(
-        self, run_dir: Path, offers: Sequence[int], word: str = "hello", source: ServerChoice = ServerChoice.LOCAL
+        self, run_dir: Path, offers: Sequence[int], word: str = "hello", choice: ServerChoice = ServerChoice.LOCAL
     ) -> None:
-        super().__init__(source, "nowhere", quiet)
+        super().__init__(choice, "nowhere", quiet)
         self.offers = list(offers)
         self.word = word
         self.ports: list[int] = []

@@ -93,7 +93,7 @@ def test_many_fillers_fill_once(tmp_path: Path) -> None:
 
     def use() -> None:
         together.wait()
-        assert (cache.filled(tmp_path, "entry", fill) / "part").read_text() == "whole"
+        assert (cache.cached_folder(tmp_path, "entry", fill) / "part").read_text() == "whole"
 
     threads = [threading.Thread(target=use) for _ in range(4)]
     for thread in threads:
@@ -109,14 +109,14 @@ def test_a_fill_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("the network is gone")
 
     with pytest.raises(OSError, match="network"):
-        cache.filled(tmp_path, "entry", fill)
+        cache.cached_folder(tmp_path, "entry", fill)
     assert [path.name for path in tmp_path.iterdir()] == ["entry.lock"]
 
 
 def test_what_a_killed_filler_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".entry.abc").mkdir()
     (tmp_path / ".entry.abc" / "part").write_text("half")
-    cache.filled(tmp_path, "entry", lambda folder: None)
+    cache.cached_folder(tmp_path, "entry", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["entry", "entry.lock"]
 
 
