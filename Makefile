@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/b
 JOBS   ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test check format bench clean
+.PHONY: help demo examples test check format docs bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -54,12 +54,15 @@ check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy benchmarks
+	@$(BIN)/mypy benchmarks tools
 	@$(BIN)/lint-imports
 
 format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+
+docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors
+	@$(BIN)/python -m tools.docs
 
 bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what contracts cost, and projections
 	@$(BIN)/python -m benchmarks.drain

@@ -47,9 +47,11 @@ class ArchiveSettings(Section):
     url: ArchiveUrl = Field(
         description="an address: file:///…, s3://…, gs://… or az://…", examples=["s3://cold/outbox"]
     )
+    """Where the archive is. A folder or a bucket, without credentials."""
     options: Options = Field(
         default={}, description="options of the store by name", examples=["{region: eu-central-1}"]
     )
+    """Options of the object store client, such as region and credentials."""
 
     def option_values(self) -> dict[str, str]:
         """With secrets revealed: for the store and nothing else."""

@@ -56,25 +56,30 @@ class SourceSettings(Section):
         description="a Postgres connection: a postgresql:// address or host=… dbname=…",
         examples=["postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop"],
     )
+    """Connection to Postgres. Either this or `source.mongo` is required."""
     mongo: MongoAddress | None = Field(
         default=None,
         description="a MongoDB address: mongodb://… or mongodb+srv://…",
         examples=["mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0"],
     )
+    """Connection to MongoDB, a replica set."""
     table: Table | None = Field(
         default=None, description="the outbox table as schema.table", examples=["public.outbox"]
     )
+    """The outbox table. Required with `source.postgres`."""
     collection: Collections = Field(
         default=(),
         description="the outbox collection as database.collection, or a list of several of one database",
         examples=["shop.outbox"],
     )
+    """The outbox collection, or several of one database. Required with `source.mongo`."""
     slot: str = Field(
         default="",
         pattern=r"^[a-z0-9_]{1,63}$",
         description="a slot name: a-z, 0-9 and _, at most 63",
         examples=["tailrace_orders"],
     )
+    """Name of the replication slot. Default: `tailrace_<pipeline>`. Postgres only."""
     publication: str = Field(
         default="",
         min_length=1,
@@ -82,22 +87,31 @@ class SourceSettings(Section):
         description="a publication name, at most 63 long",
         examples=["tailrace_orders"],
     )
+    """Name of the publication. Default: `tailrace_<pipeline>`. Postgres only."""
     create: bool = Field(default=True, description="true or false", examples=["true"])
+    """Whether Tailrace creates a missing slot, publication or collection."""
     start: Literal["now", "beginning"] = Field(default="now", description="now or beginning", examples=["now"])
+    """Where the first start begins: with rows written from now on, or with the rows already in the outbox."""
     order_by: tuple[Column, ...] = Field(
         default=(), description="a list of columns of the outbox table", examples=["[created_at, id]"]
     )
+    """Order in which existing rows are read. Default: the timestamp column, then the id (MongoDB: `_id`)."""
     failover: bool = Field(default=False, description="true or false (Postgres 17 and newer)", examples=["false"])
+    """Whether the slot is a failover slot, so that the pipeline follows a promoted standby. Postgres 17 and newer."""
     on_change: Literal["ignore", "halt"] = Field(default="ignore", description="ignore or halt", examples=["ignore"])
+    """What to do if an UPDATE, DELETE or TRUNCATE of the outbox is published: ignore it, or stop. Postgres only."""
     on_log_loss: Literal["halt", "recover"] = Field(default="halt", description="halt or recover", examples=["halt"])
+    """What to do if the log is lost: stop, or recover the missed events from the outbox and continue."""
     replay_window: Window = Field(
         default="",
         description="an age, a size, or both: what reaches less far back counts",
         examples=["24 h", "2 GiB", "24 h, 2 GiB"],
     )
+    """How much published WAL the slot keeps for replays, by age, size or both. Empty: none. Postgres only."""
     link_timeout: Seconds = Field(
         default=30, ge=1, le=3600, description="seconds, from 1 to 3600", examples=["30"], allow_inf_nan=False
     )
+    """Seconds without an answer after which the database counts as unavailable."""
 
     @model_validator(mode="after")
     def _one_database(self) -> Self:
@@ -114,18 +128,27 @@ class ColumnOverrides(Section):
     """Where the table's columns are named differently from the layout. Only `version` may be inside a JSON column."""
 
     id: Column | None = Field(default=None, description="a column name", examples=["event_id"])
+    """Column of the event id."""
     type: Column | None = Field(default=None, description="a column name", examples=["event_type"])
+    """Column of the event type."""
     aggregate: Column | None = Field(default=None, description="a column name", examples=["aggregate"])
+    """Column of the aggregate type."""
     key: Column | None = Field(default=None, description="a column name", examples=["aggregate_id"])
+    """Column of the Kafka key."""
     payload: Column | None = Field(default=None, description="a column name", examples=["body"])
+    """Column of the payload."""
     version: PathColumn | None = Field(
         default=None,
         description="a column name, or a place in a JSON column",
         examples=["schema_version", "headers#/schema/version"],
     )
+    """Column of the schema version, or a path into a JSON column."""
     timestamp: Column | None = Field(default=None, description="a column name", examples=["created_at"])
+    """Column of the time at which the row was created."""
     subject: Column | None = Field(default=None, description="a column name", examples=["subject"])
+    """Column of the subject, which rules can match."""
     stream: Column | None = Field(default=None, description="a column name", examples=["stream"])
+    """Column of the topic name that `{stream}` stands for."""
 
     def given(self) -> dict[str, str]:
         """Only what was overridden, by the layout's own names."""
@@ -136,21 +159,28 @@ class OutboxSettings(Section):
     layout: Literal["debezium", "document"] = Field(
         default="debezium", description="debezium or document", examples=["debezium"]
     )
+    """The expected columns: Debezium's outbox table, or the document layout (the usual one in MongoDB)."""
     columns: ColumnOverrides = Field(
         default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
     )
+    """Names that differ from the layout."""
 
 
 class TopicSettings(Section):
     folder: Folder | None = Field(default=None, description="a folder of routing rules", examples=["topics"])
+    """Folder of routing rules, relative to this file."""
     template: Template | None = Field(
         default=None,
         description="a topic name in which {aggregate}, {type} and {stream} may stand",
         examples=[DEFAULT_TEMPLATE],
     )
+    """Topic of events that no rule matches. Default, if there is no `folder` either: `outbox.event.{aggregate}`."""
     create: bool = Field(default=True, description="true or false", examples=["true"])
+    """Whether missing topics are created."""
     partitions: Whole = Field(default=3, ge=1, le=10_000, description="a whole number from 1 to 10000", examples=["3"])
+    """Partitions of topics that are created from the template."""
     replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
+    """Replication factor of topics that are created from the template; -1 is the broker's default."""
 
     @model_validator(mode="after")
     def _somewhere_to_go(self) -> Self:
@@ -161,15 +191,21 @@ class TopicSettings(Section):
 
 class KafkaSettings(Section):
     bootstrap: Bootstrap = Field(description="host:port, several separated by commas", examples=["localhost:9092"])
+    """Bootstrap servers."""
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once", description="exactly_once or at_least_once", examples=["exactly_once"]
     )
+    """Kafka transactions, or plain idempotent writes with possible duplicates after a crash."""
     offsets_topic: Topic = Field(default="tailrace-offsets", description="a topic name", examples=["tailrace-offsets"])
+    """Compacted topic with the stored positions. Pipelines may share it."""
     dead_letter_topic: Topic = Field(default="", description="a topic name", examples=["orders.dead-letters"])
+    """Topic of dead letters. Default: `<pipeline>.dead-letters`."""
     internal_replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
+    """Replication factor of the internal topics; -1 is the broker's default."""
     settings: KafkaClientSettings = Field(
         default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
     )
+    """Settings passed to librdkafka, such as `security.protocol`."""
 
     def client_settings(self) -> dict[str, str | int | float | bool]:
         """The pass-through settings with secrets revealed: for the client library and nothing else."""
@@ -180,6 +216,7 @@ class LimitSettings(Section):
     batch_records: Whole = Field(
         default=6000, ge=1, le=1_000_000, description="a whole number from 1 to 1000000", examples=["6000"]
     )
+    """Most records of one batch, which is one Kafka transaction."""
     batch_bytes: Whole = Field(
         default=8_388_608,
         ge=1024,
@@ -187,9 +224,11 @@ class LimitSettings(Section):
         description="bytes, from 1024 to 1073741824",
         examples=["8388608"],
     )
+    """Most bytes of one batch."""
     payload_bytes: Whole = Field(
         default=1_000_000, ge=1, le=1 << 30, description="bytes, from 1 to 1073741824", examples=["1000000"]
     )
+    """Largest payload. An event with a larger one is dead-lettered."""
 
 
 class PipelineSettings(Section):
@@ -200,39 +239,50 @@ class PipelineSettings(Section):
         description="a name: a-z, 0-9, _ and -, at most 48",
         examples=["orders"],
     )
+    """Name of the pipeline: its `transactional.id` and its key on the offsets topic. Do not rename one that has run."""
     source: SourceSettings = Field(
         description="the database: at least `postgres` and `table`, or `mongo` and `collection`",
         examples=["{postgres: 'postgresql://tailrace@localhost/shop', table: public.outbox}"],
     )
+    """The database and its outbox."""
     outbox: OutboxSettings = Field(
         default=OutboxSettings(), description="settings such as `layout: debezium`", examples=["{layout: debezium}"]
     )
+    """How the columns or fields of the outbox map to an event."""
     schemas: SchemaSettings | None = Field(
         default=None, description="settings such as `folder: schemas`", examples=["{folder: schemas}"]
     )
+    """Where schemas come from. Without this section payloads are published unvalidated."""
     format: FormatSettings = Field(
         default=FormatSettings(),
         description="settings such as `value: avro`",
         examples=["{value: avro, schema_id: prefix}"],
     )
+    """How values and keys are written to Kafka."""
     topics: TopicSettings = Field(
         default=TopicSettings(), description="settings such as `folder: topics`", examples=["{folder: topics}"]
     )
+    """Which topics events go to, and how missing topics are created."""
     kafka: KafkaSettings = Field(
         description="the brokers: at least `bootstrap`", examples=["{bootstrap: 'localhost:9092'}"]
     )
+    """The brokers, the delivery mode and the internal topics."""
     on_invalid: Policy = Field(default="dead_letter", description="dead_letter, park or halt", examples=["dead_letter"])
+    """What happens to an event that cannot be published: write a dead letter; write one and park its key; or stop."""
     dead_letters: DeadLetterSettings = Field(
         default=DeadLetterSettings(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )
+    """What dead letters keep, how long, and who is notified."""
     archive: ArchiveSettings | None = Field(
         default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )
+    """Where `tailrace archive` writes old outbox rows."""
     limits: LimitSettings = Field(
         default=LimitSettings(),
         description="settings such as `batch_records: 6000`",
         examples=["{batch_records: 6000}"],
     )
+    """Bounds of batches and payloads."""
 
     @property
     def name(self) -> str:

@@ -16,19 +16,23 @@ class RegistrySettings(Section):
     """A registry that speaks Confluent's API."""
 
     url: RegistryUrl = Field(description="the registry's address", examples=["https://registry.example.org"])
+    """Address of the registry, without credentials."""
     subject: Subject = Field(
         default="{type}",
         description="a subject in which {type} and {topic} may stand",
         examples=["{topic}-{type}"],
     )
+    """Subject of a schema."""
     settings: RegistryClientSettings = Field(
         default={},
         description="settings of the registry's client by name",
         examples=["{basic.auth.user.info: '${env:REGISTRY_LOGIN}'}"],
     )
+    """Settings of the registry client, such as credentials and certificates."""
     timeout: Seconds = Field(
         default=10, gt=0, le=300, description="seconds, up to 300", examples=["10"], allow_inf_nan=False
     )
+    """Seconds to wait for an answer of the registry."""
 
     def client_settings(self) -> dict[str, str]:
         return {name: str(value) for name, value in revealed(self.settings).items()}
@@ -38,12 +42,15 @@ class SchemaSettings(Section):
     """Where the schemas are: in a folder, in a registry, or in a folder whose ids a registry knows."""
 
     folder: Folder | None = Field(default=None, description="a folder of schemas", examples=["schemas"])
+    """Folder of schemas, relative to this file. Default: `schemas`, if no registry is given."""
     registry: RegistrySettings | None = Field(
         default=None, description="settings such as `url: http://localhost:8081`", examples=["{url: 'http://…:8081'}"]
     )
+    """A Confluent-compatible schema registry."""
     unknown: Literal["dead_letter", "pass"] = Field(
         default="dead_letter", description="dead_letter or pass", examples=["dead_letter"]
     )
+    """What happens to an event whose type has no schema: dead-letter it, or publish it unvalidated."""
 
     @model_validator(mode="after")
     def _somewhere(self, info: ValidationInfo) -> Self:
@@ -58,15 +65,19 @@ class FormatSettings(Section):
     """How values and keys are written."""
 
     value: Literal["json", "avro"] = Field(default="json", description="json or avro", examples=["json"])
+    """Encoding of values. `avro` needs `schema_id`."""
     key: Literal["bytes", "json", "avro"] = Field(
         default="bytes", description="bytes, json or avro", examples=["bytes"]
     )
+    """Encoding of keys: as they are, as a JSON string, or as Avro."""
     schema_id: Literal["none", "prefix", "header"] = Field(
         default="none", description="none, prefix or header", examples=["prefix"]
     )
+    """Where a record names its schema: nowhere, before the value, or in a header. Needs a registry."""
     cloudevents: Literal["none", "binary", "structured"] = Field(
         default="none", description="none, binary or structured", examples=["binary"]
     )
+    """CloudEvents mode: none, attributes as `ce_` headers, or one JSON object."""
     source: str = Field(
         default="",
         max_length=200,
@@ -74,6 +85,7 @@ class FormatSettings(Section):
         description="the CloudEvents `source`, an address such as /shop/orders",
         examples=["/shop/orders"],
     )
+    """CloudEvents `source` attribute."""
 
     def require_registry(self, *, has_registry: bool) -> None:
         """Refuses what readers could not make sense of."""

@@ -1,0 +1,27 @@
+"""Writes the generated pages of docs/: `python -m tools.docs`, or `make docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools import cli_page, configuration_page, errors_page
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def pages() -> dict[str, str]:
+    """Every generated file by its name in docs/."""
+    return {
+        "cli.md": cli_page.page(),
+        "configuration.md": configuration_page.page(),
+        "errors.md": errors_page.page(),
+    }
+
+
+def write() -> None:
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
