@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
     columns: Columns
     values: tuple[bytes | None, ...]
-    place: str
+    position: str
     committed_ms: int
 
 
@@ -78,7 +78,7 @@ class OutboxEvent(NamedTuple):
     key: bytes | None
     payload: bytes | None
     version: str | None
-    place: str
+    position: str
     committed_ms: int
     extra: Headers
     keys_unique: bool = False
@@ -116,6 +116,6 @@ class Chunk(NamedTuple):
     urgent: bool = False
 
 
-def redriven_place(place: str) -> str:
+def redriven_position(place: str) -> str:
     """What the redrive of an event is called, so that its refusal is not taken for that of the event itself."""
     return f"{place} redriven"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-class Wake:
+class Wakeup:
     """Set from any thread or signal handler; stays set until cleared."""
 
     def __init__(self) -> None:

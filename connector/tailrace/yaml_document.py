@@ -15,7 +15,7 @@ import yaml
 
 from tailrace.errors import ConfigError
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """The way to a setting: `("kafka", "bootstrap")`."""
 
 MAX_BYTES = 1 << 20
@@ -24,7 +24,7 @@ MAX_VALUES = 50_000
 """The most keys, values and list items in one document, counting an alias as all that it stands for."""
 
 
-class Wanted(NamedTuple):
+class ExpectedContent(NamedTuple):
     """What the file is to hold, as its errors put it."""
 
     name: str
@@ -38,14 +38,14 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """The data, and line numbers (from 1) by place; a setting from elsewhere has none."""
 
     data: dict[str, Any]
-    lines: dict[Place, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
 
 
-def read_document(path: Path, wanted: Wanted) -> Document:
+def read_document(path: Path, wanted: ExpectedContent) -> YamlDocument:
     """Reads one YAML mapping; ConfigError, with line and column, for anything else."""
     text = _text(path, wanted)
     try:
@@ -54,7 +54,7 @@ def read_document(path: Path, wanted: Wanted) -> Document:
         if node is None:
             raise ConfigError(f"{path} is empty", remedy=wanted.if_empty)
         require_bounded(node, str(path))
-        lines: dict[Place, int] = {}
+        lines: dict[KeyPath, int] = {}
         _walk(node, (), lines, path, ())
         data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
@@ -74,7 +74,7 @@ def read_document(path: Path, wanted: Wanted) -> Document:
             why=f"The file holds a single value or a list; expected settings such as `{wanted.setting}`.",
             remedy=wanted.if_other,
         )
-    return Document(data, lines)
+    return YamlDocument(data, lines)
 
 
 def read_value(text: str, name: str) -> object:
@@ -112,7 +112,7 @@ def require_bounded(node: yaml.Node, name: str) -> None:
         )
 
 
-def _text(path: Path, wanted: Wanted) -> str:
+def _text(path: Path, wanted: ExpectedContent) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -134,7 +134,7 @@ def _text(path: Path, wanted: Wanted) -> str:
         ) from None
 
 
-def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path, above: tuple[yaml.Node, ...]) -> None:
+def _walk(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int], path: Path, above: tuple[yaml.Node, ...]) -> None:
     """Notes the line of every key, and refuses double keys and circles."""
     if any(node is other for other in above):
         raise ConfigError(
@@ -161,7 +161,7 @@ def _walk(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path, ab
             _walk(value, (*place, name), lines, path, above)
 
 
-def _syntax_error(path: Path, error: yaml.MarkedYAMLError, wanted: Wanted) -> ConfigError:
+def _syntax_error(path: Path, error: yaml.MarkedYAMLError, wanted: ExpectedContent) -> ConfigError:
     problem, remedy = (
         error.problem or "",
         "Correct the line; a YAML checker in your editor shows it in place.",

@@ -21,9 +21,9 @@ from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import oversized_rows
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.sources.postgres.table_rescan import TableAgain
+from tailrace.sources.postgres.table_rescan import TableRescan
 from tailrace.testkit.stack import PostgresServer, wait_until
 
 BEFORE_MS = 1_000_000_000
@@ -55,7 +55,7 @@ class Table:
 
     def passed(self) -> LsnPosition:
         """A position behind all that is there."""
-        with Link(self.options.conninfo, replication=True, timeout=30) as stream:
+        with PgConnection(self.options.conninfo, replication=True, timeout=30) as stream:
             server = catalogue.identify(stream)
         ((now,),) = self.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
         log = LogIdentity(server.system_id, server.timeline, server.database, "slot", "public.outbox", "")
@@ -203,7 +203,7 @@ def test_infinite_times_are_none(table: Table) -> None:
     assert table.ids == [1, 2]
     assert table.archive().rows == 0
     # Nor do they keep the table from being read as a whole.
-    source = TableAgain(table.options)
+    source = TableRescan(table.options)
     source.open(table.passed(), lambda _: None)
     assert len(source.read(10, 1 << 20, 0).rows) == 2
     source.close()

@@ -28,7 +28,7 @@ from tailrace.recovery.row_filter import RowFilter
 from tailrace.state.ownership import Claim
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import wire
 
 MANY = 1200
@@ -207,7 +207,7 @@ def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = 
         fence(survey.wiring, claim)
         plan = survey.plan(survey.case())
         with pytest.raises(error):
-            kind(survey, plan, claim=claim, wake=Wake(), **more).run()
+            kind(survey, plan, claim=claim, wake=Wakeup(), **more).run()
     finally:
         survey.close()
 
@@ -236,7 +236,7 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
     shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
     slot_dropped(shop)
     wiring = wire(load_pipeline(shop.file))
-    publisher = wiring.publisher(wiring.admin(), Wake(), lambda *_: None)
+    publisher = wiring.publisher(wiring.admin(), Wakeup(), lambda *_: None)
 
     def begun() -> None:
         Claim(wiring.kafka, "another").make()

@@ -25,7 +25,7 @@ from tailrace.state.owner_watch import OwnerWatch
 from tailrace.state.ownership import Claim
 from tailrace.testkit.stack import KafkaBroker, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import read_all
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
 
@@ -52,7 +52,7 @@ def opened(options: KafkaOptions) -> Callable[[], Publisher]:
         watch = PartitionWatch(options.pipeline)
         keeper = TopicKeeper(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
         keeper.require([options.pipeline])
-        publisher = Publisher(options, keeper, wake=Wake())
+        publisher = Publisher(options, keeper, wake=Wakeup())
         publisher.open()
         return publisher
 

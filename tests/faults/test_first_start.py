@@ -15,7 +15,7 @@ from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.errors import SourceUnavailable
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
 from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 from tailrace.testkit.stack import wait_until
@@ -210,7 +210,7 @@ def test_a_table_rewritten_before_its_first_read_is_complete(shop: Shop) -> None
 def test_a_table_rewritten_between_the_snapshot_and_its_read(shop: Shop) -> None:
     """Under the older snapshot the table would be an empty one."""
     shop.insert(PAYLOAD)
-    with psycopg.connect(shop.dsn) as holder, Link(shop.dsn, replication=False, timeout=30) as link:
+    with psycopg.connect(shop.dsn) as holder, PgConnection(shop.dsn, replication=False, timeout=30) as link:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         ((name,),) = holder.execute("SELECT pg_export_snapshot()").fetchall()
         shop.execute("ALTER TABLE outbox ADD COLUMN v uuid DEFAULT gen_random_uuid()")

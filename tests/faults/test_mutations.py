@@ -23,16 +23,16 @@ from tailrace.testkit.workload.orders import Mix
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
 STOP_BEFORE_PRODUCE = """
 import signal, threading
-from tailrace import killpoint
+from tailrace import failpoints
 from tailrace.kafka import publisher
 left = 3
 def reached(name):
     global left
-    if name == killpoint.BEFORE_PRODUCE:
+    if name == failpoints.BEFORE_PRODUCE:
         left -= 1
         if left == 0:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread, before it goes on
-publisher.killpoint.reached = reached
+publisher.failpoints.reached = reached
 """
 DIE_AFTER_SENDING = """
 import os, signal
@@ -95,8 +95,8 @@ def publish(self, batch):
 Publisher._publish = publish
 """
 DROP_REJECTED = """
-from tailrace.pipeline.loop import Pipeline
-Pipeline._set_aside = lambda self, *given: None
+from tailrace.pipeline.loop import PipelineLoop
+PipelineLoop._set_aside = lambda self, *given: None
 """
 
 

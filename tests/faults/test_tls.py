@@ -28,7 +28,7 @@ from tailrace.projections.faust.maintenance import Maintenance
 from tailrace.projections.mongo.client import _connect, translated
 from tailrace.projections.postgres.session import connect as connect_store
 from tailrace.sources.mongo.client import connect, identify
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
@@ -49,12 +49,12 @@ def test_postgres(postgres: PostgresServer, certificates: Certificates, flaw: Fl
         )
         for replication in (False, True):
             with pytest.raises(CertificateInvalid, match="Postgres") as caught:
-                Link(dsn, replication=replication, timeout=10)
+                PgConnection(dsn, replication=replication, timeout=10)
             assert "sslrootcert" in caught.value.remedy
         with pytest.raises(CertificateInvalid, match="projection's database"):
             asyncio.run(connect_store(dsn, "summary", ""))
         front.context = certificates.server()
-        with Link(dsn, replication=False, timeout=10) as link:
+        with PgConnection(dsn, replication=False, timeout=10) as link:
             assert link.query(OURS) == [("1",)]
             assert (bool(link.pgconn.ssl_in_use), link.parameter("sslmode")) == (True, "verify-full")
 

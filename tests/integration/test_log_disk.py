@@ -11,16 +11,16 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import probes
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.replay_window import Holding, ReplayWindow
+from tailrace.sources.postgres.replay_window import ReplayWindow, WindowTracker
 
 MB = 1 << 20
 
 
 def test_a_server_on_this_machine_is_known_by_the_port_we_came_from(database: str, tmp_path: Path) -> None:
-    with Link(database, replication=False, timeout=10) as link:
+    with PgConnection(database, replication=False, timeout=10) as link:
         folder = log_folder(link)
         assert folder is not None
         assert str(folder) == link.query("SHOW data_directory")[0][0]
@@ -43,7 +43,7 @@ def test_a_role_that_may_not_know_where_the_data_is(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS sees_little")
         connection.execute("CREATE ROLE sees_little LOGIN PASSWORD 'p'")
-    with Link(make_conninfo(database, user="sees_little", password="p"), replication=False, timeout=10) as link:
+    with PgConnection(make_conninfo(database, user="sees_little", password="p"), replication=False, timeout=10) as link:
         assert log_folder(link) is None
 
 
@@ -64,9 +64,9 @@ def test_a_window_gives_way_to_a_full_disk_with_one_warning(
     monkeypatch.setattr(probes, "log_folder", lambda link: tmp_path)
     start = LsnPosition(LogIdentity("7", 1, "shop", "s", "public.outbox", "1"), 10 * MB, 0)
     warnings: list[str] = []
-    holding = Holding(ReplayWindow(size=100 * MB), 0, start, ())
+    holding = WindowTracker(ReplayWindow(size=100 * MB), 0, start, ())
     feedback = Feedback("s", start, confirmed=0, holding=holding, warn=warnings.append)
-    with Link(database, replication=False, timeout=10) as link:
+    with PgConnection(database, replication=False, timeout=10) as link:
         feedback.find_disk(link)
         assert not feedback.advance(start), "without a look, nothing is known of the disk"
         assert feedback.look(link), "the server is told to let go"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.publication import read_published, require_columns
 
 PARTITIONED = "CREATE TABLE outbox (id int PRIMARY KEY, payload text) PARTITION BY RANGE (id)"
@@ -39,7 +39,7 @@ def test_causes(database: str, cause: str) -> None:
     outbox: Any = SimpleNamespace(publication="pub", table="public.outbox", id_column="id", event_columns={"id"})
     with (
         psycopg.connect(database, autocommit=True) as connection,
-        Link(database, replication=False, timeout=20) as link,
+        PgConnection(database, replication=False, timeout=20) as link,
     ):
         for statement in statements or ["CREATE PUBLICATION pub"]:
             connection.execute(statement)
@@ -60,7 +60,7 @@ def test_row_security_is_named(database: str) -> None:
         connection.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
         connection.execute("CREATE ROLE hidden_reader; GRANT SELECT ON outbox TO hidden_reader")
     try:
-        with Link(database, replication=False, timeout=20) as link:
+        with PgConnection(database, replication=False, timeout=20) as link:
             link.query("SET ROLE hidden_reader")
             link.query("SET row_security = off")
             with pytest.raises(AccessRefused) as caught:
@@ -85,7 +85,7 @@ def test_columns_that_the_log_leaves_out(database: str, columns: str, members: s
     )
     with (
         psycopg.connect(database, autocommit=True) as connection,
-        Link(database, replication=False, timeout=20) as link,
+        PgConnection(database, replication=False, timeout=20) as link,
     ):
         connection.execute(f"CREATE TABLE outbox ({columns})")
         connection.execute(f"CREATE PUBLICATION pub FOR TABLE {members} WITH (publish = 'insert')")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.yaml_document import Wanted, read_document, read_value
+from tailrace.yaml_document import ExpectedContent, read_document, read_value
 
-BOOK = Wanted("a book", "title: Emma", "Buy one.", "Write one.", "Begin with its title.")
+BOOK = ExpectedContent("a book", "title: Emma", "Buy one.", "Write one.", "Begin with its title.")
 
 
 @pytest.mark.parametrize(

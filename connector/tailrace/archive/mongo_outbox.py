@@ -29,7 +29,7 @@ from tailrace.archive.mongo_published import OldDocuments
 from tailrace.errors import AccessRefused, ConfigError
 from tailrace.event import TEXT, Column, Columns, Row
 from tailrace.positions.base import Position
-from tailrace.sources.mongo.client import connect, conversation
+from tailrace.sources.mongo.client import connect, translated_errors
 from tailrace.sources.mongo.decoding import decoded, framed, id_of
 from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
@@ -74,7 +74,7 @@ class MongoArchiveOutbox:
 
     def counts(self, entries: Sequence[ManifestEntry]) -> dict[int, int]:
         found: dict[int, int] = {}
-        with conversation("counting old documents"):
+        with translated_errors("counting old documents"):
             oldest = self._oldest_ms()
             for entry in entries:
                 if oldest is None or entry.created.last_ms < oldest:
@@ -94,7 +94,7 @@ class MongoArchiveOutbox:
         return hashlib.blake2b(collection.encode() + b"\0" + id_of(raw), digest_size=DIGEST_BYTES).digest()
 
     def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
-        with conversation("counting archived documents"):
+        with translated_errors("counting archived documents"):
             return sum(
                 self._collection(name).count_documents(_among(those))
                 for name, those in _by_collection(columns, rows).items()
@@ -103,7 +103,7 @@ class MongoArchiveOutbox:
     def look(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
         self._follow(start)
         done = PurgeResult(0)
-        with conversation("comparing archived documents"):
+        with translated_errors("comparing archived documents"):
             for collection, wanted in _by_collection(columns, rows).items():
                 same, told = self._judged(collection, wanted)
                 done = PurgeResult(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
@@ -138,7 +138,7 @@ class MongoArchiveOutbox:
     @contextmanager
     def _deleting(self) -> Iterator[ClientSession]:
         try:
-            with conversation("deleting archived documents"), self._client.start_session() as session:
+            with translated_errors("deleting archived documents"), self._client.start_session() as session:
                 yield session
         except AccessRefused as error:
             raise AccessRefused(
@@ -179,7 +179,7 @@ class MongoArchiveOutbox:
         """The documents themselves, as they are now; one that is gone meanwhile is left out."""
         for collection in dict.fromkeys(name for name, _ in taken):
             keys = [key for name, key in taken if name == collection]
-            with conversation("reading old documents"):
+            with translated_errors("reading old documents"):
                 found = {id_of(raw): raw for raw in self._raw(collection, _among(keys))}
             for raw in (found[key] for key in keys if key in found):
                 document = decoded(raw)

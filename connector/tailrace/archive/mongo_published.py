@@ -10,7 +10,7 @@ from tailrace.sources.mongo.documents import Document, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.snapshot import CollectionReader, Later
 from tailrace.sources.mongo.source import MongoSource
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 
@@ -43,7 +43,7 @@ class OldDocuments(MongoSource):
     """What the pipeline has passed of the collections, the old ones of it."""
 
     def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
-        super().__init__(options, wake=Wake())
+        super().__init__(options, wake=Wakeup())
         self._timed_by = timestamp
         self._before_ms = before_ms
         self._reader: _Reader | None = None

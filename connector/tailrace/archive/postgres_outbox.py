@@ -17,11 +17,11 @@ from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
 from tailrace.event import UNREADABLE, Columns, Row, with_text_checked
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.publication import rows_move
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.sources.postgres.table_rescan import TableAgain
+from tailrace.sources.postgres.table_rescan import TableRescan
 from tailrace.sql_names import quote, quote_table, split_table
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
@@ -39,7 +39,7 @@ class PostgresArchiveOutbox:
             )
         self._options = options
         self._timestamp = options.timestamp
-        self._link = Link(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._link = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
         # A policy that hides rows from this role must be an error: the log would have brought them.
         self._link.query("SET row_security = off")
         self._columns, types = described(self._link, options.table)
@@ -81,7 +81,7 @@ class PostgresArchiveOutbox:
 
     def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
         self._require_plain()
-        source = TableAgain(self._options, within=(None, before_ms))
+        source = TableRescan(self._options, within=(None, before_ms))
         try:
             source.open(start, lambda _: None)
             at = {column.name: index for index, column in enumerate(self._columns)}

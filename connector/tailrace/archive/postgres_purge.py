@@ -17,7 +17,7 @@ from tailrace.archive.format import ArchivedRow
 from tailrace.archive.postgres_table import described, has_changed
 from tailrace.errors import LayoutMismatch, SourceError
 from tailrace.event import Columns
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sql_names import quote, quote_table
 
@@ -41,7 +41,9 @@ class _Page:
 
 
 class PostgresPurge:
-    def __init__(self, link: Link, table: str, columns: Columns, types: dict[str, str], keys: list[str]) -> None:
+    def __init__(
+        self, link: PgConnection, table: str, columns: Columns, types: dict[str, str], keys: list[str]
+    ) -> None:
         self._link = link
         self._table = table
         self._columns = columns

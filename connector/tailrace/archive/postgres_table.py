@@ -6,11 +6,11 @@ import json
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Columns
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sql_names import split_table
 
 
-def described(link: Link, table: str) -> tuple[Columns, dict[str, str]]:
+def described(link: PgConnection, table: str) -> tuple[Columns, dict[str, str]]:
     """As the log announces them; and their types by name."""
     found = link.query(
         "SELECT attname, atttypid, format_type(atttypid, -1) FROM pg_attribute "
@@ -22,7 +22,7 @@ def described(link: Link, table: str) -> tuple[Columns, dict[str, str]]:
     return columns, {str(name): str(kind) for name, _, kind in found}
 
 
-def key_columns(link: Link, table: str) -> list[str]:
+def key_columns(link: PgConnection, table: str) -> list[str]:
     found = link.query(
         "SELECT to_json(array(SELECT a.attname::text FROM unnest(i.indkey[0:i.indnkeyatts - 1]) k "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k)) FROM pg_index i "

@@ -14,9 +14,9 @@ from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.errors import AccessRefused, CollectionGone, EventTooLarge, HistoryLost, SourceUnavailable
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
-from tailrace.sources.mongo.change_stream import Cursor
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token
-from tailrace.sources.mongo.client import Client, connect, conversation, identify
+from tailrace.sources.mongo.client import Client, connect, identify, translated_errors
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.stream_spec import can_split
@@ -78,7 +78,7 @@ def sessions(client: Client, app_name: str) -> tuple[str, ...] | None:
     stage = {"$currentOp": {"allUsers": False, "idleConnections": True}}
     wanted = {"$match": {"appName": app_name, "client": {"$type": "string"}}}
     try:
-        with conversation("looking for the connector's sessions"):
+        with translated_errors("looking for the connector's sessions"):
             found = client.admin.command(
                 {"aggregate": 1, "pipeline": [stage, wanted, {"$project": {"client": 1}}], "cursor": {}}
             )
@@ -102,9 +102,9 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
     """When the first event behind the position was written, or None; raises what the source would raise there."""
     watched = options.watched
     stages = watched.stages({"startAfter": server_token(stored.token)}, splits=splits)
-    cursor = Cursor(client, watched, stages)
+    cursor = ChangeStreamCursor(client, watched, stages)
     try:
-        with conversation("looking at the change stream behind the stored position"):
+        with translated_errors("looking at the change stream behind the stored position"):
             batch = cursor.more(wait_ms=GLANCE_MS)
     finally:
         cursor.close()
@@ -120,7 +120,7 @@ def read_log(client: Client) -> OplogRange | None:
     """How far the oplog reaches; None for those who may not read it."""
     ends: list[int] = []
     try:
-        with conversation("looking at the oplog"):
+        with translated_errors("looking at the oplog"):
             for order in (1, -1):
                 question = {"find": OPLOG, "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1}}
                 found = client.local.command({**question, "singleBatch": True})["cursor"]["firstBatch"]

@@ -9,8 +9,8 @@ from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import Slot
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import SlotState
 from tailrace.sources.postgres.source import PostgresOptions
 
 LOOK_SECONDS = 10.0
@@ -22,7 +22,7 @@ NOISE_BYTES = 64 * 1024
 class PostgresStatus:
     """As the catalogue has it. `inactive_ms`: since when nobody reads the slot, which Postgres 17 and newer tell."""
 
-    slot: Slot | None
+    slot: SlotState | None
     lsn: int
     now_ms: int
     reading_table: bool = False
@@ -30,7 +30,7 @@ class PostgresStatus:
 
 
 def read_postgres(options: PostgresOptions, position: Position | None) -> SourceStatus:
-    with Link(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
+    with PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
         slot = catalogue.read_slot(link, options.slot)
         # While the rows of the table are read, nobody is on the slot: the session that reads them stands for it.
         now, lsn, readers = link.query(

@@ -29,11 +29,11 @@ from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavaila
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import StreamIdentity, TokenPosition
-from tailrace.sources.mongo.change_stream import Cursor
-from tailrace.sources.mongo.client import collection_ids, conversation, identify, require_replica_set
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor
+from tailrace.sources.mongo.client import collection_ids, identify, require_replica_set, translated_errors
 from tailrace.sources.mongo.documents import CODEC, Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.resume_check import require_continuable
+from tailrace.sources.mongo.resume_check import check_resume
 from tailrace.sources.mongo.stream_spec import can_split
 
 SAMPLE = 20
@@ -68,7 +68,7 @@ class MongoChecks:
             return [failed("mongo", error, "Start MongoDB, or correct the hosts in source.mongo." if away else "")]
 
     def _meet(self) -> None:
-        with conversation("asking the server who it is"):
+        with translated_errors("asking the server who it is"):
             self._client.admin.command("ping")  # connects, which takes its time
             before = time.time()
             self._hello = self._client.admin.command("hello")
@@ -124,7 +124,7 @@ class MongoChecks:
             facts = identify(client)
             ids = collection_ids(client, options.database, options.collections, create=False)
             found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
-            require_continuable(stored, found, facts.now)
+            check_resume(stored, found, facts.now)
             busy = bool(sessions(client, options.app_name))
             try:
                 first_waiting(client, options, stored, splits=can_split(facts.version))
@@ -173,7 +173,7 @@ class MongoChecks:
         options, name = self._options, "collection"
         full = ", ".join(f"{options.database}.{each}" for each in options.collections)
         try:
-            with conversation("looking for the outbox collections"):
+            with translated_errors("looking for the outbox collections"):
                 wanted = {"name": {"$in": list(options.collections)}}
                 listed = list(self._client[options.database].list_collections(filter=wanted))
         except AccessRefused:
@@ -202,7 +202,7 @@ class MongoChecks:
         """Opens the stream that the source would open, and closes it."""
         watched = self._options.watched
         stages = watched.stages({}, splits=can_split(self._version))
-        Cursor(self._client, watched, stages).close()
+        ChangeStreamCursor(self._client, watched, stages).close()
         self._may_stream = True
         return ok("rights", f"find and changeStream on {watched.database}.{', '.join(watched.collections)}")
 
@@ -228,7 +228,7 @@ class MongoChecks:
 
     def _newest(self, collection: str) -> list[Document]:
         question = {"find": collection, "sort": {"_id": -1}, "limit": SAMPLE, "singleBatch": True}
-        with conversation("reading the newest documents"):
+        with translated_errors("reading the newest documents"):
             answer = self._client[self._options.database].command(question, codec_options=CODEC)
         found: list[Document] = answer["cursor"]["firstBatch"]
         return found
@@ -241,7 +241,7 @@ class MongoChecks:
         for collection in options.collections:
             question = {"find": collection, "sort": order, "hint": order, "limit": 1, "singleBatch": True}
             try:
-                with conversation("reading by an index"):
+                with translated_errors("reading by an index"):
                     self._client[options.database].command(question, codec_options=CODEC)
             except (AccessRefused, Unavailable):
                 raise
@@ -274,7 +274,7 @@ class MongoChecks:
 def _if_allowed(look: Callable[[], CheckResult]) -> CheckResult | None:
     """The finding, or None: that a user may not ask is nothing to be mended."""
     try:
-        with conversation("asking how the servers are set up"):
+        with translated_errors("asking how the servers are set up"):
             return look()
     except AccessRefused:
         return None

@@ -29,7 +29,7 @@ from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import APPLICATION, Link, may_copy_cluster
+from tailrace.sources.postgres.connection import APPLICATION, PgConnection, may_copy_cluster
 from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.publication import (
     FIRST_OID,
@@ -39,12 +39,12 @@ from tailrace.sources.postgres.publication import (
     rows_move,
     set_publish,
 )
-from tailrace.sources.postgres.resume_check import Server, Slot, Step, admit
+from tailrace.sources.postgres.resume_check import ResumeAction, ServerIdentity, SlotState, check_resume
 from tailrace.sources.postgres.snapshot import require_whole
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.timelines import follow
-from tailrace.sources.postgres.unpublished_rows import read_members, require_logged
+from tailrace.sources.postgres.unpublished_rows import read_partitions, require_logged
 from tailrace.sql_names import quote, quote_table, split_table
 
 TIMES = {1082, 1114, 1184}
@@ -71,8 +71,8 @@ class PostgresChecks:
         self._full = quote_table(options.table)
         self._relation: tuple[str | None, ...] = ()
         self._published: set[str] | None = None
-        self._seen_slot: Slot | None = None
-        self._server: Server | None = None
+        self._seen_slot: SlotState | None = None
+        self._server: ServerIdentity | None = None
         self.reachable = False
         self.columns: frozenset[str] = frozenset()
         self._kinds: dict[str, int] = {}
@@ -80,7 +80,7 @@ class PostgresChecks:
     def checks(self) -> list[CheckResult]:
         options = self._options
         try:
-            self._link = Link(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
+            self._link = PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
         except TailraceError as error:
             mend = (
                 "Start Postgres, or correct host and port in source.postgres." if isinstance(error, Unavailable) else ""
@@ -128,8 +128,8 @@ class PostgresChecks:
         options, slot = self._options, self._seen_slot
         timeout = min(options.link_timeout, 10)
         with (
-            Link(options.conninfo, replication=True, timeout=timeout) as replication,
-            Link(options.conninfo, replication=False, timeout=timeout) as control,
+            PgConnection(options.conninfo, replication=True, timeout=timeout) as replication,
+            PgConnection(options.conninfo, replication=False, timeout=timeout) as control,
         ):
             server = self._server = catalogue.identify(replication)
             if stored is None and slot is None:
@@ -143,10 +143,10 @@ class PostgresChecks:
         if slot is not None and stored is not None:
             # That the pipeline runs already is no objection; whether it could start again still is of interest.
             slot = replace(slot, active_pid=None)
-        admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        admission = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=False)
         if stored is not None and not busy:
             require_same_log(options, stored, patience=timeout)
-        if admission.step is not Step.STREAM:
+        if admission.step is not ResumeAction.STREAM:
             return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
         return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
 
@@ -214,7 +214,7 @@ class PostgresChecks:
         if persistence != "p":
             mend = f"ALTER TABLE {self._full} SET LOGGED;"
             return fail("table", f"{self._full} is not logged: its rows are not in the log", mend)
-        require_logged(read_members(self._link, int(relation_id or 0)))
+        require_logged(read_partitions(self._link, int(relation_id or 0)))
         self._relation = rows[0]
         return ok("table", self._full)
 

@@ -9,8 +9,8 @@ from tailrace.check.result import CheckResult, clock_difference, fail, human_byt
 from tailrace.positions.lsn import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
-from tailrace.sources.postgres.replay_window import ReplayWindow, most_held
-from tailrace.sources.postgres.resume_check import Slot
+from tailrace.sources.postgres.replay_window import ReplayWindow, max_window_bytes
+from tailrace.sources.postgres.resume_check import SlotState
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
@@ -91,11 +91,11 @@ def check_window(window: ReplayWindow, most: int, disk: int | None = None) -> Ch
     if window.size is None and most < 0:
         found = f"{told}, with no bound on its size: a busy day could fill the server's disk"
         return warn(name, found, f"Write a size beside it, such as source.replay_window: {told}, 10 GiB.")
-    if most >= 0 and most_held(most) == 0:
+    if most >= 0 and max_window_bytes(most) == 0:
         found = f"{told}, but max_slot_wal_keep_size is {human_bytes(most)}, which leaves no room for it"
         return warn(name, found, "Raise max_slot_wal_keep_size, or leave source.replay_window out.")
-    if most >= 0 and (window.size or 0) > most_held(most):
-        found = f"{told}, but it is held to {human_bytes(most_held(most))} of max_slot_wal_keep_size"
+    if most >= 0 and (window.size or 0) > max_window_bytes(most):
+        found = f"{told}, but it is held to {human_bytes(max_window_bytes(most))} of max_slot_wal_keep_size"
         return warn(name, found, "Raise max_slot_wal_keep_size, or lower source.replay_window.")
     return ok(name, told)
 
@@ -197,7 +197,7 @@ def check_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str])
     return []
 
 
-def check_slot(slot: Slot | None, name: str, database: str) -> CheckResult:
+def check_slot(slot: SlotState | None, name: str, database: str) -> CheckResult:
     if slot is None:
         return ok("slot", f"{name}: not there yet, is created on the first start")
     if slot.plugin != "pgoutput" or slot.database != database:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tailrace.cli import EXIT_INTERRUPTED
 from tailrace.cli.output import say
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 LEAVE_SECONDS = 8.0
 """A batch is committed by then, or never: to leave without it is what a kill would do."""
@@ -60,7 +60,7 @@ class Stop:
     """Whether the work is to end; `wake` ends what waits."""
 
     def __init__(self) -> None:
-        self.wake = Wake()
+        self.wake = Wakeup()
         self._asked = threading.Lock()
         """Taken once, and kept: that is a single step, while a second signal may come between any two."""
         self._leave = threading.Timer(LEAVE_SECONDS, _leave)

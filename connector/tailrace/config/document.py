@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace import yaml_document
-from tailrace.yaml_document import Document, Place, Wanted
+from tailrace.yaml_document import ExpectedContent, KeyPath, YamlDocument
 
-__all__ = ["Document", "Place", "read_document"]
+__all__ = ["KeyPath", "YamlDocument", "read_document"]
 
-PIPELINE = Wanted(
+PIPELINE = ExpectedContent(
     name="a pipeline",
     setting="pipeline: orders",
     if_absent="Name the pipeline's file, or write a first one with `tailrace init`.",
@@ -18,6 +18,6 @@ PIPELINE = Wanted(
 )
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path) -> YamlDocument:
     """Reads one YAML mapping; ConfigError, with line and column, for anything else."""
     return yaml_document.read_document(path, PIPELINE)

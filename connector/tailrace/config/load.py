@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tailrace.config.document import Document, Place, read_document
+from tailrace.config.document import KeyPath, YamlDocument, read_document
 from tailrace.config.model import SECRET_PLACES, PipelineSettings
 from tailrace.config.problems import SettingProblem, config_error, field_at, found_problems, section_of
 from tailrace.config.references import UnresolvedError, has_reference, resolve
@@ -62,9 +62,9 @@ def _fill_empty_sections(data: dict[str, Any]) -> None:
             data[name] = {}
 
 
-def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Place, str], list[SettingProblem]]:
+def _override(document: YamlDocument, environ: Mapping[str, str]) -> tuple[dict[KeyPath, str], list[SettingProblem]]:
     """Lays the variables over the file's data; returns which place came from which variable."""
-    origins: dict[Place, str] = {}
+    origins: dict[KeyPath, str] = {}
     problems: list[SettingProblem] = []
     for variable in sorted(environ):
         place = _place_of(variable)
@@ -88,7 +88,7 @@ def _override(document: Document, environ: Mapping[str, str]) -> tuple[dict[Plac
     return origins, problems
 
 
-def _place_of(variable: str) -> Place | None:
+def _place_of(variable: str) -> KeyPath | None:
     """`TAILRACE_KAFKA__BOOTSTRAP` -> `("kafka", "bootstrap")`; None for variables that are not settings."""
     if not variable.startswith(PREFIX):
         return None
@@ -103,7 +103,7 @@ def _place_of(variable: str) -> Place | None:
 
 
 def _resolved(
-    value: object, place: Place, environ: Mapping[str, str], folder: Path, problems: list[SettingProblem]
+    value: object, place: KeyPath, environ: Mapping[str, str], folder: Path, problems: list[SettingProblem]
 ) -> object:
     """A copy of the data with references resolved; below places that may hold secrets, as `Secret`."""
     if isinstance(value, dict):

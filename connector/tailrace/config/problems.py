@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tailrace.config.document import Place
+from tailrace.config.document import KeyPath
 from tailrace.config.model import SECRET_PLACES, PipelineSettings
 from tailrace.config.secrets import hide_passwords, mask
 from tailrace.config.section import Section
@@ -31,13 +31,13 @@ _SHOWN = 60
 class SettingProblem:
     """One broken setting: what is the matter with it, and what to do."""
 
-    place: Place
+    place: KeyPath
     matter: str
     remedy: str
 
 
 def config_error(
-    file: Path, problems: list[SettingProblem], lines: dict[Place, int], origins: dict[Place, str]
+    file: Path, problems: list[SettingProblem], lines: dict[KeyPath, int], origins: dict[KeyPath, str]
 ) -> ConfigError:
     """One error for all problems; each names the file, the line or the variable, and the field."""
 
@@ -63,7 +63,7 @@ def found_problems(error: ValidationError, written: dict[str, Any]) -> list[Sett
     return [_problem(detail, written) for detail in details]
 
 
-def field_at(place: Place) -> FieldInfo | None:
+def field_at(place: KeyPath) -> FieldInfo | None:
     """The setting's declaration, or None for what is not declared."""
     model: type[Section] | None = PipelineSettings
     found: FieldInfo | None = None
@@ -103,7 +103,7 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
     return SettingProblem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
 
 
-def _unknown(place: Place) -> SettingProblem:
+def _unknown(place: KeyPath) -> SettingProblem:
     """An unknown field; its value is not shown, since a misspelt `password` may be among them."""
     parent = field_at(place[:-1])
     model = (section_of(parent) if parent else None) or PipelineSettings
@@ -119,7 +119,7 @@ def _unknown(place: Place) -> SettingProblem:
     return SettingProblem(place, f"is not a setting: expected one of {', '.join(known)}", remedy)
 
 
-def _all_places(model: type[Section] = PipelineSettings, above: Place = ()) -> Iterator[Place]:
+def _all_places(model: type[Section] = PipelineSettings, above: KeyPath = ()) -> Iterator[KeyPath]:
     for name, field in model.model_fields.items():
         yield (*above, name)
         section = section_of(field)
@@ -127,7 +127,7 @@ def _all_places(model: type[Section] = PipelineSettings, above: Place = ()) -> I
             yield from _all_places(section, (*above, name))
 
 
-def _given(place: Place, written: dict[str, Any]) -> str:
+def _given(place: KeyPath, written: dict[str, Any]) -> str:
     if not place:
         return "does not fit together: "
     value: object = written
@@ -150,7 +150,7 @@ def _given(place: Place, written: dict[str, Any]) -> str:
     return f"is {shown[:_SHOWN]!r}{'…' if len(shown) > _SHOWN else ''}: "
 
 
-def _upwards(place: Place) -> list[Place]:
+def _upwards(place: KeyPath) -> list[KeyPath]:
     """The place and those around it: a missing field has no line, its section has."""
     return [place[:length] for length in range(len(place), 0, -1)]
 

@@ -171,7 +171,7 @@ class Letter:
             key=self.key,
             payload=None if self.kind == "null" else self.value,
             version=self.said.get("tailrace.version"),
-            place=self.position,
+            position=self.position,
             committed_ms=self.committed_ms,
             extra=self.carried(),
         )

@@ -88,7 +88,7 @@ def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
     kind = "null" if event.payload is None else "original"
     headers: Headers = [
         ("tailrace.pipeline", options.pipeline),
-        ("tailrace.position", event.place),
+        ("tailrace.position", event.position),
         ("tailrace.aggregate", event.aggregate),
         ("tailrace.payload", kind),
         (KEY_HEADER, key),
@@ -113,7 +113,7 @@ def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
         key=key if isinstance(key, bytes) else key.encode(),
         payload=None if ours["tailrace.payload"] == "null" else value,
         version=ours.get("tailrace.version"),
-        place=ours["tailrace.position"],
+        position=ours["tailrace.position"],
         committed_ms=int(ours["timestamp"]),
         extra=headers[at + len(OUR_HEADERS) :],
     )

@@ -141,7 +141,7 @@ class Parking:
             )
         self._warn_nearly(len(self.keys) / self._bounds.keys, f"{len(self.keys):,} keys are parked", "park_keys")
         now = time.time_ns() // 1_000_000
-        state = Parked(now, event.place, self._releasing.bound, event=event.id)
+        state = Parked(now, event.position, self._releasing.bound, event=event.id)
         self._releasing.note(entity, state)
         return [in_front(letter), state_record(self._options, entity, state, now)]
 

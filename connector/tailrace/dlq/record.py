@@ -63,7 +63,7 @@ def dead_letter(
     only the hash and the length of the original are kept.
     """
     said = explained(
-        rejected, row.place, topic, row.committed_ms, by=pipeline, stage="VALUE_CONVERTER", details=keep_payload
+        rejected, row.position, topic, row.committed_ms, by=pipeline, stage="VALUE_CONVERTER", details=keep_payload
     )
     said.append(("tailrace.pipeline", pipeline))
     if event is None:

@@ -174,7 +174,7 @@ class Releasing:
             letter = steps.letter(event, rejected)
             if rejected.reason in steps.park_on:
                 part.add(in_front(letter))
-                part.states[entity] = Parked(state.since_ms, event.place, offset + 1, event=event.id)
+                part.states[entity] = Parked(state.since_ms, event.position, offset + 1, event=event.id)
                 del self._members[waiting_key(entity)]
                 return
             part.add(letter)

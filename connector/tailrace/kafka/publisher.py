@@ -43,7 +43,7 @@ from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
 from tailrace.state import offsets, rewind_marker
 from tailrace.state.rewind_marker import Rewind
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 INIT_TIMEOUT = 30.0
 """Fencing waits for the old producer's transaction to be finished by its coordinator."""
@@ -74,7 +74,7 @@ class Publisher:
         options: KafkaOptions,
         topics: TopicKeeper,
         *,
-        wake: Wake,
+        wake: Wakeup,
         tell: Callable[[str, str, int], None] = lambda *_: None,
         require_owned: Callable[[float], None] = lambda _: None,
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tailrace.event import Record, redriven_place
+from tailrace.event import Record, redriven_position
 from tailrace.kafka.client import error_of
 
 CONCERN_A_RECORD = {
@@ -105,7 +105,7 @@ def places_of(records: Iterable[Record], topic: str, why: str) -> dict[str, str]
 
 def _named(record: Record, place: str, why: str) -> dict[str, str]:
     redriven = any(name == "tailrace.redriven" for name, _ in record.headers)
-    return {place: why, redriven_place(place): why} if redriven else {place: why}
+    return {place: why, redriven_position(place): why} if redriven else {place: why}
 
 
 def _place(record: Record) -> str | None:

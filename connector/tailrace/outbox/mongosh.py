@@ -31,7 +31,7 @@ PROMPT = Expression("passwordPrompt()")
 """In place of a password, which has no business in a file."""
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """`body` is what `database` is sent; `why` is for those who read it."""
 
     why: str
@@ -39,20 +39,20 @@ class Command(NamedTuple):
     body: dict[str, Any]
 
 
-def collection_commands(database: str, collection: str, columns: ColumnMap = DOCUMENT) -> list[Command]:
+def collection_commands(database: str, collection: str, columns: ColumnMap = DOCUMENT) -> list[ShellCommand]:
     """The outbox collection and its indexes."""
     unique = _index(columns.id)
     ordered = _index(columns.timestamp or "created_at", "_id")
     entity = _index("entity_id", "entity_version")
     return [
-        Command(
+        ShellCommand(
             "A service inserts here in the same transaction as its business documents: both are committed, or neither. "
             "Documents may be updated and deleted at any time: only inserts are published. Leave this out if the "
             "collection is there already.",
             database,
             {"create": collection},
         ),
-        Command(
+        ShellCommand(
             f"No event twice; the events of one entity in their order; and the order in which `start: beginning` reads "
             f"what is there (source.order_by: [{', '.join(ordered['key'])}]).",
             database,
@@ -61,21 +61,21 @@ def collection_commands(database: str, collection: str, columns: ColumnMap = DOC
     ]
 
 
-def user_commands(database: str, collection: str, role: str, user: str) -> list[Command]:
+def user_commands(database: str, collection: str, role: str, user: str) -> list[ShellCommand]:
     """The role that tails the collection with no right more than that takes, and its user."""
     rights = [
         {"resource": {"db": database, "collection": collection}, "actions": ["find", "changeStream"]},
         {"resource": {"db": database, "collection": ""}, "actions": ["listCollections"]},
     ]
     return [
-        Command(
+        ShellCommand(
             "changeStream and find to follow the collection and to read what it holds; listCollections to tell it from "
             "one that was dropped and made anew. Nothing here may write. For several collections in one pipeline, give "
             'find and changeStream on the whole database: collection: "".',
             USERS,
             {"createRole": role, "privileges": rights, "roles": []},
         ),
-        Command(
+        ShellCommand(
             "No password here: mongosh asks for it. Pipelines may share a user: if it exists already, run "
             f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) instead. With the role "
             "clusterMonitor besides, `tailrace check` and `tailrace status` tell of the members and of the oplog, too.",
@@ -85,7 +85,7 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
     ]
 
 
-def script(commands: list[Command]) -> str:
+def script(commands: list[ShellCommand]) -> str:
     """The commands for mongosh, which stops at the first that fails."""
     return "\n".join(
         f"{_comment(each.why)}\ndb.getSiblingDB({_js(each.database)}).runCommand({_js(each.body)});\n"

@@ -18,7 +18,7 @@ from tailrace.event import Chunk, OutboxEvent, Record, Row
 from tailrace.pipeline.batch import Batch
 from tailrace.pipeline.processor import Line, Steps
 from tailrace.positions.base import Position
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 READ_ROWS = 1000
 """Rows taken from the source at a time: enough to spread the cost of a call, few enough to notice an idle publisher."""
@@ -34,7 +34,7 @@ DRAIN_SECONDS = 4.0
 """How long a stopping pipeline waits for its last commit; SIGTERM promises an end within 5 s."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """A log of committed outbox rows, in commit order, each exactly once per pass over the log."""
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
@@ -58,7 +58,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Publisher(Protocol):
+class BatchPublisher(Protocol):
     """Takes one batch at a time; its events and its position become visible together, or not at all."""
 
     @property
@@ -79,7 +79,7 @@ class Publisher(Protocol):
     def close(self) -> None: ...
 
 
-class Parking(Protocol):
+class KeyParking(Protocol):
     """Keys whose events wait behind one that was set aside. Its records are part of the batch like any other."""
 
     @property
@@ -96,18 +96,18 @@ class Parking(Protocol):
     def close(self) -> None: ...
 
 
-class Pipeline:
+class PipelineLoop:
     """One attempt: opens publisher and source in that order, runs until stopped or failed, closes both."""
 
     def __init__(
         self,
-        source: Source,
-        publisher: Publisher,
+        source: RowSource,
+        publisher: BatchPublisher,
         line: Line,
         *,
-        wake: Wake,
+        wake: Wakeup,
         stopping: Callable[[], bool],
-        parking: Parking | None = None,
+        parking: KeyParking | None = None,
         ready: Callable[[Line], Line] = lambda line: line,
     ) -> None:
         """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers.
@@ -212,7 +212,7 @@ class Pipeline:
         self._last_store = time.monotonic()
         return Batch(batch.position)
 
-    def _release(self, parking: Parking, batch: Batch) -> Batch:
+    def _release(self, parking: KeyParking, batch: Batch) -> Batch:
         """Between two batches, so that what waited goes out before any newer event of its key.
 
         A part of what there is to release; while there is more to read, reading then gets as much time.
@@ -264,13 +264,13 @@ class Pipeline:
             try:
                 event = read(row)
                 # One that is refused may be so by the topic of those that wait: it is set aside.
-                if parked and parking and (event.aggregate, event.key) in parked and row.place not in refused:
+                if parked and parking and (event.aggregate, event.key) in parked and row.position not in refused:
                     add(parking.wait(event))
                     batch.beside += 1
                     continue
                 to = route(event)
                 if refused:
-                    self._steps.require_taken(row.place)
+                    self._steps.require_taken(row.position)
                 made = record(event, to, check(event, to[0]))
             except Rejected as rejected:
                 self._set_aside(row, event, to and to.topic, rejected, batch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tailrace.errors import Halted, Reason, Rejected
-from tailrace.event import OutboxEvent, Record, Route, Row, redriven_place
+from tailrace.event import OutboxEvent, Record, Route, Row, redriven_position
 from tailrace.schemas.validation import Checked
 
 
@@ -48,7 +48,7 @@ class Steps:
 
     def again(self, event: OutboxEvent) -> Record:
         """The record of an event that was mended: only a refusal of this very redrive counts, and once."""
-        why = self.line.refused.pop(redriven_place(event.place), None)
+        why = self.line.refused.pop(redriven_position(event.position), None)
         if why is not None:
             raise Rejected(Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it.")
         to = self.line.route(event)
@@ -56,7 +56,7 @@ class Steps:
 
     def through(self, event: OutboxEvent) -> Record:
         to = self.line.route(event)
-        self.require_taken(event.place)
+        self.require_taken(event.position)
         return self.line.record(event, to, self.line.check(event, to.topic))
 
     def require_taken(self, place: str) -> None:
@@ -68,7 +68,7 @@ class Steps:
             )
 
     def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
-        row = Row((), (), event.place, event.committed_ms)
+        row = Row((), (), event.position, event.committed_ms)
         return self.set_aside(row, event, None, rejected)
 
     def set_aside(self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
@@ -76,7 +76,8 @@ class Steps:
         if rejected.reason in self.line.halt_on:
             # Its explanation quotes the payload, which belongs into a dead letter but not into a log.
             raise Halted(
-                f"the event {event.id if event else '?'} at {row.place} cannot be published: {rejected.reason.value}",
+                f"the event {event.id if event else '?'} at {row.position} cannot be published: "
+                f"{rejected.reason.value}",
                 why="The policy for it is `halt`. Nothing of the batch that contains it was published.",
                 remedy=f"{rejected.remedy or 'Mend the schema or the service.'} To get past this event: set "
                 f"dead_letters.reasons: {{{rejected.reason.value}: dead_letter}}, start again, and see `tailrace dlq`.",

@@ -22,7 +22,7 @@ from tailrace.errors import (
     Unavailable,
 )
 from tailrace.kafka.publisher import Publisher
-from tailrace.pipeline.loop import Pipeline
+from tailrace.pipeline.loop import PipelineLoop
 from tailrace.positions.base import Position
 from tailrace.recovery.evidence import streams
 from tailrace.recovery.plan import RecoveryPlan, RecoveryPlanner
@@ -31,7 +31,7 @@ from tailrace.recovery.rules import RecoveryTally
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.status import announce
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
 
@@ -54,7 +54,7 @@ class RecoveryRun:
         survey: RecoveryPlanner,
         plan: RecoveryPlan,
         *,
-        wake: Wake,
+        wake: Wakeup,
         stopping: Callable[[], bool] = lambda: False,
         looked: Callable[[int], None] = lambda _: None,
         claim: Claim | None = None,
@@ -146,7 +146,7 @@ class RecoveryRun:
             self._go_on if resume else self._begin,
             resume=resume,
         )
-        pipeline = Pipeline(
+        pipeline = PipelineLoop(
             source,
             publisher,
             self._survey.line,
@@ -199,7 +199,7 @@ def fence(wiring: Wiring, claim: Claim | None = None) -> None:
     if claim is not None:
         claim.make()
     # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
-    publisher = Publisher(wiring.kafka, wiring.keeper(admin), wake=Wake())
+    publisher = Publisher(wiring.kafka, wiring.keeper(admin), wake=Wakeup())
     try:
         publisher.open()
     finally:

@@ -13,12 +13,12 @@ from tailrace.recovery.apply import RecoveryRun, fence
 from tailrace.recovery.backend import NOT_BY_ITSELF, RECOVERABLE
 from tailrace.recovery.plan import RecoveryPlanner
 from tailrace.state.status import announce
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.wiring import Wiring
 
 
-def recover(error: TailraceError, wiring: Wiring, wake: Wake, stopping: Callable[[], bool]) -> bool:
+def recover(error: TailraceError, wiring: Wiring, wake: Wakeup, stopping: Callable[[], bool]) -> bool:
     """Whether the gap was closed; False if that is not for us to do. Raises what the recovery ended with."""
     if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
         return False

@@ -25,14 +25,14 @@ from tailrace.errors import (
     WrongLog,
 )
 from tailrace.event import Row
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import Evidence
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state.position_history import Entry
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 RECOVERABLE = (
     SlotMissing,
@@ -100,7 +100,7 @@ class Backend(Protocol):
     ) -> Evidence:
         """What the ledger is still worth."""
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
         """Reads the outbox from its beginning and gives out what `keeps` lets through; then it is where the log goes
         on. `resume`: behind the position that this process has stored.
         """

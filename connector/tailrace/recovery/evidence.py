@@ -16,7 +16,7 @@ from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
-from tailrace.sources.postgres.resume_check import Server
+from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state.position_history import Entry, Offsets, offsets_at
 
@@ -54,7 +54,7 @@ def begun_before(mark: Recovery) -> str:
 
 
 def is_true(
-    position: LsnPosition, lost: LsnPosition | None, server: Server, left: dict[int, int], *, went_back: bool
+    position: LsnPosition, lost: LsnPosition | None, server: ServerIdentity, left: dict[int, int], *, went_back: bool
 ) -> bool:
     """Whether what lay before `position` lies before it in the server's log as it is now.
 
@@ -76,7 +76,7 @@ def is_true(
 def weigh(
     entries: Sequence[Entry],
     lost: LsnPosition | None,
-    server: Server,
+    server: ServerIdentity,
     left: dict[int, int],
     next_xid: int,
     *,

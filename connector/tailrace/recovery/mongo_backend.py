@@ -23,16 +23,16 @@ from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery.evidence import Evidence, begun_before, by_time
 from tailrace.recovery.oplog_gap import require_read
-from tailrace.sources.mongo.change_stream import DOING, Cursor
+from tailrace.sources.mongo.change_stream import DOING, ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token
 from tailrace.sources.mongo.client import Client, collection_ids, connect, identify, translate
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.resume_check import is_ahead, require_continuable
+from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader, require_order
 from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.state.position_history import Entry
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 REST_SECONDS = 0.2
 LOOK_MS = 1
@@ -58,7 +58,7 @@ class MongoBackend:
             require_complete(stored.recovery)
             ids = collection_ids(self._client, options.database, options.collections, create=False)
             found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
-            require_continuable(stored, found, facts.now)
+            check_resume(stored, found, facts.now)
             self._look_behind(stored)
         except RECOVERABLE as error:
             return error
@@ -111,7 +111,7 @@ class MongoBackend:
         """Documents do not tell in which transaction they were written: time is all there is."""
         return by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> MongoRecovery:
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> MongoRecovery:
         return MongoRecovery(self._options, mark, keeps, wake, begin, resume=resume)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class MongoRecovery:
     """Implements `pipeline.Source`: the collections, and then the place behind which the stream goes on."""
 
     def __init__(
-        self, options: MongoOptions, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool
+        self, options: MongoOptions, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool
     ) -> None:
         self._options = options
         self._mark = mark
@@ -245,5 +245,5 @@ class MongoRecovery:
         )
 
 
-def stream_at(client: Client, options: MongoOptions, start: Stage, *, splits: bool) -> Cursor:
-    return Cursor(client, options.watched, options.watched.stages(start, splits=splits), limit=1)
+def stream_at(client: Client, options: MongoOptions, start: Stage, *, splits: bool) -> ChangeStreamCursor:
+    return ChangeStreamCursor(client, options.watched, options.watched.stages(start, splits=splits), limit=1)

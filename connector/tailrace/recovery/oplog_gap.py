@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from tailrace.errors import HistoryLost, RecoveryUncertain
 from tailrace.positions.mongo import ClusterTime, TokenPosition
-from tailrace.sources.mongo.change_stream import Batch, Cursor
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor, RawBatch
 from tailrace.sources.mongo.changes import server_token, token_time
-from tailrace.sources.mongo.client import Client, conversation
+from tailrace.sources.mongo.client import Client, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document
-from tailrace.sources.mongo.stream_spec import Watched
+from tailrace.sources.mongo.stream_spec import StreamSpec
 
 LOOK_MS = 200
 HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}
@@ -74,15 +74,15 @@ def judged(unread: OplogGap, database: str) -> str:
 
 
 def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> OplogGap:
-    watched = Watched(lost.log.database, tuple(lost.log.collections))
+    watched = StreamSpec(lost.log.database, tuple(lost.log.collections))
     stages = [{"$changeStream": {"startAfter": server_token(lost.token)}}, watched.filter, HEADS]
     try:
-        cursor = Cursor(client, watched, stages)
+        cursor = ChangeStreamCursor(client, watched, stages)
     except HistoryLost:
         return OplogGap()
 
-    def more() -> Batch:
-        with conversation("looking for what the log still holds"):
+    def more() -> RawBatch:
+        with translated_errors("looking for what the log still holds"):
             return cursor.more(wait_ms=LOOK_MS)
 
     try:
@@ -91,7 +91,7 @@ def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> OplogGap:
         cursor.close()
 
 
-def counted(more: Callable[[], Batch], now: ClusterTime) -> OplogGap:
+def counted(more: Callable[[], RawBatch], now: ClusterTime) -> OplogGap:
     """Up to `now`, and all of that: a transaction may come in several answers, all of the same time.
 
     No further: while the outbox is written to, there is always more.

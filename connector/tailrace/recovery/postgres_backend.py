@@ -15,7 +15,7 @@ from dataclasses import replace
 from tailrace import failpoints
 from tailrace.errors import ConfigError, Fenced, PublicationBroken, SlotBusy, TailraceError, WrongLog
 from tailrace.event import Chunk
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position, from_stored, other_kind
 from tailrace.positions.lsn import format_lsn
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
@@ -24,17 +24,23 @@ from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery.evidence import Evidence, begun_before, by_time, weigh
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import Server, Slot, admit, same_past, same_server
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import (
+    ServerIdentity,
+    SlotState,
+    check_resume,
+    require_same_past,
+    require_same_server,
+)
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, reading_order, require_order, require_whole
 from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sources.postgres.transactions import moved_too_early
-from tailrace.sources.postgres.unpublished_rows import MemberWatch
+from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.sql_names import quote, quote_table, split_table
 from tailrace.state.position_history import Entry
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 ZONED = 1184
 """The type timestamptz."""
@@ -48,8 +54,8 @@ class PostgresBackend:
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self.order_by = options.order_by
-        self._control = Link(options.conninfo, replication=False, timeout=options.link_timeout)
-        self._stream = Link(options.conninfo, replication=True, timeout=options.link_timeout)
+        self._control = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._stream = PgConnection(options.conninfo, replication=True, timeout=options.link_timeout)
         catalogue.require_able(self._control)
         self._server = catalogue.identify(self._stream)
 
@@ -66,12 +72,12 @@ class PostgresBackend:
             if stored is not None:
                 require_complete(stored.recovery)
                 before, stored = stored, follow(self._stream, stored, server)
-                same_server(stored, server)
+                require_same_server(stored, server)
                 if isinstance(until, LsnPosition):
-                    same_past(before, until, server, follow(self._stream, until, server))
+                    require_same_past(before, until, server, follow(self._stream, until, server))
             published = publication.read_published(self._control, options)
             found = identity(options, server, published.fingerprint)
-            admit(stored, found, slot, server_lsn=server.lsn, adopt=False)
+            check_resume(stored, found, slot, server_lsn=server.lsn, adopt=False)
             require_whole(self._control, options.table, published, stored)
             if stored is not None and stored.moves_before > stored.lsn and not stored.table_read:
                 raise moved_too_early()
@@ -127,7 +133,7 @@ class PostgresBackend:
         mend = _publication_mend(self._control, options)
         if mend is None:
             found = publication.read_published(self._control, options)
-            MemberWatch(options.table, 0).verify(self._control, found)
+            PartitionWatch(options.table, 0).verify(self._control, found)
         _, types = require_order(self._control, options.table, list(options.order_by), options.timestamp)
         self.order_by = tuple(reading_order(options.order_by, types))
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]
@@ -150,7 +156,7 @@ class PostgresBackend:
         found = weigh(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
         return found if found.passed is not None else by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
         return PostgresRecovery(self._options, self._server, mark, keeps, wake, begin, resume=resume)
 
     def close(self) -> None:
@@ -164,10 +170,10 @@ class PostgresRecovery:
     def __init__(
         self,
         options: PostgresOptions,
-        planned: Server,
+        planned: ServerIdentity,
         mark: Recovery,
         keeps: Keeps,
-        wake: Wake,
+        wake: Wakeup,
         begin: Begin,
         *,
         resume: bool,
@@ -179,7 +185,7 @@ class PostgresRecovery:
         self._keeps = keeps
         self._begin = begin
         self._resume = resume
-        self._links: list[Link] = []
+        self._links: list[PgConnection] = []
         self._table: TableReader | None = None
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
@@ -245,7 +251,7 @@ class PostgresRecovery:
                 remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
             )
         slot = catalogue.read_slot(self._control, self._options.slot)
-        admit(self._end, self._found, slot, server_lsn=self._end.lsn, adopt=False)
+        check_resume(self._end, self._found, slot, server_lsn=self._end.lsn, adopt=False)
 
     def confirm(self, position: Position) -> None:
         """The new slot begins where this ends: there is nothing behind it to let go of."""
@@ -260,12 +266,14 @@ class PostgresRecovery:
         while self._links:
             self._links.pop().close()
 
-    def _connect(self, *, replication: bool = False) -> Link:
-        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+    def _connect(self, *, replication: bool = False) -> PgConnection:
+        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
 
-    def _create(self, stream: Link, server: Server, store: Callable[[Position], None]) -> tuple[LsnPosition, str]:
+    def _create(
+        self, stream: PgConnection, server: ServerIdentity, store: Callable[[Position], None]
+    ) -> tuple[LsnPosition, str]:
         options, now = self._options, time.time_ns() // 1_000_000
         slot = catalogue.read_slot(self._control, options.slot)
         if slot is not None:
@@ -274,7 +282,7 @@ class PostgresRecovery:
         store(LsnPosition(self._found, 0, now, creating=True, recovery=self._mark))
         failpoints.reached(failpoints.SLOT_INTENDED)
         if slot is not None:
-            catalogue.drop_seen(self._control, slot)
+            catalogue.drop_unchanged(self._control, slot)
         if catalogue.read_slot(self._control, options.slot) is not None:
             raise Fenced(f"the slot {options.slot} was created anew since this recovery began")
         lsn, exported = catalogue.create_slot(
@@ -303,7 +311,7 @@ class PostgresRecovery:
         return publication.read_published(self._control, self._options).fingerprint
 
 
-def identity(options: PostgresOptions, server: Server, fingerprint: str) -> LogIdentity:
+def identity(options: PostgresOptions, server: ServerIdentity, fingerprint: str) -> LogIdentity:
     return LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, fingerprint)
 
 
@@ -315,7 +323,7 @@ def _history(mark: Recovery) -> str:
     return lost.history if isinstance(lost, LsnPosition) else ""
 
 
-def _publication_mend(control: Link, options: PostgresOptions) -> str | None:
+def _publication_mend(control: PgConnection, options: PostgresOptions) -> str | None:
     """The statement that puts the publication right, as far as Tailrace may; None if it is, or if a person must."""
     name, table = options.publication, options.table
     if not control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [name]):
@@ -336,7 +344,7 @@ def _require_creating(options: PostgresOptions) -> None:
         )
 
 
-def _ours(slot: Slot, server: Server) -> Slot:
+def _ours(slot: SlotState, server: ServerIdentity) -> SlotState:
     """Refuses to drop what cannot be this pipeline's, or is in use."""
     if slot.plugin != "pgoutput" or slot.database != server.database:
         raise WrongLog(

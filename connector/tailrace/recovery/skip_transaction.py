@@ -20,7 +20,7 @@ import orjson
 from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, UndecodableTransaction
 from tailrace.event import UNREADABLE, Chunk, Row
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
@@ -32,16 +32,16 @@ from tailrace.recovery.postgres_backend import REST_SECONDS, PostgresBackend, id
 from tailrace.recovery.published_index import IdIndex
 from tailrace.recovery.row_filter import name_of
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.publication import read_published
-from tailrace.sources.postgres.resume_check import admit
+from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.snapshot import TableReader, reading_order, require_order
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
-from tailrace.sources.postgres.table_rescan import LogAgain
+from tailrace.sources.postgres.table_rescan import LogRescan
 from tailrace.sources.postgres.timelines import follow
 from tailrace.state.position_history import Entry
 from tailrace.verify.compare import WAITING
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 EVERY_ROW = f"3:{2**63 - 1}:"
 """A snapshot that shows all rows: which of them are wanted is decided by other means."""
@@ -106,7 +106,7 @@ class SurroundingLog:
 
     def _read(self, start: LsnPosition, end: int, published: int | None = None) -> LsnPosition:
         """Reads from `start` to `end`; the position there. `published` says how many rows may come at all."""
-        source = LogAgain(self._options, name="skip", wake=Wake())
+        source = LogRescan(self._options, name="skip", wake=Wakeup())
         rows = 0
         try:
             source.open(start, lambda _: None)
@@ -131,7 +131,7 @@ class SurroundingLog:
 
     def end(self) -> int:
         """How far the log is written now."""
-        with Link(self._options.conninfo, replication=False, timeout=self._options.link_timeout) as control:
+        with PgConnection(self._options.conninfo, replication=False, timeout=self._options.link_timeout) as control:
             return parse_lsn(str(control.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
 
@@ -162,7 +162,7 @@ class SkipBackend(PostgresBackend):
         found = super().weigh(entries, lost, until_ms, went_back=went_back)
         return replace(found, passed=self.around.xid % _WRAP)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wake, begin: Begin, *, resume: bool) -> Source:
+    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
         return PostgresSkip(self._options, self._lost, self.around, mark, keeps, wake, begin, resume=resume)
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class PostgresSkip:
         around: SurroundingLog,
         mark: Recovery,
         keeps: Keeps,
-        wake: Wake,
+        wake: Wakeup,
         begin: Begin,
         *,
         resume: bool,
@@ -192,7 +192,7 @@ class PostgresSkip:
         self._keeps = keeps
         self._begin = begin
         self._resume = resume
-        self._links: list[Link] = []
+        self._links: list[PgConnection] = []
         self._table: TableReader | None = None
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
@@ -204,7 +204,7 @@ class PostgresSkip:
         server = catalogue.identify(stream)
         self._found = identity(options, server, self._fingerprint())
         slot = catalogue.read_slot(self._control, options.slot)
-        admit(self._lost, self._found, slot, server_lsn=server.lsn, adopt=False)
+        check_resume(self._lost, self._found, slot, server_lsn=server.lsn, adopt=False)
         read = stored.table_read if isinstance(stored, LsnPosition) and stored.recovery else None
         if self._resume and isinstance(stored, LsnPosition) and read is not None:
             start = stored
@@ -279,8 +279,8 @@ class PostgresSkip:
         place = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
         return Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())
 
-    def _connect(self, *, replication: bool = False) -> Link:
-        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+    def _connect(self, *, replication: bool = False) -> PgConnection:
+        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
 

@@ -26,7 +26,7 @@ from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicKeeper, topic_states
-from tailrace.pipeline.loop import Pipeline
+from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.replay.original_records import MOST, OriginalRecords
@@ -37,7 +37,7 @@ from tailrace.replay.resolve import topics_of
 from tailrace.replay.targets import UncompactedTopics, require_order, require_own, require_uncompacted
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets, position_history
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.wiring import Wiring
 
@@ -69,7 +69,7 @@ class ReplayRun:
         self._wiring = wiring
         self._plan = plan
         self.options = replay_options(wiring.kafka, plan)
-        self._wake = Wake()
+        self._wake = Wakeup()
         self._stopped = threading.Event()
         self._left = threading.Event()
         self._originals: OriginalRecords | None = None
@@ -188,7 +188,7 @@ class ReplayRun:
             return self._is_over
 
         marked = replayed(line, plan.id, suffix=plan.suffix)
-        Pipeline(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
+        PipelineLoop(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
         self._known.finish()
         done()
 

@@ -26,8 +26,8 @@ from tailrace.replay.resolve import topics_of
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import same_server
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import require_same_server
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state import position_history
 from tailrace.worker.wiring import Wiring
@@ -93,8 +93,8 @@ def archive(
 def _require_same_server(database: PostgresOptions | MongoOptions, stored: Position) -> None:
     """What was passed elsewhere says nothing of this outbox. Of MongoDB that is compared at the first document."""
     if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
-        with Link(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
-            same_server(stored, catalogue.identify(stream))
+        with PgConnection(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
+            require_same_server(stored, catalogue.identify(stream))
 
 
 def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], None]) -> Original:
@@ -111,6 +111,6 @@ def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], Non
             fill()
             filled = True
         found = named(row)
-        return ("", 0) if found.place.startswith(f"{FORGOTTEN}:") else (found.place, found.committed_ms)
+        return ("", 0) if found.position.startswith(f"{FORGOTTEN}:") else (found.position, found.committed_ms)
 
     return original

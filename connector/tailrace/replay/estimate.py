@@ -58,7 +58,7 @@ class Estimate:
             if self.fails[rejected.reason.value] <= EXAMPLES:
                 # Behind the first colon the payload may be quoted, which belongs into no file of ours.
                 why = rejected.explanation.partition(": ")[0]
-                place = event.id if event else row.place
+                place = event.id if event else row.position
                 self.examples.append({"event": place, "reason": rejected.reason.value, "why": why})
 
     def to_json(self) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
 from tailrace.replay.points import Moment, Oldest, Point, Token
 from tailrace.replay.source_log import format_time, not_of_this, out_of_reach
-from tailrace.sources.mongo.change_stream import Cursor
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token, token_time
-from tailrace.sources.mongo.client import collection_ids, conversation, identify
+from tailrace.sources.mongo.client import collection_ids, identify, translated_errors
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.resume_check import require_continuable
+from tailrace.sources.mongo.resume_check import check_resume
 from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.state.position_history import Entry
 
@@ -41,7 +41,7 @@ class MongoLog:
         facts = identify(self._client)
         ids = collection_ids(self._client, options.database, options.collections, create=False)
         self._log = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
-        require_continuable(stored, self._log, facts.now)
+        check_resume(stored, self._log, facts.now)
         self._now = facts.now
         self._splits = can_split(facts.version)
         self._first = read_log(self._client)
@@ -90,7 +90,7 @@ class MongoLog:
     def renewed(self, position: Position) -> TokenPosition:
         if not isinstance(position, TokenPosition):
             raise not_of_this(str(position), FORMS)
-        require_continuable(position, self._log, self._now)
+        check_resume(position, self._log, self._now)
         self._open({"startAfter": server_token(position.token)}, str(position), position.time)
         return replace(position, log=self._log, begun=self._stored.begun)
 
@@ -107,9 +107,9 @@ class MongoLog:
         """Asks the server whether it can start there; the token for that place."""
         watched = self._options.watched
         try:
-            cursor = Cursor(self._client, watched, watched.heads(start, splits=self._splits))
+            cursor = ChangeStreamCursor(self._client, watched, watched.heads(start, splits=self._splits))
             try:
-                with conversation("looking back into the oplog"):
+                with translated_errors("looking back into the oplog"):
                     cursor.more(wait_ms=GLANCE_MS)
             finally:
                 cursor.close()

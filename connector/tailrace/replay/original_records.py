@@ -71,8 +71,8 @@ class OriginalRecords:
                 place, at_ms = self._of(layout.read(row))
             except Rejected:
                 place, at_ms = "", 0
-            place = place or f"{FORGOTTEN}:{row.place.rpartition(':')[2].removeprefix('t')}"
-            return row._replace(place=place, committed_ms=at_ms or row.committed_ms)
+            place = place or f"{FORGOTTEN}:{row.position.rpartition(':')[2].removeprefix('t')}"
+            return row._replace(position=place, committed_ms=at_ms or row.committed_ms)
 
         return named
 

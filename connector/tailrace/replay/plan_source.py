@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.archive.extras import require_installed
 from tailrace.event import Columns, Row
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
@@ -18,8 +18,8 @@ from tailrace.replay.plan import Origin
 from tailrace.replay.selected_source import SelectedSource
 from tailrace.replay.selection import Selection, chooser
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.postgres.table_rescan import LogAgain, TableAgain
-from tailrace.wakeup import Wake
+from tailrace.sources.postgres.table_rescan import LogRescan, TableRescan
+from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def open_selected(
     start: Position,
     end: Position,
     selection: Selection,
-    wake: Wake,
+    wake: Wakeup,
     named: Callable[[Row], Row] = lambda row: row,
 ) -> SelectedSource:
     """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
@@ -46,7 +46,7 @@ def open_selected(
     return SelectedSource(source, start, end, chooser(selection, line.layout, line.route), named)
 
 
-def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wake) -> Source:
+def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wakeup) -> RowSource:
     database = wiring.database
     if isinstance(database, MongoOptions):
         from tailrace.sources.mongo.source import MongoSource  # its driver is only there for those who need it
@@ -56,11 +56,11 @@ def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake
         named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
         return MongoSource(named, wake=wake)
     if origin == "table":
-        return TableAgain(database, within=(selection.since_ms, selection.until_ms))
-    return LogAgain(database, name=id_, wake=wake)
+        return TableRescan(database, within=(selection.since_ms, selection.until_ms))
+    return LogRescan(database, name=id_, wake=wake)
 
 
-def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> Source:
+def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> RowSource:
     require_installed()
     from tailrace.archive.repository import open_repository
     from tailrace.archive.source import ArchiveSource

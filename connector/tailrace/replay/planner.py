@@ -30,7 +30,7 @@ from tailrace.replay.table_points import before_first_start, from_collections, f
 from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.state import position_history
 from tailrace.state.position_history import Entry
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
 
@@ -101,7 +101,7 @@ def _surveyed(
         start=way.start,
         end=way.end,
         selection=way.selection,
-        wake=Wake(),
+        wake=Wakeup(),
     )
     figures = survey(source, line, lambda event: missing.discard(event.id), tell)
     return figures, missing

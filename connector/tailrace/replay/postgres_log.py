@@ -18,8 +18,8 @@ from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import describe_position, format_time, not_of_this, out_of_reach
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import admit
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import position_history
@@ -36,8 +36,10 @@ class PostgresLog:
         if not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         with ExitStack() as links:
-            control = links.enter_context(Link(options.conninfo, replication=False, timeout=options.link_timeout))
-            stream = links.enter_context(Link(options.conninfo, replication=True, timeout=options.link_timeout))
+            control = links.enter_context(
+                PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
+            )
+            stream = links.enter_context(PgConnection(options.conninfo, replication=True, timeout=options.link_timeout))
             catalogue.require_able(control)
             server = catalogue.identify(stream)
             published = publication.read_published(control, options)
@@ -46,7 +48,7 @@ class PostgresLog:
             server.system_id, server.timeline, server.database, options.slot, options.table, published.fingerprint
         )
         free = None if slot is None else replace(slot, active_pid=None)
-        admit(stored, self._log, free, server_lsn=server.lsn, adopt=False)
+        check_resume(stored, self._log, free, server_lsn=server.lsn, adopt=False)
         if slot is not None and slot.active_pid is None:
             require_same_log(options, stored)  # while it is read, whoever reads it has seen to that
         self._stored = stored

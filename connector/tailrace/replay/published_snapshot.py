@@ -17,12 +17,12 @@ from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import require_complete
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
-from tailrace.sources.postgres.unpublished_rows import MemberWatch
+from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.state.position_history import Entry
 
 PATIENCE = 15.0
@@ -45,7 +45,7 @@ def passed_rows(
     again: Callable[[], Position | None],
 ) -> PublishedRows:
     """`again` gives the stored position as it is by then, or None if it will not move any more."""
-    with Link(options.conninfo, replication=False, timeout=options.link_timeout) as link:
+    with PgConnection(options.conninfo, replication=False, timeout=options.link_timeout) as link:
         # One statement: its snapshot is older than the end of the log that it then asks for.
         # A slot that is ahead of the stored position has passed what the pipeline has not.
         ((oldest, found, slot, read),) = link.query(
@@ -59,7 +59,7 @@ def passed_rows(
         # Rows that entered the table past the publication have no position, and the pipeline may not have noticed yet.
         if stored.watched:
             published = read_published(link, options)
-            MemberWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
+            PartitionWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
     now, end = int(oldest or 0), parse_lsn(str(found))
     if stored.lsn > end:
         raise PositionAhead(

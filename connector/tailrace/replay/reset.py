@@ -22,7 +22,7 @@ from tailrace.replay.source_log import SourceLog, describe_position
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Claim
 from tailrace.state.rewind_marker import Rewind
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
 STOPPED = (NOT_RUNNING, "STOPPED", "FAILED")
@@ -82,7 +82,7 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
     admin = wiring.admin()
     claim = Claim(wiring.kafka, uuid.uuid4().hex)
     claim.make()
-    publisher = wiring.publisher(admin, Wake(), lambda *_: None)
+    publisher = wiring.publisher(admin, Wakeup(), lambda *_: None)
     try:
         before = publisher.open()
         if before is None:

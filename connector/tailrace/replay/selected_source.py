@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from tailrace.event import Chunk, Row
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position
 
 PAUSE = 0.02
@@ -22,7 +22,7 @@ class SelectedSource:
 
     def __init__(
         self,
-        source: Source,
+        source: RowSource,
         start: Position,
         end: Position,
         wants: Callable[[Row], bool],
@@ -55,7 +55,7 @@ class SelectedSource:
         rows, position, more, size, urgent = self._source.read(limit, limit_bytes, wait)
         came = len(rows)
         if position.progress >= self.end.progress:
-            rows = [row for row in rows if self.end.covers(row.place)]
+            rows = [row for row in rows if self.end.covers(row.position)]
             position, more, self.over = self.end, False, True
         self.position = position
         self.looked_at += len(rows)

@@ -13,10 +13,10 @@ from tailrace.routing.conflicts import check_rules
 from tailrace.routing.parsing import parse_spec
 from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
-from tailrace.yaml_document import Wanted, read_document
+from tailrace.yaml_document import ExpectedContent, read_document
 
 SUFFIXES = {".yaml", ".yml"}
-TOPIC_FILE = Wanted(
+TOPIC_FILE = ExpectedContent(
     name="a topic spec",
     setting="topic: shop.orders",
     if_absent="Name an existing file.",

@@ -19,9 +19,9 @@ from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamCh
 from tailrace.event import Row
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import ClusterTime, TokenPosition
-from tailrace.sources.mongo.change_stream import Cursor
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token, token_time
-from tailrace.sources.mongo.client import collection_ids, connect, conversation, identify
+from tailrace.sources.mongo.client import collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
@@ -78,7 +78,7 @@ class MongoOutboxReader:
 
     def _collection(self, name: str) -> Iterator[OutboxRow]:
         database = self._client.get_database(self._options.database, read_concern=ReadConcern("majority"))
-        with conversation("reading the outbox collection"):
+        with translated_errors("reading the outbox collection"):
             batches: Any = database[name].find_raw_batches(self._filter(), batch_size=BATCH)  # typed as documents
             for batch in batches:
                 for raw in _parted(batch):
@@ -100,12 +100,12 @@ class MongoOutboxReader:
         """Up to the end, and all of it: the last transaction may come in several answers, all of the same time."""
         watched = self._options.watched
         stages = watched.stages({"startAfter": server_token(start.token)}, splits=self._splits)
-        cursor = Cursor(self._client, watched, stages)
+        cursor = ChangeStreamCursor(self._client, watched, stages)
         changes = Changes(start, self._documents)
         try:
             reached, came = start.time, True
             while reached.pair < self._end.pair or (reached.pair == self._end.pair and came):
-                with conversation("following the change stream behind the stored position"):
+                with translated_errors("following the change stream behind the stored position"):
                     batch = cursor.more(wait_ms=WAIT_MS)
                 for change in batch.changes:
                     changes.feed(change)

@@ -18,11 +18,11 @@ from tailrace.event import Column, Row
 from tailrace.positions.base import Position
 from tailrace.positions.lsn import parse_lsn
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres.copy_rows import CopyLink, Fields
-from tailrace.sources.postgres.oversized_rows import huge_row, small, too_large
+from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
+from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, too_large
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.sources.postgres.unpublished_rows import Member, last_attached, read_members
+from tailrace.sources.postgres.unpublished_rows import Partition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
 from tailrace.verify.backend import OutboxRow, Window
 from tailrace.verify.compare import UNKNOWN, no_start, nowhere
@@ -40,7 +40,7 @@ class PostgresOutboxReader:
     def __init__(self, options: PostgresOptions, window: Window) -> None:
         self._options = options
         self._window = window
-        self._link = CopyLink(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._link = CopyConnection(options.conninfo, replication=False, timeout=options.link_timeout)
         self._end = self._before = 0
         self._columns: tuple[Column, ...] = ()
         self._large: list[tuple[str | None, ...]] = []
@@ -72,7 +72,7 @@ class PostgresOutboxReader:
         query = self._query([quote(column.name) for column in self._columns], f"NOT ({huge})")
         self._link.query(f"{query} LIMIT 0")
         yield from self._link.copied(query)
-        self._large = self._link.query(self._query([small(column) for column in self._columns], huge))
+        self._large = self._link.query(self._query([is_small(column) for column in self._columns], huge))
         self._link.query("COMMIT")
 
     def large(self) -> Iterator[OutboxRow]:
@@ -80,7 +80,7 @@ class PostgresOutboxReader:
         for transaction, created, *values in self._large:
             created_ms = int(created or UNKNOWN)
             texts = [None if value is None else value.encode("utf-8", "surrogateescape") for value in values]
-            row = huge_row(self._columns, texts, "", max(created_ms, 0))
+            row = oversized_row(self._columns, texts, "", max(created_ms, 0))
             yield OutboxRow(row, int(transaction or 0), created_ms)
 
     def row(self, found: Fields) -> OutboxRow:
@@ -159,11 +159,11 @@ class PostgresOutboxReader:
             f"ON p.tailrace_oid = o.tableoid WHERE {where}"
         )
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[Partition]:
         ((oid,),) = self._link.query(
             "SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", list(split_table(self._options.table))
         )
-        return read_members(self._link, int(oid or 0))
+        return read_partitions(self._link, int(oid or 0))
 
 
 def _was_there(begun: Snapshot, before: int, transaction: int, created_ms: int) -> bool:

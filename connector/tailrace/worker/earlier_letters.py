@@ -84,7 +84,7 @@ class KnownLetters:
 
         def record(event: OutboxEvent, to: Route, checked: Checked) -> Record:
             made = line.record(event, to, checked)
-            found = self._of(event.id, event.type, event.key, event.place)
+            found = self._of(event.id, event.type, event.key, event.position)
             opened = [known for known in found if known.is_open and not known.has_waiting]
             if not opened:
                 return made

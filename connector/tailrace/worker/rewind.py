@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.schemas.validation import Checked
@@ -29,7 +29,7 @@ def rewound(line: Line, stored: Position | None, rewind: Rewind | None, *, parks
     )
 
 
-def followed(rewind: Rewind | None, source: Source) -> Rewind | None:
+def followed(rewind: Rewind | None, source: RowSource) -> Rewind | None:
     """The rewind in the log that was opened: after a failover it ends on another timeline than it was noted on."""
     if rewind is None or not isinstance(source, PostgresSource) or source.until is None:
         return rewind
@@ -41,7 +41,7 @@ def _record(
 ) -> Callable[[OutboxEvent, Route, Checked], Record]:
     def again(event: OutboxEvent, to: Route, checked: Checked) -> Record:
         made = make(event, to, checked)
-        return made._replace(headers=[*made.headers, header]) if until.covers(event.place) else made
+        return made._replace(headers=[*made.headers, header]) if until.covers(event.position) else made
 
     return again
 
@@ -51,6 +51,6 @@ def _letter(
 ) -> Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]:
     def again(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
         made = make(row, event, topic, rejected)
-        return made._replace(headers=[*made.headers, header]) if until.covers(row.place) else made
+        return made._replace(headers=[*made.headers, header]) if until.covers(row.position) else made
 
     return again

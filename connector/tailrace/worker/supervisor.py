@@ -26,13 +26,13 @@ from tailrace.errors import (
     Unavailable,
 )
 from tailrace.kafka.publisher import Publisher
-from tailrace.pipeline.loop import Pipeline
+from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.state.ownership import Claim
 from tailrace.state.rewind_marker import Rewind
 from tailrace.state.status import announce
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import ServerOutage
@@ -45,7 +45,7 @@ STEADY_SECONDS = 30.0
 shortest delay."""
 
 
-Recover = Callable[[TailraceError, Wiring, Wake, Callable[[], bool]], bool]
+Recover = Callable[[TailraceError, Wiring, Wakeup, Callable[[], bool]], bool]
 """Closes the gap that an error speaks of, and says whether it did; it stops early if it is told to."""
 NOTICE_SECONDS = 0.5
 """For the last call of a webhook; SIGTERM promises an end within 5 s."""
@@ -60,7 +60,7 @@ class Supervisor:
         self._wiring = wiring
         self._recover = recover
         self._recovered = False
-        self._wake = Wake()
+        self._wake = Wakeup()
         self._stopped = threading.Event()
         self._claim = Claim(wiring.kafka, uuid.uuid4().hex)
         self._ran = False
@@ -159,7 +159,7 @@ class Supervisor:
         )
         source = self._wiring.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
         parking = self._wiring.parking(admin)
-        pipeline = Pipeline(
+        pipeline = PipelineLoop(
             source,
             publisher,
             line,

@@ -32,7 +32,7 @@ from tailrace.kafka.tail import answering, certificate_trouble
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicKeeper, partition_counts
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
-from tailrace.pipeline.loop import Source
+from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
@@ -49,7 +49,7 @@ from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.offsets import Admin
 from tailrace.state.position_recorder import Bookkeeper
 from tailrace.state.prior_run import require_remembered, require_stored
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import Probe, listens
@@ -87,7 +87,7 @@ class Wiring:
         specs = [spec for spec in self.specs.values() if spec.topic != self.kafka.dead_letter_topic]
         return declared_for(self.settings.pipeline, specs)
 
-    def source(self, wake: Wake, until: Callable[[], Position | None] = lambda: None) -> Source:
+    def source(self, wake: Wakeup, until: Callable[[], Position | None] = lambda: None) -> RowSource:
         """`until` tells, once the stored position is known, from where the pipeline was set back."""
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
@@ -100,9 +100,9 @@ class Wiring:
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
 
-            MongoSource(self.database, wake=Wake()).look(stored)
+            MongoSource(self.database, wake=Wakeup()).look(stored)
         else:
-            PostgresSource(self.database, wake=Wake()).look(stored)
+            PostgresSource(self.database, wake=Wakeup()).look(stored)
 
     def prove(self, stored: Position | None) -> None:
         """Raises LogDiverged if the server's log is not the one that was read up to `stored`. Changes nothing."""
@@ -123,7 +123,7 @@ class Wiring:
         return tuple(each for each in found if isinstance(each, LsnPosition))
 
     def bookkeeper(
-        self, admin: Admin, publisher: Publisher, source: Source, warn: Callable[[TailraceError], None]
+        self, admin: Admin, publisher: Publisher, source: RowSource, warn: Callable[[TailraceError], None]
     ) -> Bookkeeper:
         """Notes beside the pipeline where it is."""
         return Bookkeeper(
@@ -240,7 +240,7 @@ class Wiring:
     def publisher(
         self,
         admin: Admin,
-        wake: Wake,
+        wake: Wakeup,
         tell: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
     ) -> Publisher:

@@ -145,7 +145,7 @@ def test_places_that_are_known_and_those_that_are_not(folder: Path) -> None:
     # It is behind the end of a plan that was made before.
     assert read(opened(folder, ArchivePosition("orders public.outbox", 3, 4)))[0] == []
     source = opened(folder, START)
-    assert [row.place for row in source.read(10, 1 << 20, 0).rows] == ["table:1.1", "table:1.2", "table:1.3"]
+    assert [row.position for row in source.read(10, 1 << 20, 0).rows] == ["table:1.1", "table:1.2", "table:1.3"]
     source.close()
 
 

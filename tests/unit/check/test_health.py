@@ -10,11 +10,11 @@ from tailrace.check.health import KafkaStatus, PipelineHealth, clock_ahead, deri
 from tailrace.check.health_postgres import NOISE_BYTES, PostgresStatus, interpret
 from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
-from tailrace.sources.postgres.resume_check import Slot
+from tailrace.sources.postgres.resume_check import SlotState
 
 LOG = LogIdentity("1", 1, "shop", "s", "public.outbox", "x")
 POSITION = LsnPosition(LOG, 1_000_000, 10_000)
-IDLE = Slot("s", "pgoutput", "shop", None, 1_000_000, "reserved", None, 0, None)
+IDLE = SlotState("s", "pgoutput", "shop", None, 1_000_000, "reserved", None, 0, None)
 READ = replace(IDLE, active_pid=7)
 SEEN = PostgresStatus(IDLE, 1_000_000, 70_000)
 
@@ -58,7 +58,7 @@ def state_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> str:
         ("RETRYING", READ, "RETRYING"),
     ],
 )
-def test_both_servers_answer(announced: str, slot: Slot | None, state: str) -> None:
+def test_both_servers_answer(announced: str, slot: SlotState | None, state: str) -> None:
     health = health_of(news(announced), replace(SEEN, slot=slot))
     assert health.state == state
     if slot is READ and announced not in ("", "RUNNING"):
@@ -104,7 +104,7 @@ def test_for_how_long_it_has_been_gone() -> None:
     ("slot", "ahead", "seconds"),
     [(READ, 0, 0), (READ, NOISE_BYTES, 0), (READ, NOISE_BYTES + 1, 60), (IDLE, 0, 0), (IDLE, 1, 60), (IDLE, -5, 0)],
 )
-def test_lag(slot: Slot, ahead: int, seconds: int) -> None:
+def test_lag(slot: SlotState, ahead: int, seconds: int) -> None:
     health = health_of(news("RUNNING"), replace(SEEN, slot=slot, lsn=POSITION.lsn + ahead))
     assert (health.lag_bytes, health.lag_seconds) == (max(0, ahead), seconds)
 

@@ -26,9 +26,9 @@ from tailrace.routing.parsing import parse_spec
 from tailrace.routing.specs import SpecOrigin, TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.postgres.replay_window import ReplayWindow
-from tailrace.sources.postgres.resume_check import Slot
+from tailrace.sources.postgres.resume_check import SlotState
 
-SLOT = Slot("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
+SLOT = SlotState("s", "pgoutput", "shop", None, 0x1000, "reserved", None, 2048, None)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Pipeline:
             self.topic.append(waiting_record(OPTIONS, event))
         elif payload == b"bad":
             self.letters.append(event.id.encode())
-            self.releasing.note(entity, Parked(0, event.place, self.releasing.bound))
+            self.releasing.note(entity, Parked(0, event.position, self.releasing.bound))
             self.durable.keys[entity] = self.keys[entity]
         else:
             self.out[key].append(event.id.encode())

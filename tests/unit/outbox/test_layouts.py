@@ -113,7 +113,7 @@ def test_the_plan_follows_columns_that_change_in_mid_stream() -> None:
     layout = Layout(DEBEZIUM)
     first = layout.read(row())
     turned = tuple(reversed(PLAIN))
-    second = layout.read(Row(turned, tuple(reversed(VALUES)), first.place, first.committed_ms))
+    second = layout.read(Row(turned, tuple(reversed(VALUES)), first.position, first.committed_ms))
     assert second == first
     assert layout.read(row()) == first
 

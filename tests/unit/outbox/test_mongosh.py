@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.outbox.layouts import DEBEZIUM
-from tailrace.outbox.mongosh import PROMPT, Command, collection_commands, script, user_commands
+from tailrace.outbox.mongosh import PROMPT, ShellCommand, collection_commands, script, user_commands
 
 
 def as_data(javascript: str) -> list[tuple[str, Any]]:
@@ -66,6 +66,6 @@ def test_a_name_cannot_leave_its_text_or_its_comment(name: str) -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_text_reads_back(database: str, text: str) -> None:
-    command = Command("why", database, {"create": text, "list": [text, {"key": text}], "empty": {}, "no": []})
+    command = ShellCommand("why", database, {"create": text, "list": [text, {"key": text}], "empty": {}, "no": []})
     assert json.dumps(text) in script([command])
     assert script([command]).count("\n") <= 12

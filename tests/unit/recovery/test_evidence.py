@@ -11,11 +11,11 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, is_true, weigh
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
-from tailrace.sources.postgres.resume_check import Server
+from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.state.position_history import Entry
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
-SAME = Server("7", 1, 1000, "shop")
+SAME = ServerIdentity("7", 1, 1000, "shop")
 BACK = replace(SAME)
 RESTORED = replace(SAME, timeline=2)
 LEFT = {1: 500}
@@ -52,12 +52,12 @@ def entry(lsn: int, passed: str = "", **more: int) -> Entry:
     ],
 )
 def test_which_positions_still_hold(
-    position: LsnPosition, lost: LsnPosition | None, server: Server, left: dict[int, int], true: bool
+    position: LsnPosition, lost: LsnPosition | None, server: ServerIdentity, left: dict[int, int], true: bool
 ) -> None:
     assert is_true(position, lost, server, left, went_back=server is BACK) is true
 
 
-def weighed(entries: list[Entry], lost: int = 900, server: Server = SAME, next_xid: int = 5000) -> Evidence:
+def weighed(entries: list[Entry], lost: int = 900, server: ServerIdentity = SAME, next_xid: int = 5000) -> Evidence:
     return weigh(entries, at(lost), server, LEFT, next_xid, went_back=server is not SAME)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tailrace.errors import HistoryLost, RecoveryUncertain
 from tailrace.positions.mongo import ClusterTime
 from tailrace.recovery.oplog_gap import OplogGap, counted, judged
-from tailrace.sources.mongo.change_stream import Batch
+from tailrace.sources.mongo.change_stream import RawBatch
 
 INSERT = {"operationType": "insert", "ns": {"coll": "outbox"}}
 OTHER = {"operationType": "insert", "ns": {"coll": "other"}}
@@ -44,14 +44,14 @@ def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]
 NOW = ClusterTime(5, 1)
 
 
-def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -> Callable[[], Batch]:
+def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -> Callable[[], RawBatch]:
     """A stream that gives out these, each up to a second, and must not be asked for more; or the log is lost then."""
     left = [
-        Batch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
+        RawBatch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
         for second, changes in given
     ]
 
-    def more() -> Batch:
+    def more() -> RawBatch:
         if rolls and not left:
             raise HistoryLost("the log has rolled over")
         return left.pop(0)

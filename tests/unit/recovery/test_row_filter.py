@@ -28,7 +28,7 @@ class Layout:
     def read(self, row: Row) -> OutboxEvent:
         if not self._readable:
             raise Rejected(Reason.POISON_MESSAGE, "it cannot be read")
-        return OutboxEvent("42", "OrderPlaced", "order", b"k", PAYLOAD, None, row.place, row.committed_ms, [])
+        return OutboxEvent("42", "OrderPlaced", "order", b"k", PAYLOAD, None, row.position, row.committed_ms, [])
 
 
 class Letter:

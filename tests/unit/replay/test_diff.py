@@ -90,8 +90,8 @@ def test_the_line_of_a_replay_marks_records_and_letters() -> None:
         Layout(),
         lambda _: Route("t"),
         lambda *_: (None, None),  # type: ignore[arg-type, return-value]
-        lambda event, to, _: Record(to.topic, b"v", event.key, [("position", event.place)], 5),
-        lambda row, *_: Record("dead", b"v", None, [("tailrace.position", row.place)], 5),
+        lambda event, to, _: Record(to.topic, b"v", event.key, [("position", event.position)], 5),
+        lambda row, *_: Record("dead", b"v", None, [("tailrace.position", row.position)], 5),
         frozenset(),
         1,
         1,

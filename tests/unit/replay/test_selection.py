@@ -31,7 +31,7 @@ class Layout:
         kind = (row.values[0] or b"").decode()
         if not kind:
             raise Rejected(Reason.POISON_MESSAGE, "no type")
-        return OutboxEvent(f"id-{kind}", kind, "order", b"key-7", None, None, row.place, row.committed_ms, [])
+        return OutboxEvent(f"id-{kind}", kind, "order", b"key-7", None, None, row.position, row.committed_ms, [])
 
 
 def route(event: OutboxEvent) -> Route:
@@ -115,7 +115,7 @@ def test_it_may_end_inside_of_a_transaction() -> None:
     end = at(0x18, Cut(0x20, 1))
     source = SelectedSource(Log(Chunk([row(0x20, 1), row(0x20, 2)], at(0x28), more=True)), at(0x8), end, lambda _: True)
     source.open(None, lambda _: None)
-    assert [each.place for each in source.read(10, 1000, 0).rows] == ["0/20:1"]
+    assert [each.position for each in source.read(10, 1000, 0).rows] == ["0/20:1"]
 
 
 def test_it_goes_on_where_it_was_and_ends_at_once_if_it_was_there() -> None:
@@ -136,9 +136,9 @@ def test_only_what_is_wanted_comes_under_its_name() -> None:
         at(0x8),
         at(0x28),
         lambda row: row.values != (b"no",),
-        lambda row: row._replace(place="named"),
+        lambda row: row._replace(position="named"),
     )
     source.open(None, lambda _: None)
     chunk = source.read(10, 1000, 0)
-    assert chunk == Chunk([rows[0]._replace(place="named")], at(0x20), more=True, size=5)
+    assert chunk == Chunk([rows[0]._replace(position="named")], at(0x20), more=True, size=5)
     assert source.looked_at == 2

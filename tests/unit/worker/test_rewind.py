@@ -16,7 +16,7 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.state import rewind_marker
 from tailrace.state.rewind_marker import HEADER, Rewind
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 from tailrace.worker.rewind import followed, rewound
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
@@ -75,7 +75,7 @@ def test_a_rewind_in_another_log_is_over(stored: LsnPosition | TokenPosition) ->
 def test_after_a_failover_it_ends_where_the_source_says() -> None:
     """On the server's timeline, on which the pipeline is by then."""
     stored = LsnPosition(replace(LOG, timeline=2), 0x120, 0)
-    source = PostgresSource(PostgresOptions("", "outbox", "s", "p"), wake=Wake())
+    source = PostgresSource(PostgresOptions("", "outbox", "s", "p"), wake=Wakeup())
     source.until = replace(REWIND.until, log=stored.log)
     assert marks(rewound(LINE, stored, followed(REWIND, source), parks=False), "0/150:1") == (True, True)
     source.until = REWIND.until

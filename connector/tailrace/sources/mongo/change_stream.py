@@ -22,10 +22,10 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace.errors import TailraceError
 from tailrace.sources.mongo.changes import Token
-from tailrace.sources.mongo.client import TOO_LARGE, Client, conversation, translate
-from tailrace.sources.mongo.raw_batch import documents_of, parted
-from tailrace.sources.mongo.stream_spec import Stage, Watched
-from tailrace.wakeup import Wake
+from tailrace.sources.mongo.client import TOO_LARGE, Client, translate, translated_errors
+from tailrace.sources.mongo.raw_batch import documents_of, split_batch
+from tailrace.sources.mongo.stream_spec import Stage, StreamSpec
+from tailrace.wakeup import Wakeup
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 AWAIT_MS = 1000
@@ -39,7 +39,7 @@ FAREWELL_SECONDS = 2.0
 DOING = "reading the change stream"
 
 
-class Answer(NamedTuple):
+class CursorAnswer(NamedTuple):
     """Raw changes, as an array that is not divided yet, and the token behind all that the server has looked at."""
 
     changes: bytes
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     ended: bool
 
 
-class Batch(NamedTuple):
+class RawBatch(NamedTuple):
     """The same with the changes one by one."""
 
     changes: list[bytes]
@@ -55,14 +55,14 @@ class Batch(NamedTuple):
     ended: bool
 
     @classmethod
-    def of(cls, answer: Answer) -> Batch:
+    def of(cls, answer: CursorAnswer) -> RawBatch:
         return cls(documents_of(answer.changes), answer.token, answer.ended)
 
 
-class Cursor:
+class ChangeStreamCursor:
     """A server-side cursor, asked by hand: the driver's own would resume, skip or hide things by itself."""
 
-    def __init__(self, client: Client, watched: Watched, stages: list[Stage], *, limit: int = BATCH) -> None:
+    def __init__(self, client: Client, watched: StreamSpec, stages: list[Stage], *, limit: int = BATCH) -> None:
         """`limit` is how many changes come in one answer, at most."""
         self._database = client[watched.database]
         self._name = watched.cursor_name
@@ -70,25 +70,25 @@ class Cursor:
         # A cursor belongs to the session it was made in.
         self._session: ClientSession = client.start_session(causal_consistency=False)
         command = {"aggregate": watched.target, "pipeline": stages, "cursor": {"batchSize": 0}}
-        with conversation(DOING):
+        with translated_errors(DOING):
             answer = self._database.command(command, session=self._session)
         self._id = Int64(answer["cursor"]["id"])
         self.token: Token | None = answer["cursor"].get("postBatchResumeToken")
 
-    def more(self, *, wait_ms: int = AWAIT_MS) -> Batch:
+    def more(self, *, wait_ms: int = AWAIT_MS) -> RawBatch:
         """The next answer; raises the driver's errors."""
-        return Batch.of(self.ask(wait_ms=wait_ms))
+        return RawBatch.of(self.ask(wait_ms=wait_ms))
 
-    def ask(self, *, wait_ms: int = AWAIT_MS) -> Answer:
+    def ask(self, *, wait_ms: int = AWAIT_MS) -> CursorAnswer:
         """The same, for those who ask again before they look at it."""
         command: dict[str, Any] = {
             "getMore": self._id, "collection": self._name, "batchSize": self._limit, "maxTimeMS": wait_ms,
         }  # fmt: skip
         answer = self._database.command(command, session=self._session, codec_options=RAW)
-        changes, rest = parted(bytes(answer["cursor"].raw))
+        changes, rest = split_batch(bytes(answer["cursor"].raw))
         told: dict[str, Any] = bson.decode(rest)
         self._id = Int64(told["id"])
-        return Answer(changes, told.get("postBatchResumeToken"), ended=self._id == 0)
+        return CursorAnswer(changes, told.get("postBatchResumeToken"), ended=self._id == 0)
 
     def close(self) -> None:
         """Tells the server, if it listens."""
@@ -102,17 +102,17 @@ class Cursor:
             self._session.end_session()
 
 
-class Stream:
+class ChangeStreamThread:
     """Fetches ahead from a cursor in a thread of its own; `take` is for the pipeline's."""
 
-    def __init__(self, open_: Callable[[Stage, int], Cursor], start: Stage, wake: Wake) -> None:
+    def __init__(self, open_: Callable[[Stage, int], ChangeStreamCursor], start: Stage, wake: Wakeup) -> None:
         """`open_` gives a cursor at a start, with a limit; `wake` is set whenever there is something to take."""
         self._open = open_
         self._behind = start
         self._cursor = open_(start, BATCH)
         self.token = self._cursor.token
         self._wake = wake
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[CursorAnswer] = deque()
         self._room = threading.Semaphore(AHEAD)
         self._stopping = threading.Event()
         self._error: TailraceError | None = None
@@ -134,7 +134,7 @@ class Stream:
         """Whether something can be taken."""
         return bool(self._answers)
 
-    def take(self) -> Batch | None:
+    def take(self) -> RawBatch | None:
         """The next batch, or None if none has come; raises what ended the stream, once all before it is taken."""
         try:
             answer = self._answers.popleft()
@@ -144,7 +144,7 @@ class Stream:
             return None
         self._room.release()
         # Here and not in the thread: while it divides one, the server would have nothing to do.
-        return Batch.of(answer)
+        return RawBatch.of(answer)
 
     def close(self) -> None:
         self._stopping.set()
@@ -153,7 +153,7 @@ class Stream:
         if not self._thread.is_alive() and self._error is None:
             self._cursor.close()
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> CursorAnswer:
         try:
             answer = self._cursor.ask()
         except OperationFailure as error:

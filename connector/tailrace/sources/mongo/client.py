@@ -102,7 +102,7 @@ def has_primary(uri: str, *, app_name: str) -> bool:
 
 
 @contextmanager
-def conversation(doing: str) -> Iterator[None]:
+def translated_errors(doing: str) -> Iterator[None]:
     """Turns the driver's errors into ours."""
     try:
         yield
@@ -112,7 +112,7 @@ def conversation(doing: str) -> Iterator[None]:
 
 def identify(client: Client) -> ServerFacts:
     """Who the server is; AccessRefused for one that has no change streams."""
-    with conversation("asking the server who it is"):
+    with translated_errors("asking the server who it is"):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
     require_replica_set(hello)
@@ -162,7 +162,7 @@ def collection_ids(client: Client, database: str, names: tuple[str, ...], *, cre
     """The UUID of each collection, empty where we may not see it; those that are missing are made, or refused."""
     found: dict[str, str] = {}
     for _ in range(2):
-        with conversation("looking for the outbox collections"):
+        with translated_errors("looking for the outbox collections"):
             try:
                 listed = list(client[database].list_collections(filter={"name": {"$in": list(names)}}))
                 for each in listed:
@@ -188,7 +188,7 @@ def collection_ids(client: Client, database: str, names: tuple[str, ...], *, cre
 
 
 def _create(client: Client, database: str, name: str) -> None:
-    with conversation(f"creating the collection {database}.{name}"):
+    with translated_errors(f"creating the collection {database}.{name}"):
         try:
             client[database].create_collection(name)
         except OperationFailure as error:

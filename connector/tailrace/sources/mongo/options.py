@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.sources.mongo.stream_spec import Watched
+from tailrace.sources.mongo.stream_spec import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +29,5 @@ class MongoOptions:
     """The time of documents that were there before and have none; None for when they are read."""
 
     @property
-    def watched(self) -> Watched:
-        return Watched(self.database, self.collections)
+    def watched(self) -> StreamSpec:
+        return StreamSpec(self.database, self.collections)

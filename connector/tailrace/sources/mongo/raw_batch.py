@@ -52,7 +52,7 @@ def documents_of(array: bytes) -> list[bytes]:
     return found
 
 
-def parted(cursor: bytes) -> tuple[bytes, bytes]:
+def split_batch(cursor: bytes) -> tuple[bytes, bytes]:
     """The array of changes in a `cursor` document, and a document of its other fields: its id, and the token behind."""
     if not cursor.startswith(_BATCH, 4):
         raise ProtocolError(

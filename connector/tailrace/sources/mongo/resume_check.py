@@ -10,7 +10,7 @@ from tailrace.errors import PositionAhead, StreamChanged, WrongLog
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 
 
-def require_continuable(stored: TokenPosition, found: StreamIdentity, now: ClusterTime) -> None:
+def check_resume(stored: TokenPosition, found: StreamIdentity, now: ClusterTime) -> None:
     """Refuses a position of another log, of another question, or of a log that has lost its end."""
     log = stored.log
     if log.replica_set != found.replica_set or log.database != found.database:

@@ -24,12 +24,12 @@ from pymongo.errors import OperationFailure
 from tailrace.errors import HistoryLost, LayoutMismatch, SourceError, StreamChanged
 from tailrace.event import Row
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
-from tailrace.sources.mongo.change_stream import RAW, Cursor
+from tailrace.sources.mongo.change_stream import RAW, ChangeStreamCursor
 from tailrace.sources.mongo.changes import Token, server_token, token_time
-from tailrace.sources.mongo.client import Client, conversation, identify
+from tailrace.sources.mongo.client import Client, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
-from tailrace.sources.mongo.stream_spec import Watched
+from tailrace.sources.mongo.stream_spec import StreamSpec
 
 DOING = "reading the outbox collection"
 SNAPSHOT_GONE = {239, 246}  # SnapshotTooOld, SnapshotUnavailable
@@ -64,7 +64,7 @@ class CollectionReader:
     def __init__(
         self,
         client: Client,
-        watched: Watched,
+        watched: StreamSpec,
         documents: Documents,
         *,
         order_by: tuple[str, ...],
@@ -169,7 +169,7 @@ class CollectionReader:
         self._ask({"getMore": self._cursor_id, "collection": self._collection, "batchSize": PAGE}, "nextBatch")
 
     def _ask(self, command: Document, field: str) -> None:
-        with conversation(DOING):
+        with translated_errors(DOING):
             try:
                 cursor = self._client[self._watched.database].command(
                     command, session=self._session, codec_options=RAW
@@ -196,14 +196,14 @@ class CollectionReader:
 
     def _learn(self, collection: str, until: ClusterTime, later: Later) -> None:
         """Up to `until` and all of it: the last transaction may come in several answers, all of the same time."""
-        watched = Watched(self._watched.database, (collection,))
+        watched = StreamSpec(self._watched.database, (collection,))
         # Not from the beginning each time: were that to take longer than a snapshot is kept, it would never end.
         begin = self._learnt.get(collection) or server_token(self._start.token)
-        cursor = Cursor(self._client, watched, watched.inserted({"startAfter": begin}, collection))
+        cursor = ChangeStreamCursor(self._client, watched, watched.inserted({"startAfter": begin}, collection))
         try:
             reached, came = ClusterTime(0, 0), True
             while reached.pair < until.pair or (reached.pair == until.pair and came):
-                with conversation(DOING):
+                with translated_errors(DOING):
                     batch = cursor.more(wait_ms=LEARN_MS)
                 later.add([key_of(raw) for raw in batch.changes])
                 came = bool(batch.changes)
@@ -275,7 +275,7 @@ def require_order(client: Client, database: str, collection: str, order_by: tupl
         return
     order = dict.fromkeys(order_by, 1)
     question = {"find": collection, "sort": order, "hint": order}
-    with conversation(DOING):
+    with translated_errors(DOING):
         try:
             plan = client[database].command({"explain": question, "verbosity": "queryPlanner"})
         except OperationFailure as error:

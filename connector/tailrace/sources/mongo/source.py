@@ -19,16 +19,16 @@ from tailrace.event import Chunk, Row
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import require_complete
-from tailrace.sources.mongo.change_stream import Cursor, Stream
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor, ChangeStreamThread
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
-from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, conversation, identify
+from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.resume_check import is_ahead, require_continuable
+from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader
 from tailrace.sources.mongo.stream_spec import Stage, can_split
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 TOGETHER = 100
 """Changes decoded in one go: enough to spread the cost of a call, few enough to be forgotten soon."""
@@ -37,14 +37,14 @@ TOGETHER = 100
 class MongoSource:
     """Implements `pipeline.Source`; owned by one thread."""
 
-    def __init__(self, options: MongoOptions, *, wake: Wake) -> None:
+    def __init__(self, options: MongoOptions, *, wake: Wakeup) -> None:
         """`wake` ends a waiting `read` early."""
         self._options = options
         self._wake = wake
         self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
         self._client: Client | None = None
         self._collection: CollectionReader | None = None
-        self._stream: Stream | None = None
+        self._stream: ChangeStreamThread | None = None
         self._changes: list[bytes] = []
         self._token: dict[str, object] | None = None
         self._ended = False
@@ -65,14 +65,14 @@ class MongoSource:
                 return
             unseen = dict.fromkeys(options.collections, "")
             found = StreamIdentity(facts.replica_set, options.database, unseen, options.watched.fingerprint)
-            require_continuable(stored, found, facts.now)
+            check_resume(stored, found, facts.now)
             try:
                 ids = collection_ids(client, options.database, options.collections, create=False)
             except CollectionGone:
                 if not options.create:
                     raise
             else:
-                require_continuable(stored, replace(found, collections=ids), facts.now)
+                check_resume(stored, replace(found, collections=ids), facts.now)
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """Starts at `stored`, or now, or with what is there; `store` writes a position durably at once."""
@@ -190,7 +190,7 @@ class MongoSource:
         if stored is None:
             return self._first(found, facts)
         if not self._options.adopt:
-            require_continuable(stored, found, facts.now)
+            check_resume(stored, found, facts.now)
             self._follow({"startAfter": server_token(stored.token)})
             # What could not be seen of the collections before can be now: from here on they are known.
             return replace(stored, log=found) if any(found.collections.values()) else stored
@@ -231,25 +231,25 @@ class MongoSource:
         time_ = token_time(token) or facts.now
         return TokenPosition(found, plain_token(token), time_, facts.now_ms)
 
-    def _follow(self, start: Stage) -> Stream:
+    def _follow(self, start: Stage) -> ChangeStreamThread:
         self._leave()
-        self._stream = stream = Stream(self._cursor, start, self._wake)
+        self._stream = stream = ChangeStreamThread(self._cursor, start, self._wake)
         stream.require_resumed()
         return stream
 
-    def _cursor(self, start: Stage, limit: int) -> Cursor:
+    def _cursor(self, start: Stage, limit: int) -> ChangeStreamCursor:
         assert self._client is not None  # noqa: S101 - opened first
         watched = self._options.watched
-        return Cursor(self._client, watched, watched.stages(start, splits=self._splits), limit=limit)
+        return ChangeStreamCursor(self._client, watched, watched.stages(start, splits=self._splits), limit=limit)
 
     def _past_large(self, stored: TokenPosition) -> TokenPosition:
         """Behind the one change that cannot be sent: without its document it can."""
         assert self._client is not None  # noqa: S101 - opened first
         watched = self._options.watched
         stages = watched.heads({"startAfter": server_token(stored.token)}, splits=self._splits)
-        cursor = Cursor(self._client, watched, stages, limit=1)
+        cursor = ChangeStreamCursor(self._client, watched, stages, limit=1)
         try:
-            with conversation("looking for a change that is too large"):
+            with translated_errors("looking for a change that is too large"):
                 found = [decoded(raw) for raw in cursor.more().changes]
         finally:
             cursor.close()

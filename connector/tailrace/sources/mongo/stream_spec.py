@@ -22,7 +22,7 @@ SPLITTING_LATE = ((6, 0, 9), (6, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class StreamSpec:
     """One collection, or several of one database in one stream."""
 
     database: str

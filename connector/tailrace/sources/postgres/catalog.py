@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from tailrace.errors import AccessRefused, ConfigError
 from tailrace.positions.lsn import format_lsn, parse_lsn
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import Server, Slot
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import ServerIdentity, SlotState
 from tailrace.sql_names import quote
 
 OLDEST = 150000
 
 
-def identify(replication: Link) -> Server:
+def identify(replication: PgConnection) -> ServerIdentity:
     system_id, timeline, lsn, database = replication.query("IDENTIFY_SYSTEM")[0]
-    return Server(str(system_id), int(timeline or 0), parse_lsn(str(lsn)), str(database))
+    return ServerIdentity(str(system_id), int(timeline or 0), parse_lsn(str(lsn)), str(database))
 
 
-def require_able(control: Link) -> None:
+def require_able(control: PgConnection) -> None:
     """Refuses a server that cannot do logical decoding as we need it, with the line that mends it."""
     if control.server_version < OLDEST:
         raise AccessRefused(
@@ -37,7 +37,7 @@ def require_able(control: Link) -> None:
         )
 
 
-def read_slot(control: Link, name: str) -> Slot | None:
+def read_slot(control: PgConnection, name: str) -> SlotState | None:
     version = control.server_version
     invalidation = (
         "invalidation_reason"
@@ -57,7 +57,7 @@ def read_slot(control: Link, name: str) -> Slot | None:
     if not rows:
         return None
     slot, plugin, database, pid, confirmed, status, invalid, retained, safe = rows[0]
-    return Slot(
+    return SlotState(
         name=str(slot),
         plugin=str(plugin),
         database=str(database),
@@ -70,7 +70,7 @@ def read_slot(control: Link, name: str) -> Slot | None:
     )
 
 
-def create_slot(replication: Link, name: str, *, failover: bool, timeout: float) -> tuple[int, str]:
+def create_slot(replication: PgConnection, name: str, *, failover: bool, timeout: float) -> tuple[int, str]:
     """Creates the slot; returns the LSN it begins at and the name of its exported snapshot.
 
     The snapshot lives until the next command on this link. Creation waits for transactions that are under way, so
@@ -90,19 +90,19 @@ def create_slot(replication: Link, name: str, *, failover: bool, timeout: float)
     return parse_lsn(str(lsn)), str(snapshot)
 
 
-def copy_slot(replication: Link, original: str, name: str) -> None:
+def copy_slot(replication: PgConnection, original: str, name: str) -> None:
     """A slot like `original`, which may be in use; it is this session's, and goes with it."""
     # By the simple protocol, a walsender takes no parameters. Postgres itself allows no quotes in a slot's name.
     quoted = [f"'{each}'" for each in (original.replace("'", "''"), name.replace("'", "''"))]
     replication.query(f"SELECT pg_copy_logical_replication_slot({', '.join(quoted)}, true)")
 
 
-def oldest_running(control: Link, exported: str | None = None) -> int:
+def oldest_running(control: PgConnection, exported: str | None = None) -> int:
     """The number (64 bits) of the oldest transaction that has not ended, now or in the snapshot of a slot."""
     return int(snapshot_text(control, exported).partition(":")[0])
 
 
-def snapshot_text(control: Link, exported: str | None = None) -> str:
+def snapshot_text(control: PgConnection, exported: str | None = None) -> str:
     """The snapshot of now, or that of a slot, as `pg_current_snapshot()` writes it."""
     control.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if exported is not None:
@@ -112,11 +112,11 @@ def snapshot_text(control: Link, exported: str | None = None) -> str:
     return found
 
 
-def drop_slot(control: Link, name: str) -> None:
+def drop_slot(control: PgConnection, name: str) -> None:
     control.query("SELECT pg_drop_replication_slot($1)", [name])
 
 
-def drop_seen(control: Link, slot: Slot) -> None:
+def drop_unchanged(control: PgConnection, slot: SlotState) -> None:
     """Drops the slot as it was seen: one that was made anew since begins further on, and is left alone."""
     control.query(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "

@@ -70,7 +70,7 @@ def is_up(conninfo: str) -> bool:
     return pq.PGconn.ping(told.encode()) == pq.Ping.OK
 
 
-class Link:
+class PgConnection:
     """A session with Postgres; `replication` chooses the kind."""
 
     def __init__(self, conninfo: str, *, replication: bool, timeout: float) -> None:
@@ -107,7 +107,7 @@ class Link:
             # A session that waits for events is not one that was forgotten.
             self.query("SET idle_session_timeout = 0")
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> PgConnection:
         return self
 
     def __exit__(

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import pq
 
 from tailrace.errors import SourceError, SourceUnavailable
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 
 NULL = b"\\N"
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -24,7 +24,7 @@ _escape = re.compile(rb"\\(.)", re.DOTALL)
 Fields = tuple[bytes | None, ...]
 
 
-class CopyLink(Link):
+class CopyConnection(PgConnection):
     """A link that can also copy the answer of a query out."""
 
     def copied(self, query: str) -> Iterator[Fields]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 
 PROCESSES = Path("/proc")
 
 
-def log_folder(control: Link, processes: Path = PROCESSES) -> Path | None:
+def log_folder(control: PgConnection, processes: Path = PROCESSES) -> Path | None:
     """Where the server's data is, as a path of this machine; None if it is another machine's, or may not be known."""
     # Roles without pg_read_all_settings do not see where it is: no row, no error.
     process, port, folder = control.query(

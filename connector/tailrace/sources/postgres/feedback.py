@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.probes import Looks
-from tailrace.sources.postgres.replay_window import Holding
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.probes import Probes
+from tailrace.sources.postgres.replay_window import WindowTracker
 from tailrace.sources.postgres.replication_protocol import encode_status_update, postgres_micros
 
 WARN_SECONDS = 600.0
@@ -27,14 +27,14 @@ class Feedback:
         start: LsnPosition,
         *,
         confirmed: int,
-        holding: Holding | None,
+        holding: WindowTracker | None,
         warn: Callable[[str], None],
     ) -> None:
         """`confirmed` is what the slot has: a start alone confirms nothing. `warn` hears of a replay window that is
         given up.
         """
         self._slot = slot
-        self._looks = Looks(slot)
+        self._looks = Probes(slot)
         self._holding = holding
         self._warn = warn
         self._was_cut = False
@@ -43,11 +43,11 @@ class Feedback:
         self.received = start.lsn
         self._confirmed = confirmed
 
-    def find_disk(self, control: Link) -> None:
+    def find_disk(self, control: PgConnection) -> None:
         """A replay window is to leave room on the server's disk, as far as that can be known."""
         self._looks.find_disk(control)
 
-    def look(self, control: Link, verify: Callable[[], bool] = lambda: True) -> bool:
+    def look(self, control: PgConnection, verify: Callable[[], bool] = lambda: True) -> bool:
         """Looks at the server from time to time; whether there is something to tell it now.
 
         `verify` tells whether everything is published that must be, or raises.
@@ -97,7 +97,7 @@ class Feedback:
         clock = postgres_micros(time.time_ns() // 1_000_000)
         return encode_status_update(self.received, self._confirmed, self._confirmed, clock, reply=reply)
 
-    def _tell_of_window(self, holding: Holding, stored: LsnPosition) -> None:
+    def _tell_of_window(self, holding: WindowTracker, stored: LsnPosition) -> None:
         room, now = self._looks.room, time.monotonic()
         if room.is_short and now - self._warned >= WARN_SECONDS:
             self._warned = now

@@ -31,7 +31,7 @@ def too_large(columns: Sequence[Column]) -> str:
     return f"{' + '.join(sizes)} > {LIMIT}" if sizes else "false"
 
 
-def small(column: Column) -> str:
+def is_small(column: Column) -> str:
     """The SQL expression for a value that may be too large: NULL if it is."""
     name = quote(column.name)
     if column.type_oid not in _TEXT_BYTES:
@@ -39,7 +39,7 @@ def small(column: Column) -> str:
     return f"CASE WHEN octet_length({name}) <= {SMALL} THEN {name} END"
 
 
-def huge_row(columns: Columns, values: Sequence[bytes | None], place: str, committed_ms: int) -> Row:
+def oversized_row(columns: Columns, values: Sequence[bytes | None], place: str, committed_ms: int) -> Row:
     """The row that stands for one that is too large; `values` are those of `small`."""
     named = zip((column.name for column in columns), values, strict=True)
     document = {name: value.decode(errors="replace") for name, value in named if value is not None}

@@ -28,7 +28,7 @@ UNCHANGED_TOAST: Final = Unchanged.TOAST
 
 # Text values stay bytes: most are passed on or parsed as JSON, and neither wants a str in between.
 Value: TypeAlias = bytes | Unchanged | None
-Row: TypeAlias = tuple[Value, ...]
+PgTuple: TypeAlias = tuple[Value, ...]
 
 
 class Begin(NamedTuple):
@@ -48,7 +48,7 @@ class Commit(NamedTuple):
     commit_time: int
 
 
-class Origin(NamedTuple):
+class OriginMessage(NamedTuple):
     """The transaction came to this server by replication, from the origin of this name."""
 
     commit_lsn: int
@@ -69,7 +69,7 @@ class LogicalMessage(NamedTuple):
         return bool(self.flags & 1)
 
 
-class Column(NamedTuple):
+class RelationColumn(NamedTuple):
     flags: int
     name: str
     type_oid: int
@@ -90,10 +90,10 @@ class Relation(NamedTuple):
     namespace: str
     name: str
     replica_identity: str
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
 
 
-class Type(NamedTuple):
+class TypeMessage(NamedTuple):
     """The name of a type that is not built in; `namespace` is empty for pg_catalog."""
 
     type_oid: int
@@ -103,24 +103,24 @@ class Type(NamedTuple):
 
 class Insert(NamedTuple):
     relation_id: int
-    row: Row
+    row: PgTuple
 
 
 class Update(NamedTuple):
     """`key` is there when key columns changed, `old` with replica identity full; at most one of the two."""
 
     relation_id: int
-    key: Row | None
-    old: Row | None
-    row: Row
+    key: PgTuple | None
+    old: PgTuple | None
+    row: PgTuple
 
 
 class Delete(NamedTuple):
     """Exactly one is there: `key` (NULL in all other columns) or `old` (replica identity full)."""
 
     relation_id: int
-    key: Row | None
-    old: Row | None
+    key: PgTuple | None
+    old: PgTuple | None
 
 
 class Truncate(NamedTuple):
@@ -129,7 +129,9 @@ class Truncate(NamedTuple):
     relation_ids: tuple[int, ...]
 
 
-Message: TypeAlias = Begin | Commit | Origin | LogicalMessage | Relation | Type | Insert | Update | Delete | Truncate
+Message: TypeAlias = (
+    Begin | Commit | OriginMessage | LogicalMessage | Relation | TypeMessage | Insert | Update | Delete | Truncate
+)
 
 INSERT: Final = ord("I")
 _KEY, _OLD, _NEW = b"KON"
@@ -178,7 +180,7 @@ def decode(buf: bytes, at: int = 0) -> Message:
     return message
 
 
-def decode_insert(buf: bytes, at: int) -> tuple[int, Row]:
+def decode_insert(buf: bytes, at: int) -> tuple[int, PgTuple]:
     """`decode` for an Insert, known by its tag, without the class around it: nearly every message is one."""
     try:
         relation_id, part, count = _insert_head(buf, at)
@@ -205,7 +207,7 @@ def _unexpected(tag: int, offset: int, where: str) -> ProtocolError:
     return ProtocolError(f"no such {where}: tag {bytes((tag,))!r} at offset {offset}")
 
 
-def _read_row(buf: bytes, pos: int, count: int) -> tuple[Row, int]:
+def _read_row(buf: bytes, pos: int, count: int) -> tuple[PgTuple, int]:
     """Read `count` column values; the hottest loop of the connector."""
     values: list[Value] = []
     for _ in range(count):
@@ -229,7 +231,7 @@ def _read_row(buf: bytes, pos: int, count: int) -> tuple[Row, int]:
     return tuple(values), pos
 
 
-def _read_counted_row(buf: bytes, pos: int) -> tuple[Row, int]:
+def _read_counted_row(buf: bytes, pos: int) -> tuple[PgTuple, int]:
     (count,) = _u16(buf, pos)
     return _read_row(buf, pos + 2, count)
 
@@ -242,10 +244,10 @@ def _read_name(buf: bytes, pos: int) -> tuple[str, int]:
     return str(buf[pos:end], "utf-8", "surrogateescape"), end + 1
 
 
-def _read_origin(buf: bytes, at: int) -> tuple[Origin, int]:
+def _read_origin(buf: bytes, at: int) -> tuple[OriginMessage, int]:
     (lsn,) = _u64(buf, at + 1)
     name, end = _read_name(buf, at + 9)
-    return Origin(lsn, name), end
+    return OriginMessage(lsn, name), end
 
 
 def _read_logical_message(buf: bytes, at: int) -> tuple[LogicalMessage, int]:
@@ -269,16 +271,16 @@ def _read_relation(buf: bytes, at: int) -> tuple[Relation, int]:
         flags = buf[pos]
         column, pos = _read_name(buf, pos + 1)
         type_oid, type_modifier = _column_tail(buf, pos)
-        columns.append(Column(flags, column, type_oid, type_modifier))
+        columns.append(RelationColumn(flags, column, type_oid, type_modifier))
         pos += 8
     return Relation(relation_id, namespace, name, chr(identity), tuple(columns)), pos
 
 
-def _read_type(buf: bytes, at: int) -> tuple[Type, int]:
+def _read_type(buf: bytes, at: int) -> tuple[TypeMessage, int]:
     (type_oid,) = _u32(buf, at + 1)
     namespace, pos = _read_name(buf, at + 5)
     name, end = _read_name(buf, pos)
-    return Type(type_oid, namespace, name), end
+    return TypeMessage(type_oid, namespace, name), end
 
 
 def _read_update(buf: bytes, at: int) -> tuple[Update, int]:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailrace.positions.lsn import parse_lsn
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.disk_space import free_bytes, log_folder
-from tailrace.sources.postgres.replay_window import Room
+from tailrace.sources.postgres.replay_window import SlotCapacity
 from tailrace.sources.postgres.snapshot import Snapshot
 
 EVERY_SECONDS = 5.0
@@ -30,7 +30,7 @@ KEPT = 64
 """Looks that wait for the position to pass them; of more, every second one is let go."""
 
 
-class Looks:
+class Probes:
     """Taken by the source's thread; `passed` may be asked from another."""
 
     def __init__(self, slot: str) -> None:
@@ -42,11 +42,11 @@ class Looks:
         self._ends: deque[tuple[float, int]] = deque()
         """When the log ended where, lately."""
         self._heard = 0
-        self.room = Room()
+        self.room = SlotCapacity()
         self.verified = 0
         self.watched = 0
 
-    def find_disk(self, control: Link) -> None:
+    def find_disk(self, control: PgConnection) -> None:
         """From here on, looks tell how much room its disk has, if that can be known."""
         self._folder = log_folder(control)
 
@@ -61,7 +61,7 @@ class Looks:
         taken, end = self._ends[-1]
         return self._heard - end > limit // PARTS and now >= taken + SOONEST_SECONDS
 
-    def take(self, control: Link, verify: Callable[[], bool]) -> None:
+    def take(self, control: PgConnection, verify: Callable[[], bool]) -> None:
         """`verify` is called after the snapshot was taken: if not all that it shows is in the log, the look is void."""
         began = time.monotonic()
         self._next = began + EVERY_SECONDS
@@ -81,7 +81,7 @@ class Looks:
         self._ends.append((now, parse_lsn(str(end))))
         while self._ends[0][0] < now - RECENT_SECONDS and len(self._ends) > 2:
             self._ends.popleft()
-        self.room = Room(
+        self.room = SlotCapacity(
             limit=limit << 20 if limit >= 0 else None,
             left=None if left is None else int(left),
             disk=None if self._folder is None else free_bytes(self._folder),

@@ -10,14 +10,14 @@ import json
 from typing import NamedTuple, Protocol
 
 from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sql_names import quote, quote_table, split_table
 
 FIRST_OID = 16384
 """Tables with smaller numbers are the server's own."""
 
 
-class Outbox(Protocol):
+class PublicationOptions(Protocol):
     """What must be known of the outbox: a part of `PostgresOptions`."""
 
     @property
@@ -106,7 +106,7 @@ SELECT (SELECT to_json(array_agg(DISTINCT k.attname)) FROM tree t CROSS JOIN LAT
 """
 
 
-def rows_move(control: Link, outbox: Outbox) -> bool:
+def rows_move(control: PgConnection, outbox: PublicationOptions) -> bool:
     """Whether an UPDATE may move rows to other partitions; raises if the log would not tell which.
 
     Postgres logs a move as a DELETE and an INSERT. With the DELETE, Tailrace knows that the INSERT is no new event.
@@ -143,7 +143,7 @@ def _publish(moves: bool) -> str:
     return "insert, delete" if moves else "insert"
 
 
-def ensure_publication(control: Link, outbox: Outbox, *, create: bool) -> None:
+def ensure_publication(control: PgConnection, outbox: PublicationOptions, *, create: bool) -> None:
     """Creates the publication if it is missing and may be created; must come before the slot."""
     publication = outbox.publication
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
@@ -165,7 +165,7 @@ def ensure_publication(control: Link, outbox: Outbox, *, create: bool) -> None:
         ) from None
 
 
-def contains(control: Link, publication: str, table: str) -> bool:
+def contains(control: PgConnection, publication: str, table: str) -> bool:
     """Whether the publication exists and publishes the table under its own name."""
     return bool(
         control.query(
@@ -176,7 +176,7 @@ def contains(control: Link, publication: str, table: str) -> bool:
     )
 
 
-def read_published(control: Link, outbox: Outbox) -> Published:
+def read_published(control: PgConnection, outbox: PublicationOptions) -> Published:
     """How the table is published; raises if it is not published whole.
 
     The fingerprint consists of the numbers of the publication, of the table's memberships (its own, its schema's, its
@@ -248,7 +248,7 @@ def read_published(control: Link, outbox: Outbox) -> Published:
     )
 
 
-def require_columns(control: Link, outbox: Outbox) -> None:
+def require_columns(control: PgConnection, outbox: PublicationOptions) -> None:
     """Raises LayoutMismatch if the log leaves out columns of the event: generated ones, or those of no column list."""
     listed = "r.prattrs" if control.server_version >= 150000 else "NULL::int2vector"
     rows = control.query(
@@ -275,7 +275,9 @@ def require_columns(control: Link, outbox: Outbox) -> None:
         )
 
 
-def _unpublished(outbox: Outbox, kind: str | None, persistence: str | None, via_root: str | None) -> tuple[str, str]:
+def _unpublished(
+    outbox: PublicationOptions, kind: str | None, persistence: str | None, via_root: str | None
+) -> tuple[str, str]:
     """Why a table is not published, and the statement that puts it right."""
     publication, table = outbox.publication, quote_table(outbox.table)
     alter = f"ALTER PUBLICATION {quote(publication)}"

@@ -62,7 +62,7 @@ class ReplayWindow:
         return cls(ages[0] if ages else None, sizes[0] if sizes else None)
 
 
-class Room(NamedTuple):
+class SlotCapacity(NamedTuple):
     """What the server says about the slot's future: the most WAL it may keep, and how much may still come; and what is
     free on the disk of its log. In bytes; None where there is no bound, or it is not known. `recent` is what was
     written lately.
@@ -81,7 +81,7 @@ class Room(NamedTuple):
         return self.left < max(self.limit // GIVES_WAY, RECENT_TIMES * self.recent)
 
 
-def most_held(limit: int) -> int:
+def max_window_bytes(limit: int) -> int:
     """What a window may make the server keep that may keep so much for a slot."""
     return max(0, limit - max(limit // 2, RESERVE))
 
@@ -89,7 +89,7 @@ def most_held(limit: int) -> int:
 NO_WINDOW = ReplayWindow()
 
 
-class Holding:
+class WindowTracker:
     """Where to confirm the slot. `past` are places where the pipeline was, perhaps in other logs, too."""
 
     def __init__(self, window: ReplayWindow, confirmed: int, start: LsnPosition, past: Iterable[LsnPosition]) -> None:
@@ -106,22 +106,22 @@ class Holding:
     def held(self) -> int:
         return self._held
 
-    def advance(self, stored: LsnPosition, room: Room, now_ms: int) -> int:
+    def advance(self, stored: LsnPosition, room: SlotCapacity, now_ms: int) -> int:
         """The LSN that may be confirmed when `stored` is where the pipeline is."""
         if self._window.seconds is not None and stored.at_ms - self._marks[-1][1] >= self._step_ms:
             self._marks.append((stored.lsn, stored.at_ms))
         self._held = max(self._held, min(stored.lsn, self._wanted(stored, room, now_ms)))
         return self._held
 
-    def is_cut(self, stored: LsnPosition, room: Room) -> bool:
+    def is_cut(self, stored: LsnPosition, room: SlotCapacity) -> bool:
         """Whether the disk, and nothing else, makes the window as small as it is."""
         return room.disk is not None and self._held == stored.lsn - room.disk // STEPS
 
-    def _wanted(self, stored: LsnPosition, room: Room, now_ms: int) -> int:
+    def _wanted(self, stored: LsnPosition, room: SlotCapacity, now_ms: int) -> int:
         if room.is_short:
             return stored.lsn
         # As much again as the window is free on the disk, then: when others fill it, the window goes first.
-        bounds = [self._window.size, None if room.limit is None else most_held(room.limit), room.disk]
+        bounds = [self._window.size, None if room.limit is None else max_window_bytes(room.limit), room.disk]
         known = [bound for bound in bounds if bound is not None]
         wanted = stored.lsn - min(known) // STEPS if known else 0
         if self._window.seconds is not None:

@@ -24,7 +24,7 @@ from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPositio
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerIdentity:
     """The answer to IDENTIFY_SYSTEM: which cluster, on which timeline, how far its log reaches."""
 
     system_id: str
@@ -34,7 +34,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class SlotState:
     """A row of pg_replication_slots, as far as it matters here."""
 
     name: str
@@ -49,7 +49,7 @@ class Slot:
     """What may still be written before the server drops WAL the slot needs; None without such a bound."""
 
 
-class Step(Enum):
+class ResumeAction(Enum):
     """What comes next."""
 
     CREATE = "create the slot"
@@ -58,14 +58,14 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    step: Step
+class ResumeDecision:
+    step: ResumeAction
     position: LsnPosition | None = None
 
 
-def admit(
-    stored: LsnPosition | None, found: LogIdentity, slot: Slot | None, *, server_lsn: int, adopt: bool
-) -> Admission:
+def check_resume(
+    stored: LsnPosition | None, found: LogIdentity, slot: SlotState | None, *, server_lsn: int, adopt: bool
+) -> ResumeDecision:
     """Decides how to start, or raises the named error that says why not."""
     if slot is not None and slot.active_pid is not None and (stored is not None or adopt):
         raise SlotBusy(
@@ -78,13 +78,13 @@ def admit(
     if stored is None:
         if slot is not None:
             raise _unclaimed(slot)
-        return Admission(Step.CREATE)
+        return ResumeDecision(ResumeAction.CREATE)
     if stored.creating:
         # Nothing was ever read, so nothing can have been passed over: only a slot that may not be ours matters.
         if slot is None:
-            return Admission(Step.CREATE)
+            return ResumeDecision(ResumeAction.CREATE)
         _same_log(stored, replace(found, publication=stored.log.publication))
-        return Admission(Step.RECREATE)
+        return ResumeDecision(ResumeAction.RECREATE)
     _same_log(stored, found)
     if slot is None:
         raise SlotMissing(
@@ -110,10 +110,10 @@ def admit(
             remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
             "what is missing. To go on from the slot as it is, start once with --adopt.",
         )
-    return Admission(Step.STREAM, stored)
+    return ResumeDecision(ResumeAction.STREAM, stored)
 
 
-def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_lsn: int) -> Admission:
+def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: SlotState, server_lsn: int) -> ResumeDecision:
     _usable(slot, found)
     if (
         stored is not None
@@ -123,7 +123,7 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_ls
         # At most the publication differs: the position itself is still true, and better than the slot's. One beyond the
         # server's log is not: the server would pass over everything up to it. That the log is the one that was read is
         # not asked: the publication may be younger than the last transaction, and a log that differs may be meant.
-        return Admission(Step.STREAM, replace(stored, log=found, last=None))
+        return ResumeDecision(ResumeAction.STREAM, replace(stored, log=found, last=None))
     lsn = slot.confirmed_lsn
     at_ms, history, begun = (stored.at_ms, stored.history, stored.begun) if stored is not None else (0, "", "")
     if stored is not None and stored.lsn > server_lsn:
@@ -131,12 +131,12 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: Slot, server_ls
         history, begun = f"adopted at {format_lsn(lsn)}", ""
     if stored is not None and stored.log.system_id != found.system_id:
         begun = ""
-    return Admission(
-        Step.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history, begun=begun)
+    return ResumeDecision(
+        ResumeAction.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history, begun=begun)
     )
 
 
-def expected(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) -> list[LastTransaction]:
+def expected_transactions(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) -> list[LastTransaction]:
     """Which transactions the server must send if its log is the one that was read, asked from `start.resume_lsn` on.
 
     A slot that is confirmed beyond a transaction has had it: the slot and its log are of one history. `until` is how
@@ -147,7 +147,7 @@ def expected(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) 
     return [each for each in known if each is not None and each.xid and each.commit_lsn >= begins]
 
 
-def _unclaimed(slot: Slot) -> SlotUnclaimed:
+def _unclaimed(slot: SlotState) -> SlotUnclaimed:
     return SlotUnclaimed(
         f"the slot {slot.name} exists, but the offsets topic holds no position for it",
         why="The offsets topic was deleted or is another one, or the slot belongs to another pipeline.",
@@ -157,13 +157,13 @@ def _unclaimed(slot: Slot) -> SlotUnclaimed:
     )
 
 
-def same_server(stored: LsnPosition, server: Server) -> None:
+def require_same_server(stored: LsnPosition, server: ServerIdentity) -> None:
     """Refuses another server before anything else of it is looked at: its catalogue would only mislead."""
     log = stored.log
     _same_log(stored, replace(log, system_id=server.system_id, timeline=server.timeline, database=server.database))
 
 
-def same_past(stored: LsnPosition, until: LsnPosition, server: Server, followed: LsnPosition) -> None:
+def require_same_past(stored: LsnPosition, until: LsnPosition, server: ServerIdentity, followed: LsnPosition) -> None:
     """Refuses a server that lacks some of what was published before the pipeline was set back: up to `until`.
 
     `followed` is `until` as far as it is a place in the server's log. New rows would stand at places that were
@@ -209,7 +209,7 @@ def _same_log(stored: LsnPosition, found: LogIdentity) -> None:
         )
 
 
-def _usable(slot: Slot, found: LogIdentity) -> None:
+def _usable(slot: SlotState, found: LogIdentity) -> None:
     if slot.plugin != "pgoutput" or slot.database != found.database:
         raise WrongLog(
             f"the slot {slot.name} is of plugin {slot.plugin} in database {slot.database}",

@@ -16,10 +16,17 @@ from tailrace.errors import LayoutMismatch, SourceUnavailable, TableRewritten
 from tailrace.event import Column, Row
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition, TableRead
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.oversized_rows import huge_row, small, too_large
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, too_large
 from tailrace.sources.postgres.publication import Published
-from tailrace.sources.postgres.unpublished_rows import WRAP, Member, MemberWatch, last_attached, later, read_members
+from tailrace.sources.postgres.unpublished_rows import (
+    WRAP,
+    Partition,
+    PartitionWatch,
+    last_attached,
+    later,
+    read_partitions,
+)
 from tailrace.sql_names import quote, quote_table, split_table
 
 SORT_TIMEOUT = 3600.0
@@ -82,7 +89,7 @@ class TableReader:
 
     def __init__(
         self,
-        link: Link,
+        link: PgConnection,
         table: str,
         *,
         order_by: list[str],
@@ -171,7 +178,7 @@ class TableReader:
             place = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
             row = Row(columns, values, place, int(committed_ms or self._untimed_ms))
             if rest[self._keys] == "t":
-                row = huge_row(self._columns, values, place, row.committed_ms)
+                row = oversized_row(self._columns, values, place, row.committed_ms)
             created_ms = None if committed_ms is None else int(committed_ms)
             if self._keeps is None or self._keeps(row, xid, created_ms):
                 self._rows += 1
@@ -210,8 +217,8 @@ class TableReader:
         huge = too_large(self._columns)
         columns = ", ".join(
             quote(column.name)
-            if small(column) == quote(column.name)
-            else f"CASE WHEN {huge} THEN {small(column)} ELSE {quote(column.name)} END"
+            if is_small(column) == quote(column.name)
+            else f"CASE WHEN {huge} THEN {is_small(column)} ELSE {quote(column.name)} END"
             for column in self._columns
         )
         conditions = [] if after is None else [_behind(names, after, {**types, WRITTEN: "bigint"})]
@@ -228,7 +235,7 @@ class TableReader:
     def _look_at_members(self, schema: str, name: str) -> None:
         """With the cursor open, no table of the outbox can be altered, attached or detached any more."""
         ((oid,),) = self._link.query("SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", [schema, name])
-        members = read_members(self._link, int(oid or 0))
+        members = read_partitions(self._link, int(oid or 0))
         if moved := [member.name for member in members if not member.current]:
             # This snapshot does not see the rows in the new file: it would take the table for an empty one.
             raise SourceUnavailable(
@@ -242,7 +249,7 @@ class TableReader:
             require_same_rows(self._link, f"{quote(schema)}.{quote(name)}", members, self._filter)
 
 
-def require_same_rows(link: Link, table: str, members: Sequence[Member], snapshot: Snapshot) -> None:
+def require_same_rows(link: PgConnection, table: str, members: Sequence[Partition], snapshot: Snapshot) -> None:
     """Refuses to resume the read of a table whose rows were all given new numbers since.
 
     ALTER TABLE does that if it rewrites the table; VACUUM FULL and CLUSTER replace the file, too, but keep the numbers.
@@ -267,16 +274,16 @@ def require_same_rows(link: Link, table: str, members: Sequence[Member], snapsho
             )
 
 
-def require_whole(control: Link, table: str, published: Published, stored: LsnPosition | None) -> None:
+def require_whole(control: PgConnection, table: str, published: Published, stored: LsnPosition | None) -> None:
     """Refuses what a start at `stored` would refuse because rows of the table would be left out."""
-    MemberWatch(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
+    PartitionWatch(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
     if stored is not None and stored.table_read is not None and stored.table_read.snapshot:
-        members = read_members(control, published.relation_id)
+        members = read_partitions(control, published.relation_id)
         require_same_rows(control, quote_table(table), members, Snapshot.parse(stored.table_read.snapshot))
 
 
 def require_order(
-    link: Link, table: str, order_by: list[str], timestamp: str | None
+    link: PgConnection, table: str, order_by: list[str], timestamp: str | None
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """The columns of the table and their types; raises what keeps its rows from being read in this order."""
     schema, name = split_table(table)

@@ -21,9 +21,9 @@ from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPositio
 from tailrace.positions.recovery_mark import require_complete
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.replay_window import NO_WINDOW, Holding, ReplayWindow
+from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow, WindowTracker
 from tailrace.sources.postgres.replication_protocol import (
     KEEPALIVE,
     XLOG_DATA,
@@ -33,21 +33,21 @@ from tailrace.sources.postgres.replication_protocol import (
     unix_ms,
 )
 from tailrace.sources.postgres.resume_check import (
-    Admission,
-    Server,
-    Slot,
-    Step,
-    admit,
-    expected,
-    same_past,
-    same_server,
+    ResumeAction,
+    ResumeDecision,
+    ServerIdentity,
+    SlotState,
+    check_resume,
+    expected_transactions,
+    require_same_past,
+    require_same_server,
 )
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader
 from tailrace.sources.postgres.timelines import follow, require_promoted
 from tailrace.sources.postgres.transactions import Transactions
-from tailrace.sources.postgres.unpublished_rows import MemberWatch
+from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.sql_names import quote, split_table
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 SLOT_CREATION_TIMEOUT = 600.0
 """Creating a slot waits for transactions that are under way; ten minutes is a long transaction."""
@@ -90,7 +90,7 @@ class PostgresSource:
         self,
         options: PostgresOptions,
         *,
-        wake: Wake,
+        wake: Wakeup,
         warn: Callable[[str], None] = lambda _: None,
         until: Callable[[], Position | None] = lambda: None,
     ) -> None:
@@ -103,7 +103,7 @@ class PostgresSource:
         self._options = options
         self._warn = warn
         self._wake = wake
-        self._links: list[Link] = []
+        self._links: list[PgConnection] = []
         self._table: TableReader | None = None
         self._urgent = False
         self._streaming = False
@@ -122,7 +122,7 @@ class PostgresSource:
 
     def _admit(
         self, stored: Position | None, *, look_only: bool = False
-    ) -> tuple[LogIdentity, Slot | None, Admission] | None:
+    ) -> tuple[LogIdentity, SlotState | None, ResumeDecision] | None:
         """Connects, and judges `stored` by server, publication and slot. None for a look before the first start, at
         which there is no more to judge yet.
         """
@@ -138,7 +138,7 @@ class PostgresSource:
         server = catalogue.identify(self._stream)
         before, stored = stored, stored and follow(self._stream, stored, server)
         if stored is not None and not options.adopt:
-            same_server(stored, server)
+            require_same_server(stored, server)
         self._follow_rewind(before, server)
         if look_only and (stored is None or stored.creating):
             return None
@@ -147,7 +147,7 @@ class PostgresSource:
             publication.ensure_publication(self._control, options, create=options.create)
         self._published = self._read_published()
         publication.require_columns(self._control, options)
-        MemberWatch(options.table, 0).verify(self._control, self._published)
+        PartitionWatch(options.table, 0).verify(self._control, self._published)
         found = LogIdentity(
             server.system_id,
             server.timeline,
@@ -158,7 +158,7 @@ class PostgresSource:
         )
         self._status_interval = self._choose_status_interval()
         slot = catalogue.read_slot(self._control, options.slot)
-        admission = admit(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
+        admission = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         self._require_creatable(stored, admission.position)
         return found, slot, admission
 
@@ -169,18 +169,18 @@ class PostgresSource:
         found, slot, admission = admitted
         options, before = self._options, stored
         if admission.position is None:
-            start, exported = self._create(found, store, again=admission.step is Step.RECREATE)
-            self._members = MemberWatch(options.table, start.watched)
+            start, exported = self._create(found, store, again=admission.step is ResumeAction.RECREATE)
+            self._members = PartitionWatch(options.table, start.watched)
         else:
             start, exported = self._require_whole(admission.position), None
         if start.table_read is not None:
             start = self._open_table(start, exported)
-        if admission.step is not Step.STREAM or start != before:
+        if admission.step is not ResumeAction.STREAM or start != before:
             store(start)
-        holding: Holding | None = None
-        kept = slot.confirmed_lsn if slot is not None and admission.step is Step.STREAM else start.lsn
+        holding: WindowTracker | None = None
+        kept = slot.confirmed_lsn if slot is not None and admission.step is ResumeAction.STREAM else start.lsn
         if options.replay_window:
-            holding = Holding(options.replay_window, kept, start, options.past)
+            holding = WindowTracker(options.replay_window, kept, start, options.past)
         self._feedback = Feedback(options.slot, start, confirmed=kept, holding=holding, warn=self._warn)
         if holding is not None:
             self._feedback.find_disk(self._control)
@@ -293,18 +293,18 @@ class PostgresSource:
         while self._links:
             self._links.pop().close()
 
-    def _connect(self, *, replication: bool) -> Link:
-        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+    def _connect(self, *, replication: bool) -> PgConnection:
+        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
 
-    def _follow_rewind(self, stored: LsnPosition | None, server: Server) -> None:
+    def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
         until = self._was_at()
         if not isinstance(until, LsnPosition):
             return
         self.until = followed = follow(self._stream, until, server)
         if stored is not None and not self._options.adopt:
-            same_past(stored, until, server, followed)
+            require_same_past(stored, until, server, followed)
 
     def _require_creatable(self, stored: LsnPosition | None, position: LsnPosition | None) -> None:
         """Refuses a first start that would not do what the settings say."""
@@ -339,7 +339,7 @@ class PostgresSource:
         is_known = position.watched and not options.adopt
         if not is_known:
             position = replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
-        self._members = MemberWatch(options.table, position.watched)
+        self._members = PartitionWatch(options.table, position.watched)
         if is_known:
             # It remembers what it found well: while streaming there is no time to read a large table once more.
             self._members.verify(self._control, self._published, timeout=SORT_TIMEOUT)
@@ -429,7 +429,7 @@ class PostgresSource:
             )
         # With --adopt the log is taken as it is: where the pipeline was before it was set back may not be in it.
         until = self.until if isinstance(self.until, LsnPosition) and not options.adopt else None
-        self._transactions.expect(expected(start, until, slot.confirmed_lsn if slot is not None else 0))
+        self._transactions.expect(expected_transactions(start, until, slot.confirmed_lsn if slot is not None else 0))
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)

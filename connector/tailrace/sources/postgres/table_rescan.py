@@ -26,14 +26,14 @@ from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.replay_window import NO_WINDOW
-from tailrace.sources.postgres.resume_check import admit, same_server
+from tailrace.sources.postgres.resume_check import check_resume, require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions, PostgresSource
-from tailrace.sources.postgres.unpublished_rows import MemberWatch
-from tailrace.wakeup import Wake
+from tailrace.sources.postgres.unpublished_rows import PartitionWatch
+from tailrace.wakeup import Wakeup
 
 UNKNOWN_MS = 0
 """Of a row that has no time: to call it new would let consumers apply what they have long forgotten."""
@@ -44,10 +44,10 @@ LONGEST = 63
 """Bytes in the name of a slot."""
 
 
-class LogAgain(PostgresSource):
+class LogRescan(PostgresSource):
     """Follows the log of the slot that `options` names, through a copy of it."""
 
-    def __init__(self, options: PostgresOptions, *, name: str, wake: Wake) -> None:
+    def __init__(self, options: PostgresOptions, *, name: str, wake: Wakeup) -> None:
         """`name` is part of the copy's name, for those who look at the slots meanwhile."""
         copy = copy_name(options.slot, name, secrets.token_hex(2))
         super().__init__(replace(options, slot=copy, replay_window=NO_WINDOW), wake=wake)
@@ -61,7 +61,7 @@ class LogAgain(PostgresSource):
         self._stream = self._connect(replication=True)
         catalogue.require_able(self._control)
         server = catalogue.identify(self._stream)
-        same_server(start, server)
+        require_same_server(start, server)
         self._published = self._read_published()
         self._status_interval = self._choose_status_interval()
         where = (server.system_id, server.timeline, server.database)
@@ -70,9 +70,9 @@ class LogAgain(PostgresSource):
         # That the pipeline reads it does not matter to a copy.
         slot = None if slot is None else replace(slot, active_pid=None)
         try:
-            admit(start, found, slot, server_lsn=server.lsn, adopt=False)
+            check_resume(start, found, slot, server_lsn=server.lsn, adopt=False)
             catalogue.copy_slot(self._stream, self._original, options.slot)
-            self._members = MemberWatch(options.table, catalogue.oldest_running(self._control))
+            self._members = PartitionWatch(options.table, catalogue.oldest_running(self._control))
             confirmed = start.lsn if slot is None else slot.confirmed_lsn
             self._feedback = Feedback(options.slot, start, confirmed=confirmed, holding=None, warn=self._warn)
             self._begin(start)
@@ -111,8 +111,8 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
     """
     if stored.last is None or stored.creating or stored.table_read or stored.recovery:
         return False
-    wake = Wake()
-    log = LogAgain(options, name="proof", wake=wake)
+    wake = Wakeup()
+    log = LogRescan(options, name="proof", wake=wake)
     try:
         return log.prove(stored, patience)
     except LogDiverged:
@@ -124,21 +124,21 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
         wake.close()
 
 
-class TableAgain:
+class TableRescan:
     """The rows of the table, as a source; implements `pipeline.Source`."""
 
     def __init__(self, options: PostgresOptions, *, within: tuple[int | None, int | None] = (None, None)) -> None:
         """`within` are times (ms) of the column for them, from the first to before the second."""
         self._options = options
         self._within = within
-        self._links: list[Link] = []
+        self._links: list[PgConnection] = []
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """`stored` says which rows, by a snapshot, and how far they are read."""
         start, options = _lsn(stored), self._options
         link = self._connect(replication=False)
-        with Link(options.conninfo, replication=True, timeout=options.link_timeout) as stream:
-            same_server(start, catalogue.identify(stream))
+        with PgConnection(options.conninfo, replication=True, timeout=options.link_timeout) as stream:
+            require_same_server(start, catalogue.identify(stream))
         self._end = replace(start, table_read=None)
         self._table = TableReader(
             link,
@@ -180,8 +180,8 @@ class TableAgain:
         while self._links:
             self._links.pop().close()
 
-    def _connect(self, *, replication: bool) -> Link:
-        link = Link(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
+    def _connect(self, *, replication: bool) -> PgConnection:
+        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
         self._links.append(link)
         return link
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from tailrace.errors import SourceError, SourceUnavailable
 from tailrace.positions.lsn import parse_lsn
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres.connection import Link
-from tailrace.sources.postgres.resume_check import Server
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.resume_check import ServerIdentity
 
 FIRST = 1
 HANDING_ON = 170000
@@ -31,7 +31,7 @@ def forks(history: str) -> dict[int, int]:
     return found
 
 
-def read_forks(replication: Link, server: Server) -> dict[int, int]:
+def read_forks(replication: PgConnection, server: ServerIdentity) -> dict[int, int]:
     """Where the server's log left its earlier timelines; none if it has lost its history: then nothing is certain."""
     if server.timeline == FIRST:
         return {}
@@ -41,14 +41,14 @@ def read_forks(replication: Link, server: Server) -> dict[int, int]:
         return {}
 
 
-def follow(replication: Link, stored: LsnPosition, server: Server) -> LsnPosition:
+def follow(replication: PgConnection, stored: LsnPosition, server: ServerIdentity) -> LsnPosition:
     """Asks the server for its history if that matters; see `followed`."""
     if stored.log.timeline == server.timeline:
         return stored
     return followed(stored, server, read_forks(replication, server))
 
 
-def followed(stored: LsnPosition, server: Server, left: Mapping[int, int]) -> LsnPosition:
+def followed(stored: LsnPosition, server: ServerIdentity, left: Mapping[int, int]) -> LsnPosition:
     """`stored` on the server's timeline, if all that lies before it is in the server's log; else as it is."""
     log = stored.log
     if (log.system_id, log.database) != (server.system_id, server.database) or log.timeline not in left:
@@ -62,7 +62,7 @@ def followed(stored: LsnPosition, server: Server, left: Mapping[int, int]) -> Ls
     return replace(stored, log=replace(log, timeline=server.timeline))
 
 
-def require_promoted(control: Link, slot: str) -> None:
+def require_promoted(control: PgConnection, slot: str) -> None:
     """A slot that is handed on to a standby cannot be read there; once that is promoted, it can."""
     if control.server_version < HANDING_ON:
         return

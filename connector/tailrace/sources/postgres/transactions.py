@@ -35,13 +35,13 @@ from tailrace.sources.postgres.pgoutput import (
     Commit,
     Delete,
     LogicalMessage,
+    PgTuple,
     Relation,
     Truncate,
     Update,
     decode,
     decode_insert,
 )
-from tailrace.sources.postgres.pgoutput import Row as PgRow
 from tailrace.sources.postgres.replication_protocol import unix_ms
 
 DELETES_KEPT = 10_000
@@ -298,7 +298,7 @@ class Transactions:
         if len(self._deleted) > DELETES_KEPT:
             self._deleted.popitem(last=False)
 
-    def _is_move(self, relation_id: int, values: PgRow) -> bool:
+    def _is_move(self, relation_id: int, values: PgTuple) -> bool:
         at = self._id_at[relation_id]
         value = values[at] if 0 <= at < len(values) else None
         if not isinstance(value, bytes) or value not in self._deleted:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tailrace.errors import PublicationBroken
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.publication import Published, broken
 from tailrace.sql_names import quote, quote_table
 
@@ -47,7 +47,7 @@ ORDER BY t.depth, t.oid
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Partition:
     """The outbox itself, a partition of it, or a table that inherits from it. Transactions have 32 bits, 0 is none."""
 
     oid: int
@@ -76,10 +76,10 @@ class Member:
         return transaction >= 3 and since + (transaction - since) % WRAP < self.before
 
 
-def read_members(control: Link, relation_id: int) -> list[Member]:
+def read_partitions(control: PgConnection, relation_id: int) -> list[Partition]:
     """The outbox and all tables below it, parents first, without taking a lock on any of them."""
     return [
-        Member(
+        Partition(
             int(oid or 0), int(parent or 0), str(name), str(kind), partition == "t", str(persistence),
             int(attached or 0), int(command or 0), int(created or 0), int(rewritten or 0), int(altered or 0),
             retyped == "t", int(before or 0), current == "t",
@@ -89,7 +89,7 @@ def read_members(control: Link, relation_id: int) -> list[Member]:
     ]  # fmt: skip
 
 
-def last_attached(members: Sequence[Member]) -> dict[int, int]:
+def last_attached(members: Sequence[Partition]) -> dict[int, int]:
     """By table: the transaction (32 bits) that attached it, or the last one that attached a table above it."""
     found: dict[int, int] = {}
     for member in members:  # parents come first
@@ -103,7 +103,7 @@ def later(one: int, other: int, before: int) -> int:
     return min(one, other, key=lambda number: (before - 1 - number) % WRAP if number >= 3 else before)
 
 
-class MemberWatch:
+class PartitionWatch:
     """Remembers up to which transaction the tables are known to have let no row in past the publication."""
 
     def __init__(self, table: str, since: int) -> None:
@@ -117,12 +117,12 @@ class MemberWatch:
         """All is well in a snapshot of this `xmin`."""
         self._since = max(self._since, since)
 
-    def verify(self, control: Link, published: Published, *, timeout: float | None = None) -> bool:
+    def verify(self, control: PgConnection, published: Published, *, timeout: float | None = None) -> bool:
         """Raises PublicationBroken if rows may have entered past the publication.
 
         False if a table that must be looked at is locked: then it must be asked again. `timeout` is for one table.
         """
-        members = read_members(control, published.relation_id)
+        members = read_partitions(control, published.relation_id)
         require_logged(members)
         if not self._since or not members:
             return True
@@ -145,8 +145,8 @@ class MemberWatch:
         return done
 
     def _suspects(
-        self, members: list[Member], published: Published
-    ) -> Iterator[tuple[Member, int, PublicationBroken, str]]:
+        self, members: list[Partition], published: Published
+    ) -> Iterator[tuple[Partition, int, PublicationBroken, str]]:
         """Tables that changed since: the transaction, the error if it let rows in, and the condition for such a row."""
         by_oid = {member.oid: member for member in members}
         root = members[0]
@@ -174,7 +174,7 @@ class MemberWatch:
                 )
                 yield member, rewrite, problem, f"xmin = '{rewrite}'::xid"
 
-    def _has_row(self, control: Link, member: Member, condition: str, timeout: float | None) -> bool | None:
+    def _has_row(self, control: PgConnection, member: Partition, condition: str, timeout: float | None) -> bool | None:
         """Whether a row of the table fulfils the condition; None if it is locked."""
         locked, own, all_of_them = control.query(
             "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::oid AND mode = 'AccessExclusiveLock'), "
@@ -202,7 +202,7 @@ class MemberWatch:
         return found[0][0] == "t"
 
 
-def _older(attached: Member, *, born: bool) -> str:
+def _older(attached: Partition, *, born: bool) -> str:
     """The condition for rows that were in a table before it was attached; one created as a partition had none before.
 
     Numbers are compared within the last 2^32 transactions: what is not newer than the ATTACH is older.
@@ -214,13 +214,13 @@ def _older(attached: Member, *, born: bool) -> str:
     return same if born else f"{newer} >= {span} OR {same}"
 
 
-def require_logged(members: Sequence[Member]) -> None:
+def require_logged(members: Sequence[Partition]) -> None:
     """Refuses tables below the outbox whose rows are not in the log, or not as the outbox's."""
     for member in members:
         _require_logged(member, members[0].name)
 
 
-def _require_logged(member: Member, root: str) -> None:
+def _require_logged(member: Partition, root: str) -> None:
     if member.parent and not member.is_partition:
         moved = (
             f"WITH moved AS (DELETE FROM ONLY {member.name} RETURNING *) "  # noqa: S608 - for people

@@ -84,7 +84,7 @@ def feed(changes: Changes, *fed: dict[str, Any]) -> None:
 
 
 def told(changes: Changes) -> list[tuple[str, str]]:
-    return [((row.values[0] or b"").decode(), row.place) for row in changes.rows]
+    return [((row.values[0] or b"").decode(), row.position) for row in changes.rows]
 
 
 def test_a_change_is_a_row_and_a_position_of_its_own() -> None:
@@ -249,7 +249,7 @@ def test_a_document_that_cannot_be_read_is_counted_like_any_other() -> None:
     changes = following()
     feed(changes, change(60, 1, 0, fullDocument={"_id": 1, "payload": float("nan")}), change(60, 1, 1))
     assert changes.rows[0].columns is UNREADABLE
-    assert [row.place for row in changes.rows] == ["60.1:1", "60.1:2"]
+    assert [row.position for row in changes.rows] == ["60.1:1", "60.1:2"]
 
 
 def test_a_document_that_the_driver_refuses_to_decode_is_one_of_those() -> None:

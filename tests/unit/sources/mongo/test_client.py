@@ -25,7 +25,7 @@ from tailrace.errors import (
     SourceUnavailable,
     TailraceError,
 )
-from tailrace.sources.mongo.client import conversation, translate
+from tailrace.sources.mongo.client import translate, translated_errors
 
 RESUMABLE = {"errorLabels": ["ResumableChangeStreamError"]}
 
@@ -86,9 +86,9 @@ def test_only_the_servers_first_words_are_told() -> None:
 
 
 def test_a_conversation_lets_nothing_of_the_drivers_out() -> None:
-    with pytest.raises(SourceUnavailable) as caught, conversation("asking"):
+    with pytest.raises(SourceUnavailable) as caught, translated_errors("asking"):
         raise AutoReconnect("gone")
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
-    with pytest.raises(ZeroDivisionError), conversation("asking"):
+    with pytest.raises(ZeroDivisionError), translated_errors("asking"):
         raise ZeroDivisionError

@@ -135,7 +135,7 @@ def test_a_payload_tells_its_values_or_says_why_it_cannot(payload: Any) -> None:
     raw = bson.encode(document)
     row = row_of(raw)
     assert row == row_of(raw)
-    assert (row.place, row.committed_ms) == ("7.1:1", 5)
+    assert (row.position, row.committed_ms) == ("7.1:1", 5)
     try:
         expected = told(payload)
     except NoForm:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import ProtocolError
-from tailrace.sources.mongo.raw_batch import documents_of, insert_of, parted
+from tailrace.sources.mongo.raw_batch import documents_of, insert_of, split_batch
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NAMES | st.binary(max_size=9)
@@ -76,11 +76,11 @@ def test_a_change_that_is_cut_short_is_left_to_the_decoder(shown: int) -> None:
 @given(st.lists(FLAT, max_size=25) | st.lists(DOCUMENTS, max_size=3), st.integers(0, 2**63 - 1))
 def test_an_answer_is_cut_into_its_changes(changes: list[Any], cursor_id: int) -> None:
     rest = {"postBatchResumeToken": {"_data": "82AB"}, "id": Int64(cursor_id), "ns": "shop.outbox"}
-    found, told = parted(bson.encode({"nextBatch": changes, **rest}))
+    found, told = split_batch(bson.encode({"nextBatch": changes, **rest}))
     assert documents_of(found) == [bson.encode(each) for each in changes]
     assert bson.decode(told) == rest
 
 
 def test_an_answer_of_another_form_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        parted(bson.encode({"id": Int64(1), "nextBatch": []}))
+        split_batch(bson.encode({"id": Int64(1), "nextBatch": []}))

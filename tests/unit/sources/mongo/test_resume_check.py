@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.errors import Action, PositionAhead, StreamChanged, TailraceError, WrongLog
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
-from tailrace.sources.mongo.resume_check import is_ahead, require_continuable
+from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 
 LOG = StreamIdentity("rs0", "shop", {"outbox": "aa", "billing": "bb"}, "f")
 AT = TokenPosition(LOG, {"_data": "82"}, ClusterTime(60, 5), 5, 1)
@@ -28,7 +28,7 @@ NOW = ClusterTime(60, 5)
     ids=["the last write", "later", "reading the collection", "may not list now", "might not list then", "sharded"],
 )
 def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: ClusterTime) -> None:
-    require_continuable(stored, found, now)
+    check_resume(stored, found, now)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: Clust
 )
 def test_what_may_not(found: StreamIdentity, now: ClusterTime, error: type[TailraceError], says: str) -> None:
     with pytest.raises(error) as caught:
-        require_continuable(AT, found, now)
+        check_resume(AT, found, now)
     assert caught.type is error
     assert says in caught.value.what
     assert caught.value.action is Action.HALT
@@ -60,7 +60,7 @@ def test_what_may_not(found: StreamIdentity, now: ClusterTime, error: type[Tailr
 def test_another_log_is_named_before_another_question() -> None:
     """Whoever points to the wrong server is not to be told to change the collections."""
     with pytest.raises(WrongLog):
-        require_continuable(AT, replace(LOG, replica_set="rs1", pipeline="g"), ClusterTime(1, 1))
+        check_resume(AT, replace(LOG, replica_set="rs1", pipeline="g"), ClusterTime(1, 1))
 
 
 @pytest.mark.parametrize(

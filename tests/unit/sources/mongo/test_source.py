@@ -14,12 +14,12 @@ from bson.timestamp import Timestamp
 from tailrace.errors import CollectionGone, EventTooLarge, TailraceError
 from tailrace.event import Chunk
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.sources.mongo.change_stream import Batch
+from tailrace.sources.mongo.change_stream import RawBatch
 from tailrace.sources.mongo.changes import Changes
 from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.source import MongoSource
-from tailrace.wakeup import Wake
+from tailrace.wakeup import Wakeup
 
 START = TokenPosition(StreamIdentity("rs0", "shop", {}, "f"), {"_data": "80"}, ClusterTime(1, 0), 5)
 
@@ -34,12 +34,12 @@ class Script:
     def waiting(self) -> bool:
         return bool(self._answers) and isinstance(self._answers[0], list)
 
-    def take(self) -> Batch | None:
+    def take(self) -> RawBatch | None:
         answer = self._answers[0]
         if isinstance(answer, TailraceError):
             raise answer
         self._answers.popleft()
-        return Batch(list(map(bson.encode, answer)), None, ended=False)
+        return RawBatch(list(map(bson.encode, answer)), None, ended=False)
 
 
 def change(number: int, **fields: Any) -> dict[str, Any]:
@@ -55,13 +55,13 @@ def change(number: int, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def wake() -> Iterator[Wake]:
-    made = Wake()
+def wake() -> Iterator[Wakeup]:
+    made = Wakeup()
     yield made
     made.close()
 
 
-def reading(wake: Wake, script: Script) -> MongoSource:
+def reading(wake: Wakeup, script: Script) -> MongoSource:
     options = MongoOptions("", "", "shop", ("outbox",), ("_id", "payload"), (), frozenset(), "payload")
     source = MongoSource(options, wake=wake)
     # As `open` leaves them; what a server would do here is what the tests of faults wait for in vain, mostly.
@@ -74,7 +74,7 @@ def ids(chunk: Chunk) -> list[bytes | None]:
     return [row.values[0] for row in chunk.rows]
 
 
-def test_rows_before_an_error_that_is_known_already_go_first(wake: Wake) -> None:
+def test_rows_before_an_error_that_is_known_already_go_first(wake: Wakeup) -> None:
     source = reading(wake, Script([change(2)], [change(3)], EventTooLarge("too large")))
     chunk = source.read(100, 1 << 20, 0)
     assert ids(chunk) == [b"n2", b"n3"]
@@ -85,7 +85,7 @@ def test_rows_before_an_error_that_is_known_already_go_first(wake: Wake) -> None
             source.read(100, 1 << 20, 0)
 
 
-def test_rows_before_the_end_of_the_collection_go_first(wake: Wake) -> None:
+def test_rows_before_the_end_of_the_collection_go_first(wake: Wakeup) -> None:
     source = reading(wake, Script([change(2), change(3, operationType="drop"), change(4)]))
     assert ids(source.read(100, 1 << 20, 0)) == [b"n2"]
     for _ in range(2):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.sources.mongo.stream_spec import ENDS, Watched, can_split
+from tailrace.sources.mongo.stream_spec import ENDS, StreamSpec, can_split
 
-ONE = Watched("shop", ("outbox",))
-TWO = Watched("shop", ("outbox", "billing"))
+ONE = StreamSpec("shop", ("outbox",))
+TWO = StreamSpec("shop", ("outbox", "billing"))
 START = {"startAfter": {"_data": "82"}}
 
 
@@ -30,14 +30,14 @@ def test_several_are_a_part_of_their_database() -> None:
 
 
 @pytest.mark.parametrize("watched", [ONE, TWO])
-def test_updates_and_deletes_are_not_asked_for(watched: Watched) -> None:
+def test_updates_and_deletes_are_not_asked_for(watched: StreamSpec) -> None:
     question = str(watched.stages(START, splits=True))
     assert "insert" in question
     assert not any(kind in question for kind in ("update", "replace", "delete"))
 
 
 @pytest.mark.parametrize("watched", [ONE, TWO])
-def test_the_pipeline_begins_with_the_stream_and_ends_with_the_splitting(watched: Watched) -> None:
+def test_the_pipeline_begins_with_the_stream_and_ends_with_the_splitting(watched: StreamSpec) -> None:
     stages = watched.stages(START, splits=True)
     assert stages[0] == {"$changeStream": START}
     assert stages[1] == watched.filter
@@ -57,14 +57,14 @@ def test_another_question_has_another_fingerprint() -> None:
     questions = [
         ONE,
         TWO,
-        Watched("shop", ("billing",)),
-        Watched("bank", ("outbox",)),
-        Watched("shop", ("billing", "outbox")),
-        Watched("shop", ("outbox", "billing", "stock")),
+        StreamSpec("shop", ("billing",)),
+        StreamSpec("bank", ("outbox",)),
+        StreamSpec("shop", ("billing", "outbox")),
+        StreamSpec("shop", ("outbox", "billing", "stock")),
     ]
     for one, other in itertools.combinations(questions, 2):
         assert one.fingerprint != other.fingerprint
-    assert Watched("shop", ("outbox",)).fingerprint == ONE.fingerprint
+    assert StreamSpec("shop", ("outbox",)).fingerprint == ONE.fingerprint
 
 
 def test_a_fingerprint_is_the_same_in_every_release() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.errors import ConfigError
 from tailrace.projections.postgres.session import connect
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 
 MALFORMED = [
     "host=127.0.0.1 no_such_option=s3cret",
@@ -25,7 +25,7 @@ MALFORMED = [
 @pytest.mark.parametrize("conninfo", MALFORMED)
 def test_a_malformed_connection_string_is_a_wrong_setting_and_not_shown(conninfo: str) -> None:
     with pytest.raises(ConfigError, match="libpq") as caught:
-        Link(conninfo, replication=False, timeout=1)
+        PgConnection(conninfo, replication=False, timeout=1)
     assert "s3cret" not in str(caught.value)
     assert "%40" in caught.value.remedy
 

@@ -14,17 +14,17 @@ from tailrace.errors import ProtocolError
 from tailrace.sources.postgres.pgoutput import (
     UNCHANGED_TOAST,
     Begin,
-    Column,
     Commit,
     Delete,
     Insert,
     LogicalMessage,
     Message,
-    Origin,
+    OriginMessage,
+    PgTuple,
     Relation,
-    Row,
+    RelationColumn,
     Truncate,
-    Type,
+    TypeMessage,
     Unchanged,
     Update,
     decode,
@@ -35,7 +35,7 @@ def name(text: str) -> bytes:
     return text.encode() + b"\0"
 
 
-def row_data(row: Row) -> bytes:
+def row_data(row: PgTuple) -> bytes:
     out = struct.pack(">H", len(row))
     for value in row:
         if value is None:
@@ -47,7 +47,7 @@ def row_data(row: Row) -> bytes:
     return out
 
 
-def old_data(key: Row | None, old: Row | None) -> bytes:
+def old_data(key: PgTuple | None, old: PgTuple | None) -> bytes:
     return (b"" if key is None else b"K" + row_data(key)) + (b"" if old is None else b"O" + row_data(old))
 
 
@@ -57,7 +57,7 @@ def encode(message: Message) -> bytes:
             return b"B" + struct.pack(">QqI", lsn, time, xid)
         case Commit(flags, lsn, end, time):
             return b"C" + struct.pack(">BQQq", flags, lsn, end, time)
-        case Origin(lsn, text):
+        case OriginMessage(lsn, text):
             return b"O" + struct.pack(">Q", lsn) + name(text)
         case LogicalMessage(flags, lsn, prefix, content):
             head = b"M" + struct.pack(">BQ", flags, lsn) + name(prefix)
@@ -69,7 +69,7 @@ def encode(message: Message) -> bytes:
                 out += bytes((column.flags,)) + name(column.name)
                 out += struct.pack(">Ii", column.type_oid, column.type_modifier)
             return out
-        case Type(oid, namespace, text):
+        case TypeMessage(oid, namespace, text):
             return b"Y" + struct.pack(">I", oid) + name(namespace) + name(text)
         case Insert(oid, row):
             return b"I" + struct.pack(">I", oid) + b"N" + row_data(row)
@@ -89,17 +89,19 @@ OID = 0xFF00_0001
 WHOLE: list[tuple[bytes, Message]] = [
     (b"B" + LSN_BYTES + b"\xff" * 8 + b"\xff\xff\xff\xfe", Begin(LSN, -1, 0xFFFF_FFFE)),
     (b"C\0" + LSN_BYTES + b"\xf0\0\0\0\0\0\0\x40" + b"\0" * 7 + b"\x07", Commit(0, LSN, LSN + 0x30, 7)),
-    (b"O" + LSN_BYTES + b"upstream\0", Origin(LSN, "upstream")),
+    (b"O" + LSN_BYTES + b"upstream\0", OriginMessage(LSN, "upstream")),
     (b"M\x01" + LSN_BYTES + b"audit\0\0\0\0\x03a\0b", LogicalMessage(1, LSN, "audit", b"a\0b")),
     (b"M\0" + LSN_BYTES + b"\0\0\0\0\0", LogicalMessage(0, LSN, "", b"")),
     (
         b"R" + OID_BYTES + b"public\0outbox\0d\0\x02"
         b"\x01id\0\0\0\x0b\x86\xff\xff\xff\xff"
         b"\0gr\xc3\xb6\xc3\x9fe\0\0\0\x04\x13\0\0\0\x44",
-        Relation(OID, "public", "outbox", "d", (Column(1, "id", 2950, -1), Column(0, "größe", 1043, 68))),
+        Relation(
+            OID, "public", "outbox", "d", (RelationColumn(1, "id", 2950, -1), RelationColumn(0, "größe", 1043, 68))
+        ),
     ),
     (b"R" + OID_BYTES + b"\0pg_class\0n\0\0", Relation(OID, "", "pg_class", "n", ())),
-    (b"Y" + OID_BYTES + b"public\0mood\0", Type(OID, "public", "mood")),
+    (b"Y" + OID_BYTES + b"public\0mood\0", TypeMessage(OID, "public", "mood")),
     (
         b"I" + OID_BYTES + b"N\0\x04t\0\0\0\x02{}nut\0\0\0\0",
         Insert(OID, (b"{}", None, UNCHANGED_TOAST, b"")),
@@ -207,8 +209,8 @@ def test_row_values_stay_out_of_errors() -> None:
 
 
 def test_flags() -> None:
-    assert Column(1, "id", 20, -1).is_key
-    assert not Column(0, "id", 20, -1).is_key
+    assert RelationColumn(1, "id", 20, -1).is_key
+    assert not RelationColumn(0, "id", 20, -1).is_key
     assert LogicalMessage(1, 0, "", b"").transactional
     assert not LogicalMessage(0, 0, "", b"").transactional
 
@@ -221,14 +223,14 @@ I64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 VALUES = st.binary(max_size=300) | st.none() | st.just(UNCHANGED_TOAST)
 ROWS = st.lists(VALUES, max_size=8).map(tuple)
-COLUMNS = st.lists(st.builds(Column, U8, NAMES, U32, I32), max_size=6).map(tuple)
+COLUMNS = st.lists(st.builds(RelationColumn, U8, NAMES, U32, I32), max_size=6).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Begin, U64, I64, U32),
     st.builds(Commit, U8, U64, U64, I64),
-    st.builds(Origin, U64, NAMES),
+    st.builds(OriginMessage, U64, NAMES),
     st.builds(LogicalMessage, U8, U64, NAMES, st.binary(max_size=50)),
     st.builds(Relation, U32, NAMES, NAMES, st.sampled_from("dnfi"), COLUMNS),
-    st.builds(Type, U32, NAMES, NAMES),
+    st.builds(TypeMessage, U32, NAMES, NAMES),
     st.builds(Insert, U32, ROWS),
     st.builds(Update, U32, st.none(), st.none() | ROWS, ROWS),
     st.builds(Update, U32, ROWS, st.none(), ROWS),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.sources.postgres.replay_window import Holding, ReplayWindow, Room
+from tailrace.sources.postgres.replay_window import ReplayWindow, SlotCapacity, WindowTracker
 
 LOG = LogIdentity("7", 1, "shop", "slot", "public.outbox", "1/1/1")
 HOUR = 3_600_000
@@ -42,69 +42,69 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 
 
 def test_by_size_the_slot_follows_at_that_distance() -> None:
-    holding = Holding(ReplayWindow(size=10 * MB), 0, at(MB), ())
-    assert holding.advance(at(5 * MB), Room(), 0) == 0
+    holding = WindowTracker(ReplayWindow(size=10 * MB), 0, at(MB), ())
+    assert holding.advance(at(5 * MB), SlotCapacity(), 0) == 0
     # Half of it: the server keeps up to twice as much.
-    assert holding.advance(at(30 * MB), Room(), 0) == 25 * MB
+    assert holding.advance(at(30 * MB), SlotCapacity(), 0) == 25 * MB
     # Never back, as after a reset to an older position.
-    assert holding.advance(at(26 * MB), Room(), 0) == 25 * MB
+    assert holding.advance(at(26 * MB), SlotCapacity(), 0) == 25 * MB
 
 
 def test_never_beyond_what_is_stored() -> None:
-    holding = Holding(ReplayWindow(seconds=60), 50, at(100, 0), [at(100, 0), at(900, 0)])
-    assert holding.advance(at(100, 0), Room(), 10 * HOUR) == 100
+    holding = WindowTracker(ReplayWindow(seconds=60), 50, at(100, 0), [at(100, 0), at(900, 0)])
+    assert holding.advance(at(100, 0), SlotCapacity(), 10 * HOUR) == 100
 
 
 def test_by_age_the_slot_follows_to_the_last_mark_that_is_old_enough() -> None:
-    holding = Holding(
+    holding = WindowTracker(
         ReplayWindow(seconds=3600), 100, at(400, 3 * HOUR), [at(200, HOUR), at(300, 2 * HOUR), at(400, 3 * HOUR)]
     )
-    assert holding.advance(at(410, 3 * HOUR), Room(), 3 * HOUR) == 300
-    assert holding.advance(at(500, 5 * HOUR), Room(), 5 * HOUR) == 400
-    assert holding.advance(at(600, 7 * HOUR), Room(), 7 * HOUR) == 500
+    assert holding.advance(at(410, 3 * HOUR), SlotCapacity(), 3 * HOUR) == 300
+    assert holding.advance(at(500, 5 * HOUR), SlotCapacity(), 5 * HOUR) == 400
+    assert holding.advance(at(600, 7 * HOUR), SlotCapacity(), 7 * HOUR) == 500
 
 
 def test_with_nothing_known_of_the_past_all_that_the_slot_has_is_held_for_one_window() -> None:
-    holding = Holding(ReplayWindow(seconds=3600), 100, at(400, HOUR), ())
-    assert holding.advance(at(450, HOUR + 60_000), Room(), HOUR + 60_000) == 100
-    assert holding.advance(at(460, 2 * HOUR), Room(), 2 * HOUR) == 100
+    holding = WindowTracker(ReplayWindow(seconds=3600), 100, at(400, HOUR), ())
+    assert holding.advance(at(450, HOUR + 60_000), SlotCapacity(), HOUR + 60_000) == 100
+    assert holding.advance(at(460, 2 * HOUR), SlotCapacity(), 2 * HOUR) == 100
     # An idle outbox: the position moves, and the slot with it (I8).
-    assert holding.advance(at(470, 4 * HOUR), Room(), 4 * HOUR) >= 450
+    assert holding.advance(at(470, 4 * HOUR), SlotCapacity(), 4 * HOUR) >= 450
 
 
 def test_of_both_the_one_that_reaches_less_far_back() -> None:
     window = ReplayWindow(seconds=3600, size=10 * MB)
-    small = Holding(window, 0, at(0, 0), [at(0, 0)])
-    assert small.advance(at(30 * MB, 60_000), Room(), 60_000) == 25 * MB
-    old = Holding(window, 0, at(MB, HOUR), [at(0, 0), at(MB, HOUR)])
-    assert old.advance(at(2 * MB, 2 * HOUR), Room(), 2 * HOUR) == MB
+    small = WindowTracker(window, 0, at(0, 0), [at(0, 0)])
+    assert small.advance(at(30 * MB, 60_000), SlotCapacity(), 60_000) == 25 * MB
+    old = WindowTracker(window, 0, at(MB, HOUR), [at(0, 0), at(MB, HOUR)])
+    assert old.advance(at(2 * MB, 2 * HOUR), SlotCapacity(), 2 * HOUR) == MB
 
 
 @pytest.mark.parametrize(("limit", "held"), [(1000, 250), (128, 32), (96, 16), (64, 0), (32, 0)])
 def test_it_makes_the_server_keep_no_more_than_half_of_what_it_may_and_leaves_room_for_bursts(
     limit: int, held: int
 ) -> None:
-    holding = Holding(ReplayWindow(size=1000 * MB), 0, at(0), ())
-    assert holding.advance(at(1000 * MB), Room(limit=limit * MB, left=limit * MB), 0) == (1000 - held) * MB
+    holding = WindowTracker(ReplayWindow(size=1000 * MB), 0, at(0), ())
+    assert holding.advance(at(1000 * MB), SlotCapacity(limit=limit * MB, left=limit * MB), 0) == (1000 - held) * MB
 
 
 def test_the_window_is_given_up_before_the_slot_is_lost() -> None:
-    holding = Holding(ReplayWindow(size=100 * MB), 0, at(0), ())
-    room = Room(limit=1000 * MB, left=249 * MB)
+    holding = WindowTracker(ReplayWindow(size=100 * MB), 0, at(0), ())
+    room = SlotCapacity(limit=1000 * MB, left=249 * MB)
     assert room.is_short
     assert holding.advance(at(50 * MB), room, 0) == 50 * MB
 
 
 def test_the_window_is_given_up_in_time_when_much_is_written() -> None:
     """What is left is compared with what may come until the server lets go of anything."""
-    assert not Room(limit=1000 * MB, left=401 * MB, recent=100 * MB).is_short
-    assert Room(limit=1000 * MB, left=399 * MB, recent=100 * MB).is_short
-    assert not Room(recent=100 * MB).is_short, "no bound"
+    assert not SlotCapacity(limit=1000 * MB, left=401 * MB, recent=100 * MB).is_short
+    assert SlotCapacity(limit=1000 * MB, left=399 * MB, recent=100 * MB).is_short
+    assert not SlotCapacity(recent=100 * MB).is_short, "no bound"
 
 
 def test_no_more_than_the_disk_has_free_beside_it() -> None:
-    holding = Holding(ReplayWindow(size=100 * MB), 0, at(0), ())
-    roomy, tight, full = Room(disk=500 * MB), Room(disk=30 * MB), Room(disk=0)
+    holding = WindowTracker(ReplayWindow(size=100 * MB), 0, at(0), ())
+    roomy, tight, full = SlotCapacity(disk=500 * MB), SlotCapacity(disk=30 * MB), SlotCapacity(disk=0)
     assert holding.advance(at(40 * MB), roomy, 0) == 0
     assert not holding.is_cut(at(40 * MB), roomy)
     assert holding.advance(at(90 * MB), tight, 0) == 75 * MB
@@ -117,15 +117,15 @@ def test_no_more_than_the_disk_has_free_beside_it() -> None:
 
 def test_places_in_other_logs_are_not_taken_for_this_one() -> None:
     other = LsnPosition(replace(LOG, system_id="8"), 190, 0)
-    holding = Holding(ReplayWindow(seconds=24 * 3600), 90, at(200, 30 * HOUR), [other])
-    assert holding.advance(at(210, 31 * HOUR), Room(), 31 * HOUR) == 90
+    holding = WindowTracker(ReplayWindow(seconds=24 * 3600), 90, at(200, 30 * HOUR), [other])
+    assert holding.advance(at(210, 31 * HOUR), SlotCapacity(), 31 * HOUR) == 90
 
 
 def test_a_window_by_size_remembers_nothing() -> None:
-    holding = Holding(ReplayWindow(size=MB), 0, at(0), ())
+    holding = WindowTracker(ReplayWindow(size=MB), 0, at(0), ())
     tracemalloc.start()
     for lsn in range(20_000):
-        holding.advance(at(lsn, lsn), Room(), lsn)
+        holding.advance(at(lsn, lsn), SlotCapacity(), lsn)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 100_000

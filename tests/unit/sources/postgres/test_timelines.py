@@ -9,12 +9,12 @@ import pytest
 from tailrace.errors import PositionAhead, WrongLog
 from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
-from tailrace.sources.postgres.resume_check import Server, same_past
+from tailrace.sources.postgres.resume_check import ServerIdentity, require_same_past
 from tailrace.sources.postgres.timelines import followed, forks
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 AT = LsnPosition(LOG, 400, 5)
-PROMOTED = Server("7", 3, 1000, "shop")
+PROMOTED = ServerIdentity("7", 3, 1000, "shop")
 LEFT = {1: 500, 2: 700}
 
 
@@ -53,13 +53,13 @@ def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPos
         (replace(AT, recovery=Recovery("r", 1)), PROMOTED, LEFT),
     ],
 )
-def test_what_is_left_as_it_is(position: LsnPosition, server: Server, left: dict[int, int]) -> None:
+def test_what_is_left_as_it_is(position: LsnPosition, server: ServerIdentity, left: dict[int, int]) -> None:
     assert followed(position, server, left) == position
 
 
-def past(until: LsnPosition, *, stored: LsnPosition = AT, server: Server = PROMOTED) -> None:
+def past(until: LsnPosition, *, stored: LsnPosition = AT, server: ServerIdentity = PROMOTED) -> None:
     """Of a pipeline that was set back from `until` to `stored`, and whose server was promoted since."""
-    same_past(stored, until, server, followed(until, server, LEFT))
+    require_same_past(stored, until, server, followed(until, server, LEFT))
 
 
 @pytest.mark.parametrize(

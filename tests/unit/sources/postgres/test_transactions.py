@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.errors import LogDiverged, ProtocolError, PublicationBroken, UnexpectedChange
 from tailrace.positions.lsn import format_lsn
 from tailrace.positions.postgres import Cut, LastTransaction, LogIdentity, LsnPosition
-from tailrace.sources.postgres.resume_check import expected
+from tailrace.sources.postgres.resume_check import expected_transactions
 from tailrace.sources.postgres.transactions import DELETES_KEPT, Transactions
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
@@ -94,7 +94,7 @@ def test_a_transaction_moves_the_position_to_its_end_lsn() -> None:
     assert ids(transactions) == ["a", "b"]
     assert not transactions.open
     assert transactions.position == LsnPosition(LOG, 248, 946_684_803_000, last=LAST)
-    assert [row.place for row in transactions.rows] == ["0/C8:1", "0/C8:2"]
+    assert [row.position for row in transactions.rows] == ["0/C8:1", "0/C8:2"]
     assert {row.committed_ms for row in transactions.rows} == {946_684_801_000}
 
 
@@ -172,7 +172,7 @@ def test_a_keepalive_before_the_rest_of_a_cut_transaction_is_ignored() -> None:
 
 def resumed(start: LsnPosition, confirmed: int = 0, until: LsnPosition | None = None) -> Transactions:
     transactions = following(start)
-    transactions.expect(expected(start, until, confirmed))
+    transactions.expect(expected_transactions(start, until, confirmed))
     return transactions
 
 
@@ -380,8 +380,8 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
         if crash:
             transactions, stream = resumed(stored, confirmed), served(log, max(stored.resume_lsn, confirmed))
             continue
-        published += [row.place for row in transactions.rows]
-        assert ids(transactions) == [row.place for row in transactions.rows]
+        published += [row.position for row in transactions.rows]
+        assert ids(transactions) == [row.position for row in transactions.rows]
         assert transactions.position.progress >= stored.progress
         stored = LsnPosition.from_json(transactions.position.to_json())
         if limit % 2 and transactions.arrived:

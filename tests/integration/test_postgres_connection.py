@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import AccessRefused
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 
 
 @pytest.mark.parametrize("replication", [False, True])
@@ -18,13 +18,13 @@ def test_a_session_that_waits_is_not_ended_as_idle(database: str, replication: b
     name = conninfo_to_dict(database)["dbname"]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '1s'")
-    with Link(database, replication=replication, timeout=10) as link:
+    with PgConnection(database, replication=replication, timeout=10) as link:
         assert link.query("SHOW idle_session_timeout") == [("0",)]
 
 
 def test_a_database_that_does_not_exist_is_named_as_the_cause(database: str) -> None:
     with pytest.raises(AccessRefused, match='database "no_such" does not exist') as caught:
-        Link(make_conninfo(database, dbname="no_such"), replication=False, timeout=10)
+        PgConnection(make_conninfo(database, dbname="no_such"), replication=False, timeout=10)
     assert "no database of this name" in caught.value.why
     assert "Correct the database" in caught.value.remedy
 
@@ -36,7 +36,7 @@ import os, resource, sys
 from confluent_kafka import KafkaError
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import translate
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 taken = []
 try:
@@ -45,7 +45,7 @@ try:
 except OSError:
     pass
 try:
-    Link(sys.argv[1], replication=False, timeout=5)
+    PgConnection(sys.argv[1], replication=False, timeout=5)
 except TailraceError as error:
     print(error.code, error.why)
 error = translate(KafkaError(KafkaError._TRANSPORT), "asking")

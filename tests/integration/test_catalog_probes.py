@@ -14,10 +14,10 @@ from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication, unpublished_rows
-from tailrace.sources.postgres.connection import Link
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
-from tailrace.sources.postgres.unpublished_rows import Member, MemberWatch
-from tailrace.wakeup import Wake
+from tailrace.sources.postgres.unpublished_rows import Partition, PartitionWatch
+from tailrace.wakeup import Wakeup
 
 TABLE = "CREATE TABLE outbox (id int PRIMARY KEY, seq int NOT NULL, payload text); INSERT INTO outbox VALUES (1, 1, '')"
 
@@ -40,8 +40,8 @@ def test_a_table_of_a_published_schema_is_maintained(
     connection.execute("CREATE UNIQUE INDEX by_seq ON outbox (seq); CREATE SCHEMA away")
     connection.execute("CREATE PUBLICATION looks FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
     outbox = options(database)
-    with Link(database, replication=False, timeout=20) as link:
-        watch = MemberWatch(outbox.table, catalogue.oldest_running(link))
+    with PgConnection(database, replication=False, timeout=20) as link:
+        watch = PartitionWatch(outbox.table, catalogue.oldest_running(link))
         for statement in (
             "REINDEX TABLE CONCURRENTLY outbox",
             "ALTER TABLE outbox ADD CONSTRAINT one_seq UNIQUE USING INDEX by_seq",
@@ -79,7 +79,7 @@ def test_a_look_does_not_read_the_whole_catalogue(
         connection.execute(f"CREATE TABLE outbox_{day} PARTITION OF outbox FOR VALUES IN ({day})")
     connection.execute(TABLE.replace("outbox", "plain"))
     connection.execute("VACUUM ANALYZE pg_class, pg_attribute, pg_inherits, pg_depend, pg_index")
-    with Link(database, replication=False, timeout=20) as link:
+    with PgConnection(database, replication=False, timeout=20) as link:
         assert link.query("SHOW jit") == [("off",)], "to compile such a query takes a second"
         for table in ("outbox", "plain"):
             ((oid,),) = link.query("SELECT $1::regclass::oid", [table])
@@ -95,22 +95,24 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
 ) -> None:
     """At the start a large table may take its time; a look that takes too long would end the stream, and so on."""
     looked: list[str] = []
-    has_row = MemberWatch._has_row
+    has_row = PartitionWatch._has_row
 
-    def noted(self: MemberWatch, control: Link, member: Member, condition: str, timeout: float | None) -> bool | None:
+    def noted(
+        self: PartitionWatch, control: PgConnection, member: Partition, condition: str, timeout: float | None
+    ) -> bool | None:
         looked.append(member.name)
         return has_row(self, control, member, condition, timeout)
 
     connection.execute(TABLE)
     connection.execute("CREATE PUBLICATION looks FOR ALL TABLES WITH (publish = 'insert')")
     stored: list[Position] = []
-    wake = Wake()
+    wake = Wakeup()
     source = PostgresSource(options(database), wake=wake)
     try:
         source.open(None, stored.append)
         source.close()
         connection.execute("VACUUM FULL outbox")
-        monkeypatch.setattr(MemberWatch, "_has_row", noted)
+        monkeypatch.setattr(PartitionWatch, "_has_row", noted)
         source = PostgresSource(options(database), wake=wake)
         assert isinstance(stored[-1], LsnPosition)
         assert stored[-1].watched
