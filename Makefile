@@ -64,9 +64,9 @@ format: $(READY) ## Format the code and mend what ruff can
 docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors
 	@$(BIN)/python -m tools.docs
 
-bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what contracts cost, and projections
+bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what schemas cost, and projections
 	@$(BIN)/python -m benchmarks.drain
-	@$(BIN)/python -m benchmarks.contracts
+	@$(BIN)/python -m benchmarks.schemas
 	@$(BIN)/python -m benchmarks.letters
 	@$(BIN)/python -m benchmarks.mongo
 	@$(BIN)/python -m benchmarks.projections

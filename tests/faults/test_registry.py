@@ -27,12 +27,12 @@ from cryptography.x509.oid import NameOID
 from tailrace.errors import Action, ConfigError, Reason, RegistryRefused, RegistryUnavailable, Rejected, TailraceError
 from tailrace.event import OutboxEvent
 from tailrace.projections.core.registry import RegistryDecoder
-from tailrace.schemas.compiled import Contract
-from tailrace.schemas.json_schema import JsonContract
-from tailrace.schemas.registry.cache import RegistryContracts
-from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.compiled import CompiledSchema
+from tailrace.schemas.json_schema import CompiledJsonSchema
+from tailrace.schemas.registry.cache import RegistrySchemas
+from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.requests import ATTEMPTS, MAX_BYTES
-from tailrace.schemas.validation import Checker
+from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import Direction, RegistryServer, TcpProxy, wait_until
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
@@ -46,7 +46,7 @@ class Asker(RegistryClient):
 
     fetches = 0
 
-    def fetch(self, subject: str, version: int | None = None) -> Fetched | None:
+    def fetch(self, subject: str, version: int | None = None) -> FetchedSchema | None:
         self.fetches += 1
         return super().fetch(subject, version)
 
@@ -84,8 +84,8 @@ def subject(registry: RegistryServer) -> str:
     return name
 
 
-def compiled(fetched: Fetched) -> Contract:
-    return JsonContract.compile(fetched.subject, fetched.version, fetched.document, fetched.place)
+def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
+    return CompiledJsonSchema.compile(fetched.subject, fetched.version, fetched.document, fetched.place)
 
 
 def within(seconds: float, question: Callable[[], object]) -> RegistryUnavailable:
@@ -106,48 +106,48 @@ class TestAway:
         new = f"{subject}-new"
         with line.client() as client:
             client.register(new, ORDER, "json")
-            with RegistryContracts(client, compiled, warn=warnings.append, refresh_seconds=0.05) as contracts:
-                checker = Checker(contracts, max_bytes=1000)
-                assert checker.check(event(subject), "orders")[1] is not None
+            with RegistrySchemas(client, compile_fetched, warn=warnings.append, refresh_seconds=0.05) as schemas:
+                validator = PayloadValidator(schemas, max_bytes=1000)
+                assert validator.validate(event(subject), "orders")[1] is not None
                 line.gone()
                 wait_until(lambda: warnings, what="the warning")
                 failed_once = client.fetches
                 wait_until(lambda: client.fetches > failed_once + 2, what="more refreshes that fail")
 
-                assert checker.check(event(subject), "orders")[1] is not None  # warm
-                assert checker.check(event(subject, "1"), "orders")[1] is not None
-                failure = within(SLACK, lambda: checker.check(event(new), "orders"))  # cold
+                assert validator.validate(event(subject), "orders")[1] is not None  # warm
+                assert validator.validate(event(subject, "1"), "orders")[1] is not None
+                failure = within(SLACK, lambda: validator.validate(event(new), "orders"))  # cold
                 assert "refused" in failure.why
                 assert len(warnings) == 1
                 assert "stay in use" in warnings[0]
 
                 line.proxy.accept()
-                assert checker.check(event(new), "orders")[1] is not None
+                assert validator.validate(event(new), "orders")[1] is not None
                 client.register(subject, {**ORDER, "title": "newer"}, "json")
-                wait_until(lambda: contracts.known[subject, None].version == 2, what="the new latest")
+                wait_until(lambda: schemas.known[subject, None].version == 2, what="the new latest")
                 assert len(warnings) == 1
                 line.gone()
                 wait_until(lambda: len(warnings) == 2, what="the warning of the second outage")
 
     def test_a_cold_start_waits_for_the_registry(self, line: Line, subject: str) -> None:
         line.proxy.refuse()
-        with line.client() as client, RegistryContracts(client, compiled, warn=print) as contracts:
-            assert "refused" in within(SLACK, lambda: contracts.find(subject, None)).why
-            within(SLACK, lambda: contracts.versions(subject))
+        with line.client() as client, RegistrySchemas(client, compile_fetched, warn=print) as schemas:
+            assert "refused" in within(SLACK, lambda: schemas.find(subject, None)).why
+            within(SLACK, lambda: schemas.versions(subject))
             line.proxy.accept()
-            assert contracts.find(subject, None) is not None
-            assert contracts.versions(subject) == [1]
+            assert schemas.find(subject, None) is not None
+            assert schemas.versions(subject) == [1]
 
-    def test_a_refresh_that_finds_the_subject_gone_keeps_the_contract(self, line: Line, subject: str) -> None:
+    def test_a_refresh_that_finds_the_subject_gone_keeps_the_schema(self, line: Line, subject: str) -> None:
         warnings: list[str] = []
         with line.client() as client:
-            with RegistryContracts(client, compiled, warn=warnings.append, refresh_seconds=0.05) as contracts:
-                contract = contracts.find(subject, None)
+            with RegistrySchemas(client, compile_fetched, warn=warnings.append, refresh_seconds=0.05) as schemas:
+                schema = schemas.find(subject, None)
                 client._client.delete_subject(subject)
                 wait_until(lambda: warnings, what="the warning")
                 before = client.fetches
                 wait_until(lambda: client.fetches > before + 3, what="more refreshes")
-                assert contracts.known[subject, None] is contract
+                assert schemas.known[subject, None] is schema
             assert warnings == [f"{subject} is no longer registered; version 1 stays in use"]
 
 
@@ -446,17 +446,17 @@ def test_a_registry_that_answers_strangely_after_it_has_worked_is_an_outage(
     with (
         tiny(first_of(now)) as server,
         server.client() as client,
-        RegistryContracts(client, compiled, warn=print) as contracts,
+        RegistrySchemas(client, compile_fetched, warn=print) as schemas,
     ):
-        checker = Checker(contracts, max_bytes=1000)
-        assert checker.check(event("Order"), "orders")[1] is not None
+        validator = PayloadValidator(schemas, max_bytes=1000)
+        assert validator.validate(event("Order"), "orders")[1] is not None
         now[0] = answer
-        assert checker.check(event("Order"), "orders")[1] is not None
-        failure = within(SLACK, lambda: checker.check(event("Other"), "orders"))
+        assert validator.validate(event("Order"), "orders")[1] is not None
+        failure = within(SLACK, lambda: validator.validate(event("Other"), "orders"))
         assert f"schema registry at {server.url}" in failure.what
         assert failure.remedy
         now[0] = good
-        assert checker.check(event("Other"), "orders")[1] is not None
+        assert validator.validate(event("Other"), "orders")[1] is not None
 
 
 def outcome(decode: RegistryDecoder, name: int | str) -> Exception | None:
@@ -508,31 +508,34 @@ HOSTILE = [
 
 def test_no_name_of_a_type_stops_what_comes_after_it(line: Line, subject: str) -> None:
     """The service chooses the type: events of each of these are set aside, and the next event passes."""
-    with line.client() as client, RegistryContracts(client, compiled, warn=print) as contracts:
-        checker = Checker(contracts, max_bytes=1000)
+    with line.client() as client, RegistrySchemas(client, compile_fetched, warn=print) as schemas:
+        validator = PayloadValidator(schemas, max_bytes=1000)
         for name in HOSTILE:
             with pytest.raises(Rejected) as rejected:
-                checker.check(event(name), "orders")
+                validator.validate(event(name), "orders")
             assert rejected.value.reason is Reason.SCHEMA_VALIDATION_FAILED, name
             assert len(rejected.value.explanation) < 1000, name
-            assert Checker(contracts, unknown="pass", max_bytes=1000).check(event(name), "orders") == (None, None), name
+            assert PayloadValidator(schemas, unknown="pass", max_bytes=1000).validate(event(name), "orders") == (
+                None,
+                None,
+            ), name
         for name in (".", "..", "", "a\nb", "x" * 200_000):
             with pytest.raises(Rejected, match="cannot be the name of a schema"):
-                checker.check(event(name), "orders")
-        assert checker.check(event(subject), "orders")[1] is not None
+                validator.validate(event(name), "orders")
+        assert validator.validate(event(subject), "orders")[1] is not None
 
 
 def test_a_type_whose_schema_cannot_be_used_is_set_aside_alone(line: Line, subject: str) -> None:
     broken = f"{subject}-broken"
-    with line.client() as client, RegistryContracts(client, compiled, warn=print) as contracts:
+    with line.client() as client, RegistrySchemas(client, compile_fetched, warn=print) as schemas:
         client.register(broken, {**ORDER, "properties": {"id": {"pattern": "(?=x)"}}}, "json")
-        checker = Checker(contracts, max_bytes=1000)
+        validator = PayloadValidator(schemas, max_bytes=1000)
         for _ in range(2):
             with pytest.raises(Rejected, match="the pattern cannot be used") as rejected:
-                checker.check(event(broken), "orders")
+                validator.validate(event(broken), "orders")
             assert rejected.value.reason is Reason.SCHEMA_VALIDATION_FAILED
         assert client.fetches == 1
-        assert checker.check(event(subject), "orders")[1] is not None
+        assert validator.validate(event(subject), "orders")[1] is not None
 
 
 class TestTokens:

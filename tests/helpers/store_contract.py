@@ -16,7 +16,7 @@ from helpers.store_scenarios import (
     P0,
     P1,
     Boom,
-    Contract,
+    CompiledSchema,
     Stores,
     again,
     all_waiting,
@@ -30,7 +30,7 @@ from helpers.store_scenarios import (
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore, StoreTransaction
 
 
-class TransactionContract(Contract):
+class TransactionContract(CompiledSchema):
     """What happens in a transaction happens as a whole."""
 
     async def everything(self, stores: Stores, transaction: StoreTransaction[Any]) -> None:
@@ -224,7 +224,7 @@ class TransactionContract(Contract):
                 assert not store.is_transient(error)
 
 
-class PositionContract(Contract):
+class PositionContract(CompiledSchema):
     """Each partition has one place, and one writer at a time."""
 
     @in_loop

@@ -11,7 +11,7 @@ from helpers.store_scenarios import (
     A_WHILE,
     P0,
     P1,
-    Contract,
+    CompiledSchema,
     Stores,
     again,
     all_waiting,
@@ -26,7 +26,7 @@ from helpers.store_scenarios import (
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore
 
 
-class RecordsContract(Contract):
+class RecordsContract(CompiledSchema):
     """Markers, entities, and events that wait."""
 
     @in_loop
@@ -234,7 +234,7 @@ class RecordsContract(Contract):
             assert sorted(await all_waiting(store, "o-1")) == ["a", "c"]
 
 
-class PruningContract(Contract):
+class PruningContract(CompiledSchema):
     """Old markers go, and the horizon says so before they do."""
 
     @in_loop

@@ -116,7 +116,7 @@ async def again(store: ProjectionStore[Any], attempt: Callable[[], Awaitable[Any
     raise AssertionError("it did not heal")
 
 
-class Contract:
+class CompiledSchema:
     """The tests of a certain store say by this fixture how to make one."""
 
     @pytest.fixture

@@ -28,12 +28,12 @@ from tailrace.projections import Event, PostgresStore, Projection, ProjectionTes
 from tailrace.projections.core.event import read
 from tailrace.projections.core.registry import RegistryDecoder
 from tailrace.projections.core.store import Partition
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.compiled import Contract
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import compare, identified, register
-from tailrace.schemas.validation import Checker
+from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import KafkaBroker, RegistryServer, TcpProxy, wait_until
 from tailrace.testkit.topic_reader import read_all
 
@@ -61,14 +61,14 @@ AVRO = {
 }
 JSON = {"type": "object", "required": ["number"], "properties": {"number": {"type": "integer"}}}
 FORMATS = [
-    Format(),
-    Format(schema_id="prefix"),
-    Format(schema_id="header"),
-    Format(cloudevents="binary", source="/s"),
-    Format(cloudevents="structured", source="/s"),
-    Format(value="avro", schema_id="prefix"),
-    Format(value="avro", schema_id="header"),
-    Format(value="avro", schema_id="header", cloudevents="binary", source="/s"),
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header"),
+    RecordFormat(cloudevents="binary", source="/s"),
+    RecordFormat(cloudevents="structured", source="/s"),
+    RecordFormat(value="avro", schema_id="prefix"),
+    RecordFormat(value="avro", schema_id="header"),
+    RecordFormat(value="avro", schema_id="header", cloudevents="binary", source="/s"),
 ]
 
 
@@ -84,29 +84,29 @@ class Shop:
             (folder / name).write_text(json.dumps(document))
         loaded = load_folder(folder)
         with RegistryClient(RegistryOptions(registry.url, timeout=30)) as client:
-            list(register(compare(loaded.contracts, client, _subject), client))
-            self.contracts = identified(loaded, client, _subject)
-        self.checker = Checker(self.contracts, max_bytes=1_000_000)
+            list(register(compare(loaded.schemas, client, _subject), client))
+            self.schemas = identified(loaded, client, _subject)
+        self.validator = PayloadValidator(self.schemas, max_bytes=1_000_000)
         models = sys.modules[f"models_{self.mark}"] = types.ModuleType(f"models_{self.mark}")
-        exec(models_source(list(self.contracts)), models.__dict__)
+        exec(models_source(list(self.schemas)), models.__dict__)
         self.order = getattr(models, f"Order{self.mark}")
 
-    def record(self, form: Format, number: int) -> Any:
+    def record(self, form: RecordFormat, number: int) -> Any:
         kind = ("Order" if form.value == "avro" else "Plain") + self.mark
         payload = json.dumps(ORDER).encode()
         row = OutboxEvent(f"e-{number}", kind, "order", b"o-1", payload, None, "0/1:3", 1767323045678, [])
         route = Route(f"orders-{self.mark}")
-        return record_maker(form, key_contract=None)(row, route, self.checker.check(row, route.topic))
+        return record_maker(form, key_schema=None)(row, route, self.validator.validate(row, route.topic))
 
-    def event(self, form: Format, number: int) -> Event:
+    def event(self, form: RecordFormat, number: int) -> Event:
         """As if it had been read from the topic."""
         topic, value, key, headers, timestamp = self.record(form, number)
         said = [(name, each.encode() if isinstance(each, str) else each) for name, each in headers]
         return read(Partition(topic, 0), number, key, value, said, timestamp)
 
 
-def _subject(contract: Contract) -> str:
-    return contract.subject
+def _subject(schema: CompiledSchema) -> str:
+    return schema.subject
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, str]]:
 async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does_not_need_it(
     shop: Shop, registry: RegistryServer, database: str
 ) -> None:
-    form, seen = Format(value="avro", schema_id="prefix"), list[Any]()
+    form, seen = RecordFormat(value="avro", schema_id="prefix"), list[Any]()
     with proxied(registry) as (proxy, url):
         proxy.refuse()
         orders = projection(shop, database, url, seen)
@@ -205,11 +205,11 @@ async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: 
     with proxied(registry) as (proxy, url):
         proxy.blackhole()
         decoder = RegistryDecoder(url, timeout=60)
-        stuck = shop.event(Format(value="avro", schema_id="prefix"), 0)
+        stuck = shop.event(RecordFormat(value="avro", schema_id="prefix"), 0)
         for _ in range(3):
             with pytest.raises(RegistryUnavailable, match="has not answered yet"):
                 decoder(stuck)
-        assert decoder(shop.event(Format(), 1)) == ORDER
+        assert decoder(shop.event(RecordFormat(), 1)) == ORDER
         assert sum(each.name == "registry" for each in threading.enumerate()) == 1
         proxy.restore()
         wait_until(lambda: _answered(decoder, stuck), 90, what="the answer")
@@ -228,7 +228,7 @@ async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nob
 ) -> None:
     seen: list[Any] = []
     orders = projection(shop, database, registry.url, seen)
-    form = Format(value="avro", schema_id="prefix")
+    form = RecordFormat(value="avro", schema_id="prefix")
     unknown, cut, good = (shop.event(form, number) for number in range(3))
     unknown.value = b"\0" + (2**31 - 1).to_bytes(4, "big") + (unknown.value or b"")[5:]
     cut.value = (cut.value or b"")[:-1]

@@ -15,7 +15,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.event import OutboxEvent
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import Line
-from tailrace.records.formats import Format
+from tailrace.records.formats import RecordFormat
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.published_index import IdIndex, PublishedIndex
 from tailrace.recovery.record_owner import OwnerRules
@@ -84,7 +84,7 @@ class Topic:
         unused: Any = None
         line = Line(unused, unused, unused, unused, unused, frozenset(), 1, 1)
         options = KafkaOptions(self.kafka.bootstrap, "p", dead_letter_topic=f"{self.name}.letters")
-        side = KafkaRecords(options, Fingerprints(line, Format()), lambda _: None, Window(), self.ids)
+        side = KafkaRecords(options, Fingerprints(line, RecordFormat()), lambda _: None, Window(), self.ids)
         for what, offsets in begin.items():
             for topic, starts in offsets.items():
                 getattr(side, what)(topic, starts)

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.compiled import Contract, Reference, SchemaSet
+from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
-from tailrace.schemas.registry.cache import RegistryContracts
-from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
+from tailrace.schemas.registry.cache import RegistrySchemas
+from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import compare, identified, in_order, register
 from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, StackError, TcpProxy, wait_until
 from tailrace.testkit.stack.ports import free_port
@@ -52,8 +52,8 @@ def subject() -> str:
     return f"shop/Order é {uuid.uuid4().hex[:12]}"
 
 
-def compiled(fetched: Fetched) -> Contract:
-    return JsonContract.compile(
+def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
+    return CompiledJsonSchema.compile(
         fetched.subject, fetched.version, fetched.document, fetched.place, registered=fetched.registered
     )
 
@@ -265,92 +265,98 @@ class TestClient:
         assert client.register(subject, ORDER, "json").registered.guid is None
 
 
-class TestContracts:
+class TestSchemas:
     def test_a_version_is_asked_for_once(self, registry: RegistryServer, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
-        with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
-            contract = contracts.find(subject, "1")
-            assert contract is not None
-            assert contract.is_valid({"id": 1})
-            assert not contract.is_valid({"id": "1"})
-            assert contract.registered is not None
-            assert contracts.known == {(subject, "1"): contract}
+        with (
+            proxied(registry) as (proxy, through),
+            RegistrySchemas(through, compile_fetched, warn=unheard) as compiled_schemas,
+        ):
+            compiled = compiled_schemas.find(subject, "1")
+            assert compiled is not None
+            assert compiled.is_valid({"id": 1})
+            assert not compiled.is_valid({"id": "1"})
+            assert compiled.registered is not None
+            assert compiled_schemas.known == {(subject, "1"): compiled}
             asked = proxy.moved(Direction.TO_SERVER)
-            assert contracts.find(subject, "1") is contract
+            assert compiled_schemas.find(subject, "1") is compiled
             assert proxy.moved(Direction.TO_SERVER) == asked
 
     def test_an_unknown_type_is_asked_for_once(self, registry: RegistryServer, subject: str) -> None:
-        with proxied(registry) as (proxy, through), RegistryContracts(through, compiled, warn=unheard) as contracts:
-            assert contracts.find(subject, None) is None
-            assert contracts.versions(subject) == []
+        with (
+            proxied(registry) as (proxy, through),
+            RegistrySchemas(through, compile_fetched, warn=unheard) as compiled_schemas,
+        ):
+            assert compiled_schemas.find(subject, None) is None
+            assert compiled_schemas.versions(subject) == []
             asked = proxy.moved(Direction.TO_SERVER)
             for _ in range(1000):
-                assert contracts.find(subject, None) is None
-                assert contracts.versions(subject) == []
+                assert compiled_schemas.find(subject, None) is None
+                assert compiled_schemas.versions(subject) == []
             assert proxy.moved(Direction.TO_SERVER) == asked
 
     def test_an_unknown_type_is_found_once_it_is_registered(self, client: RegistryClient, subject: str) -> None:
-        with RegistryContracts(client, compiled, warn=unheard, forget_seconds=0.05) as contracts:
-            assert contracts.find(subject, "1") is None
+        with RegistrySchemas(client, compile_fetched, warn=unheard, forget_seconds=0.05) as compiled_schemas:
+            assert compiled_schemas.find(subject, "1") is None
             client.register(subject, ORDER, "json")
-            found = wait_until(lambda: contracts.find(subject, "1"), what="the new schema")
+            found = wait_until(lambda: compiled_schemas.find(subject, "1"), what="the new schema")
             assert found is not None
             assert found.version == 1
 
     def test_a_new_latest_takes_over_in_the_background(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
-        with RegistryContracts(client, compiled, warn=unheard, refresh_seconds=0.05) as contracts:
-            contract = contracts.find(subject, None)
-            assert contract is not None
-            assert contract.version == 1
+        with RegistrySchemas(client, compile_fetched, warn=unheard, refresh_seconds=0.05) as compiled_schemas:
+            compiled = compiled_schemas.find(subject, None)
+            assert compiled is not None
+            assert compiled.version == 1
             client.register(subject, WIDER, "json")
-            wait_until(lambda: contracts.known[subject, None].version == 2, what="the new latest")
-            assert contracts.known[subject, "1"] is contract
-            assert contracts.known[subject, "2"] is contracts.known[subject, None]
+            wait_until(lambda: compiled_schemas.known[subject, None].version == 2, what="the new latest")
+            assert compiled_schemas.known[subject, "1"] is compiled
+            assert compiled_schemas.known[subject, "2"] is compiled_schemas.known[subject, None]
 
     def test_a_new_latest_that_is_unfit_leaves_the_old_one(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         warnings: list[str] = []
-        with RegistryContracts(client, compiled, warn=warnings.append, refresh_seconds=0.05) as contracts:
-            contract = contracts.find(subject, None)
+        with RegistrySchemas(client, compile_fetched, warn=warnings.append, refresh_seconds=0.05) as compiled_schemas:
+            compiled = compiled_schemas.find(subject, None)
             client.register(subject, {**WIDER, "$schema": "http://example.invalid/draft"}, "json")
             wait_until(lambda: warnings, what="the warning")
             client.register(subject, {**WIDER, "title": "fit"}, "json")
-            wait_until(lambda: contracts.known[subject, None].version == 3, what="the one after it")
-        assert contract is not None
+            wait_until(lambda: compiled_schemas.known[subject, None].version == 3, what="the one after it")
+        assert compiled is not None
         assert len(warnings) == 1
         assert f"version 1 of {subject} stays in use" in warnings[0]
 
     def test_what_a_schema_refers_to_comes_with_it(self, client: RegistryClient, subject: str) -> None:
         client.register(f"{subject} money", MONEY, "avro")
         client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
-        given: list[Fetched] = []
+        given: list[FetchedSchema] = []
 
-        def keep(fetched: Fetched) -> Contract:
+        def keep(fetched: FetchedSchema) -> CompiledSchema:
             given.append(fetched)
-            return JsonContract.compile(fetched.subject, fetched.version, {}, fetched.place)
+            return CompiledJsonSchema.compile(fetched.subject, fetched.version, {}, fetched.place)
 
-        with RegistryContracts(client, keep, warn=unheard) as contracts:
-            contracts.find(subject, "1")
+        with RegistrySchemas(client, keep, warn=unheard) as compiled_schemas:
+            compiled_schemas.find(subject, "1")
         assert [fetched.named for fetched in given] == [{"shop.Money": MONEY}]
 
     def test_closing_ends_the_thread(self, client: RegistryClient) -> None:
-        RegistryContracts(client, compiled, warn=unheard).close()
+        RegistrySchemas(client, compile_fetched, warn=unheard).close()
         assert not [thread for thread in threading.enumerate() if thread.name == "registry-refresh"]
 
 
 class TestIdentified:
-    def test_a_folders_contracts_get_the_registrys_ids(self, client: RegistryClient, subject: str) -> None:
+    def test_a_folders_schemas_get_the_registrys_ids(self, client: RegistryClient, subject: str) -> None:
         found = client.register(f"{subject}-value", {"$schema": DRAFTS[0], **ORDER}, "json")
-        folder = SchemaSet.of([JsonContract.compile(subject, 1, ORDER, "schemas/Order/1.json")])
-        named = identified(folder, client, lambda contract: f"{contract.subject}-value")
-        assert [contract.registered for contract in named] == [found.registered]
+        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        named = identified(folder, client, lambda compiled: f"{compiled.subject}-value")
+        assert [compiled.registered for compiled in named] == [found.registered]
         assert named.known[subject, None].is_valid({"id": 1})
 
     def test_one_that_is_not_registered_is_named_with_the_remedy(self, client: RegistryClient, subject: str) -> None:
-        folder = SchemaSet.of([JsonContract.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, 1, ORDER, "schemas/Order/1.json")])
         with pytest.raises(SchemaError, match=r"schemas/Order/1\.json is not registered") as missing:
-            identified(folder, client, lambda contract: contract.subject)
+            identified(folder, client, lambda compiled: compiled.subject)
         assert "tailrace schemas register" in missing.value.remedy
 
 
@@ -372,19 +378,19 @@ class TestRegistering:
             (tmp_path / name).write_text(json.dumps(document))
         folder = load_folder(tmp_path)
 
-        def subject_of(contract: Contract) -> str:
-            return f"{word}-{contract.subject}"
+        def subject_of(compiled: CompiledSchema) -> str:
+            return f"{word}-{compiled.subject}"
 
-        assert [entry.found for entry in compare(folder.contracts, client, subject_of)] == [None] * 5
-        done = list(register(compare(folder.contracts, client, subject_of), client))
+        assert [entry.found for entry in compare(folder.schemas, client, subject_of)] == [None] * 5
+        done = list(register(compare(folder.schemas, client, subject_of), client))
         assert [entry.subject for entry in done] == [
             f"{word}-{name}" for name in ("Money", "Zip", "ZAddress", "Order", "Price")
         ]
-        assert list(register(compare(folder.contracts, client, subject_of), client)) == []
+        assert list(register(compare(folder.schemas, client, subject_of), client)) == []
         named = identified(folder, client, subject_of)
-        assert all(contract.registered for contract in named)
-        with RegistryContracts(client, worker_registry.compiled, warn=unheard) as contracts:
-            order, price = contracts.find(f"{word}-Order", "1"), contracts.find(f"{word}-Price", None)
+        assert all(compiled.registered for compiled in named)
+        with RegistrySchemas(client, worker_registry.compiled, warn=unheard) as compiled_schemas:
+            order, price = compiled_schemas.find(f"{word}-Order", "1"), compiled_schemas.find(f"{word}-Price", None)
         assert order is not None
         assert price is not None
         assert order.is_valid({"to": {"zip": "1"}})
@@ -395,7 +401,7 @@ class TestRegistering:
         for name, other in (("A", "B"), ("B", "A")):
             (tmp_path / f"{name}.json").write_text(json.dumps({"properties": {"x": {"$ref": f"{other}.json"}}}))
         with pytest.raises(SchemaError, match="refers to itself"):
-            in_order(load_folder(tmp_path).contracts)
+            in_order(load_folder(tmp_path).schemas)
 
 
 @contextmanager

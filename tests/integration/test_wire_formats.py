@@ -21,11 +21,11 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tailrace.event import OutboxEvent, Record, Route
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Contract, Registered, SchemaSet
-from tailrace.schemas.json_schema import JsonContract
-from tailrace.schemas.validation import Checker
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import CompiledSchema, RegistryIds, SchemaSet
+from tailrace.schemas.json_schema import CompiledJsonSchema
+from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import KafkaBroker, RegistryServer
 from tailrace.testkit.topic_reader import read_all
 
@@ -71,25 +71,27 @@ class Trip:
     def __post_init__(self) -> None:
         self.client = SchemaRegistryClient({"url": self.registry.url})
 
-    def contract(self, kind: str, subject: str, document: Any) -> Contract:
+    def compiled(self, kind: str, subject: str, document: Any) -> CompiledSchema:
         found = self.client.register_schema_full_response(
             subject, Schema(json.dumps(document), schema_type=kind.upper())
         )
         assert found.schema_id is not None
-        registered = Registered(found.schema_id, found.guid)
-        compile_schema: Any = AvroContract.compile if kind == "avro" else JsonContract.compile
-        made: Contract = compile_schema(subject, 1, document, self.registry.url, registered=registered)
+        registered = RegistryIds(found.schema_id, found.guid)
+        compile_schema: Any = CompiledAvroSchema.compile if kind == "avro" else CompiledJsonSchema.compile
+        made: CompiledSchema = compile_schema(subject, 1, document, self.registry.url, registered=registered)
         return made
 
-    def send(self, form: Format, payload: bytes | None = PAYLOAD) -> Message:
+    def send(self, form: RecordFormat, payload: bytes | None = PAYLOAD) -> Message:
         subject = f"{self.topic}-value"
-        contracts = SchemaSet.of([self.contract(form.value, subject, DOCUMENTS[form.value])])
-        checker = Checker(contracts, max_bytes=1_000_000, subject=lambda _type, topic: f"{topic}-value")
-        make = record_maker(form, key_contract=lambda topic: self.contract(form.key, f"{topic}-key", KEYS[form.key]))
+        compiled_schemas = SchemaSet.of([self.schema(form.value, subject, DOCUMENTS[form.value])])
+        validator = PayloadValidator(
+            compiled_schemas, max_bytes=1_000_000, subject=lambda _type, topic: f"{topic}-value"
+        )
+        make = record_maker(form, key_schema=lambda topic: self.schema(form.key, f"{topic}-key", KEYS[form.key]))
         event = OutboxEvent(
             "e-1", "Order", "order", b"order-1", payload, None, "0/1:3", 1767323045678, [("tenant", b"t")]
         )
-        record: Record = make(event, Route(self.topic), checker.check(event, self.topic))
+        record: Record = make(event, Route(self.topic), validator.validate(event, self.topic))
         self.kafka.create_topic(self.topic)
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
         producer.produce(
@@ -129,7 +131,7 @@ def as_event(message: Message) -> Any:
 @pytest.mark.parametrize("schema_id", ["prefix", "header"])
 @pytest.mark.parametrize("key", ["json", "avro"])
 def test_json_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: Any) -> None:
-    message = trip.send(Format(schema_id=schema_id, key=key))
+    message = trip.send(RecordFormat(schema_id=schema_id, key=key))
     assert trip.read("json", message) == ORDER
     assert trip.read(key, message, MessageField.KEY) == "order-1"
     assert dict(message.headers() or [])["tenant"] == b"t"
@@ -138,7 +140,7 @@ def test_json_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: A
 @pytest.mark.parametrize("schema_id", ["prefix", "header"])
 @pytest.mark.parametrize("key", ["bytes", "avro"])
 def test_avro_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: Any) -> None:
-    message = trip.send(Format(value="avro", schema_id=schema_id, key=key))
+    message = trip.send(RecordFormat(value="avro", schema_id=schema_id, key=key))
     assert as_json(trip.read("avro", message)) == ORDER
     if key == "bytes":
         assert message.key() == b"order-1"
@@ -147,7 +149,7 @@ def test_avro_is_read_by_the_registrys_client(trip: Trip, key: Any, schema_id: A
 
 
 def test_avro_is_read_by_fastavro_with_the_registered_schema(trip: Trip) -> None:
-    value = trip.send(Format(value="avro", schema_id="prefix")).value() or b""
+    value = trip.send(RecordFormat(value="avro", schema_id="prefix")).value() or b""
     assert isinstance(value, bytes)
     schema = trip.client.get_schema(int.from_bytes(value[1:5], "big")).schema_str or ""
     assert as_json(fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(schema), None)) == ORDER  # type: ignore[arg-type]
@@ -155,7 +157,7 @@ def test_avro_is_read_by_fastavro_with_the_registered_schema(trip: Trip) -> None
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 def test_a_cloudevent_is_read_by_the_sdk(trip: Trip, mode: Any) -> None:
-    event = as_event(trip.send(Format(cloudevents=mode, source="/shop/orders")))
+    event = as_event(trip.send(RecordFormat(cloudevents=mode, source="/shop/orders")))
     assert (event.get_id(), event.get_type(), event.get_source()) == ("e-1", "Order", "/shop/orders")
     assert event.get_subject() == "order-1"
     assert event.get_data() == ORDER
@@ -163,7 +165,7 @@ def test_a_cloudevent_is_read_by_the_sdk(trip: Trip, mode: Any) -> None:
 
 
 def test_a_cloudevent_with_avro_is_read_by_both(trip: Trip) -> None:
-    message = trip.send(Format(value="avro", schema_id="header", cloudevents="binary", source="/shop/orders"))
+    message = trip.send(RecordFormat(value="avro", schema_id="header", cloudevents="binary", source="/shop/orders"))
     assert as_json(trip.read("avro", message)) == ORDER
     event = as_event(message)
     assert (event.get_id(), event.get_datacontenttype()) == ("e-1", "application/avro")
@@ -172,14 +174,14 @@ def test_a_cloudevent_with_avro_is_read_by_both(trip: Trip) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        Format(),
-        Format(value="avro", schema_id="prefix", key="avro"),
-        Format(schema_id="header"),
-        Format(cloudevents="structured", source="/s"),
+        RecordFormat(),
+        RecordFormat(value="avro", schema_id="prefix", key="avro"),
+        RecordFormat(schema_id="header"),
+        RecordFormat(cloudevents="structured", source="/s"),
     ],
     ids=repr,
 )
-def test_a_tombstone_stays_one(trip: Trip, form: Format) -> None:
+def test_a_tombstone_stays_one(trip: Trip, form: RecordFormat) -> None:
     message = trip.send(form, None)
     assert message.value() is None
     assert message.key() is not None

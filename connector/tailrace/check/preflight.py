@@ -91,13 +91,13 @@ def _schemas(settings: PipelineSettings) -> CheckResult:
     if schemas.folder is None:
         return ok("schemas", f"in the registry at {schemas.registry.url if schemas.registry else '?'}")
     try:
-        contracts = list(load_folder(schemas.folder))
+        compiled_schemas = list(load_folder(schemas.folder))
     except SchemaError as error:
         return failed("schemas", error)
-    if not contracts and schemas.unknown == "dead_letter":
+    if not compiled_schemas and schemas.unknown == "dead_letter":
         found = f"{schemas.folder} is empty: every event would be a dead letter"
         return CheckResult("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
-    return ok("schemas", f"{len(contracts)} in {schemas.folder}")
+    return ok("schemas", f"{len(compiled_schemas)} in {schemas.folder}")
 
 
 def _registry(settings: PipelineSettings) -> list[CheckResult]:

@@ -34,7 +34,7 @@ from tailrace.kafka.client import KafkaOptions, error_of, producer_config, trans
 from tailrace.kafka.rejected_records import CONCERN_A_RECORD
 from tailrace.kafka.timestamps import stamp
 from tailrace.kafka.topics import NameRefused
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 from tailrace.state.rewind_marker import HEADER as REPLAY
 
 TRANSACTIONAL_SUFFIX = ".redrive"
@@ -61,9 +61,9 @@ class Line(Protocol):
     @property
     def route(self) -> Callable[[OutboxEvent], Route]: ...
     @property
-    def check(self) -> Callable[[OutboxEvent, str], Checked]: ...
+    def check(self) -> Callable[[OutboxEvent, str], ValidatedPayload]: ...
     @property
-    def record(self) -> Callable[[OutboxEvent, Route, Checked], Record]: ...
+    def record(self) -> Callable[[OutboxEvent, Route, ValidatedPayload], Record]: ...
 
 
 class Posting(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tailrace.errors import Halted, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row, redriven_position
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 
 
 class Layout(Protocol):
@@ -21,8 +21,8 @@ class Line:
 
     layout: Layout
     route: Callable[[OutboxEvent], Route]
-    check: Callable[[OutboxEvent, str], Checked]
-    record: Callable[[OutboxEvent, Route, Checked], Record]
+    check: Callable[[OutboxEvent, str], ValidatedPayload]
+    record: Callable[[OutboxEvent, Route, ValidatedPayload], Record]
     dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
     halt_on: frozenset[Reason]
     batch_records: int

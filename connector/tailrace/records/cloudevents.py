@@ -20,7 +20,7 @@ import orjson
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 
 PREFIX = "ce_"
 CONTENT_TYPE = "content-type"
@@ -29,7 +29,7 @@ HEADERS = frozenset(
     PREFIX + name for name in ("specversion", "id", "type", "source", "time", "subject", "partitionkey", "dataschema")
 ) | {CONTENT_TYPE}
 
-AttributeWriter = Callable[[OutboxEvent, bytes | None, Contract | None], list[tuple[str, str]]]
+AttributeWriter = Callable[[OutboxEvent, bytes | None, CompiledSchema | None], list[tuple[str, str]]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _usable = re.compile("[^\x00-\x1f\x7f-\x9f]+").fullmatch
@@ -45,7 +45,7 @@ def attribute_writer(source: str, *, prefix: str, key_as_it_is: bool) -> Attribu
     id_name, type_name, time_name = prefix + "id", prefix + "type", prefix + "time"
     subject, partition_key, data_schema = prefix + "subject", prefix + "partitionkey", prefix + "dataschema"
 
-    def attributes(event: OutboxEvent, key: bytes | None, contract: Contract | None) -> list[tuple[str, str]]:
+    def attributes(event: OutboxEvent, key: bytes | None, schema: CompiledSchema | None) -> list[tuple[str, str]]:
         if not _usable(event.id) or not _usable(event.type):
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
@@ -59,8 +59,8 @@ def attribute_writer(source: str, *, prefix: str, key_as_it_is: bool) -> Attribu
             if key_as_it_is:
                 pairs.append((partition_key, text))
         # An address with a login in it is nobody else's business.
-        if contract is not None and contract.file.startswith(("https://", "http://")) and "@" not in contract.file:
-            pairs.append((data_schema, contract.file))
+        if schema is not None and schema.file.startswith(("https://", "http://")) and "@" not in schema.file:
+            pairs.append((data_schema, schema.file))
         return pairs
 
     return attributes

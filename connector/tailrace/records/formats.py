@@ -16,14 +16,14 @@ from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.records import cloudevents, framing
 from tailrace.records.framing import SchemaId
-from tailrace.records.keys import KeyContract, KeyFormat, key_writer
+from tailrace.records.keys import KeyFormat, KeySchema, key_writer
 from tailrace.records.plain import OUR_HEADERS, plain_maker, plain_record
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import NotJsonError, parse
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 
-RecordMaker = Callable[[OutboxEvent, Route, Checked], Record]
+RecordMaker = Callable[[OutboxEvent, Route, ValidatedPayload], Record]
 
 _new_record = tuple.__new__
 """Without the argument handling of its own constructor: this runs once per event."""
@@ -32,7 +32,7 @@ _CONTENT_TYPES = {"json": "application/json", "avro": "application/avro"}
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class RecordFormat:
     """How records are written; `source` is the CloudEvents attribute. Refuses what readers could make no sense of."""
 
     value: Literal["json", "avro"] = "json"
@@ -61,26 +61,26 @@ class Format:
             raise ConfigError("a CloudEvent needs a source", remedy="Set format.source, such as /shop/orders.")
 
 
-def record_maker(format: Format, *, key_contract: KeyContract | None, pipeline: str = "") -> RecordMaker:
+def record_maker(format: RecordFormat, *, key_schema: KeySchema | None, pipeline: str = "") -> RecordMaker:
     """The function that makes a pipeline's records. `key_contract` gives the contract of a topic's keys."""
-    write_key = key_writer(format.key, format.schema_id, key_contract)
+    write_key = key_writer(format.key, format.schema_id, key_schema)
     plain = plain_maker(pipeline) if pipeline else plain_record
-    if format == Format():
+    if format == RecordFormat():
         return plain
     ours = len(OUR_HEADERS) + bool(pipeline)
     reserved = _reserved(format)
     write_value = _value_writer(format)
     envelope = _envelope(format)
 
-    def make(event: OutboxEvent, route: Route, checked: Checked) -> Record:
+    def make(event: OutboxEvent, route: Route, checked: ValidatedPayload) -> Record:
         topic, payload, key, headers, timestamp = plain(event, route)
-        contract = checked[1]
+        schema = checked[1]
         if len(headers) > ours:
             headers = [header for header in headers if not reserved(header[0])]
         value, value_frame = (None, None) if payload is None else write_value(payload, checked)
         written, key_frame = write_key(key, topic)
         if envelope is not None:
-            value = envelope(event, key, contract, value, headers)
+            value = envelope(event, key, schema, value, headers)
         if key_frame is not None:
             headers.append((framing.KEY_HEADER, key_frame))
         if value_frame is not None:
@@ -90,7 +90,7 @@ def record_maker(format: Format, *, key_contract: KeyContract | None, pipeline: 
     return make
 
 
-def _reserved(format: Format) -> Callable[[str], bool]:
+def _reserved(format: RecordFormat) -> Callable[[str], bool]:
     """Whether a further column may not be a header. Readers of CloudEvents do not look at the case of names."""
     names = _FRAMES if format.schema_id != "none" else frozenset()
     if format.cloudevents == "none":
@@ -102,41 +102,41 @@ def _reserved(format: Format) -> Callable[[str], bool]:
     return lambda name: name.lower().startswith(cloudevents.PREFIX) or name.lower() == cloudevents.CONTENT_TYPE
 
 
-def _value_writer(format: Format) -> Callable[[bytes, Checked], tuple[bytes, bytes | None]]:
+def _value_writer(format: RecordFormat) -> Callable[[bytes, ValidatedPayload], tuple[bytes, bytes | None]]:
     """A function from (payload, checked) to the value and what goes into its schema's header."""
     kind, schema_id = format.value, format.schema_id
-    frames: dict[Contract, tuple[bytes, bytes | None]] = {}
+    frames: dict[CompiledSchema, tuple[bytes, bytes | None]] = {}
 
-    def frame(contract: Contract) -> tuple[bytes, bytes | None]:
+    def frame(schema: CompiledSchema) -> tuple[bytes, bytes | None]:
         if schema_id == "prefix":
-            return framing.before(contract), None
-        return b"", framing.in_header(contract)
+            return framing.before(schema), None
+        return b"", framing.in_header(schema)
 
-    def framed(payload: bytes, checked: Checked) -> tuple[bytes, bytes | None]:
-        content, contract = checked
-        if contract is None:
+    def framed(payload: bytes, checked: ValidatedPayload) -> tuple[bytes, bytes | None]:
+        content, schema = checked
+        if schema is None:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
                 "the event was let through without a schema, so there is no schema's id to write",
                 remedy="Register a schema for its type, or set format.schema_id: none.",
             )
-        if contract.kind != kind:
+        if schema.kind != kind:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"version {contract.version} of {cut(contract.subject)} is of the kind {contract.kind}, "
+                f"version {schema.version} of {cut(schema.subject)} is of the kind {schema.kind}, "
                 f"and values are written as {kind}",
-                remedy=f"Register a schema of the kind {kind}, or set format.value: {contract.kind}.",
+                remedy=f"Register a schema of the kind {kind}, or set format.value: {schema.kind}.",
             )
-        found = frames.get(contract)
+        found = frames.get(schema)
         if found is None:
-            found = frames[contract] = frame(contract)
+            found = frames[schema] = frame(schema)
         before, header = found
         if kind == "json":
             return before + payload, header
         # Bytes are what `encode_text` has written already.
-        return before + (content if type(content) is bytes else contract.encode(content)), header
+        return before + (content if type(content) is bytes else schema.encode(content)), header
 
-    def plain(payload: bytes, checked: Checked) -> tuple[bytes, None]:
+    def plain(payload: bytes, checked: ValidatedPayload) -> tuple[bytes, None]:
         if checked[1] is None and format.cloudevents == "structured":
             _require_json(payload)
         return payload, None
@@ -145,8 +145,8 @@ def _value_writer(format: Format) -> Callable[[bytes, Checked], tuple[bytes, byt
 
 
 def _envelope(
-    format: Format,
-) -> Callable[[OutboxEvent, bytes | None, Contract | None, bytes | None, Headers], bytes | None] | None:
+    format: RecordFormat,
+) -> Callable[[OutboxEvent, bytes | None, CompiledSchema | None, bytes | None, Headers], bytes | None] | None:
     """A function that makes a CloudEvent of a value: adds to the headers, and returns the value to send."""
     if format.cloudevents == "none":
         return None
@@ -157,15 +157,15 @@ def _envelope(
     is_binary = format.cloudevents == "binary"
 
     def envelope(
-        event: OutboxEvent, key: bytes | None, contract: Contract | None, value: bytes | None, headers: Headers
+        event: OutboxEvent, key: bytes | None, schema: CompiledSchema | None, value: bytes | None, headers: Headers
     ) -> bytes | None:
         if is_binary or value is None:
-            headers += in_headers(event, key, contract)
+            headers += in_headers(event, key, schema)
             if value is not None:
                 headers.append(content_type)
             return value
         headers.append((cloudevents.CONTENT_TYPE, cloudevents.STRUCTURED))
-        return cloudevents.structured(in_value(event, key, contract), value)
+        return cloudevents.structured(in_value(event, key, schema), value)
 
     return envelope
 

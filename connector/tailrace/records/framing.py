@@ -12,7 +12,7 @@ from typing import Literal
 from uuid import UUID
 
 from tailrace.errors import ConfigError
-from tailrace.schemas.compiled import Contract, Registered
+from tailrace.schemas.compiled import CompiledSchema, RegistryIds
 
 SchemaId = Literal["none", "prefix", "header"]
 
@@ -20,24 +20,24 @@ KEY_HEADER = "__key_schema_id"
 VALUE_HEADER = "__value_schema_id"
 
 
-def before(contract: Contract) -> bytes:
+def before(schema: CompiledSchema) -> bytes:
     """What stands before a value or key of this contract."""
-    return struct.pack(">bI", 0, _registered(contract).id)
+    return struct.pack(">bI", 0, _registered(schema).id)
 
 
-def in_header(contract: Contract) -> bytes:
+def in_header(schema: CompiledSchema) -> bytes:
     """What stands in the header of a value or key of this contract."""
-    registered = _registered(contract)
+    registered = _registered(schema)
     if registered.guid is None:
-        return before(contract)
+        return before(schema)
     return b"\x01" + UUID(registered.guid).bytes
 
 
-def _registered(contract: Contract) -> Registered:
-    if contract.registered is None:
+def _registered(schema: CompiledSchema) -> RegistryIds:
+    if schema.registered is None:
         raise ConfigError(
-            f"version {contract.version} of {contract.subject} ({contract.file}) has no id to write",
+            f"version {schema.version} of {schema.subject} ({schema.file}) has no id to write",
             why="format.schema_id asks for the id that a registry gave the schema, and this one is in none.",
             remedy="Name a registry under schemas.registry, or set format.schema_id: none.",
         )
-    return contract.registered
+    return schema.registered

@@ -14,28 +14,28 @@ import orjson
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.records import framing
 from tailrace.records.framing import SchemaId
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.messages import cut
 
 KeyFormat = Literal["bytes", "json", "avro"]
-KeyContract = Callable[[str], Contract]
+KeySchema = Callable[[str], CompiledSchema]
 WrittenKey = tuple[bytes | None, bytes | None]
 """The key, and what goes into its schema's header."""
 
 
 class _Known(NamedTuple):
-    contract: Contract
+    schema: CompiledSchema
     before: bytes
     header: bytes | None
 
 
-def key_writer(form: KeyFormat, schema_id: SchemaId, contract_of: KeyContract | None) -> Callable[..., WrittenKey]:
+def key_writer(form: KeyFormat, schema_id: SchemaId, schema_of: KeySchema | None) -> Callable[..., WrittenKey]:
     """A function of (key, topic). An event without a key has none in any form."""
     if form == "bytes":
         return lambda key, topic: (key, None)
     if schema_id == "none":
         return lambda key, topic: (key if key is None else orjson.dumps(_text(key)), None)
-    if contract_of is None:
+    if schema_of is None:
         raise ConfigError(
             f"format.key: {form} needs schemas of keys, and there are none",
             remedy="Name a registry under schemas.registry, or set format.key: bytes.",
@@ -47,34 +47,33 @@ def key_writer(form: KeyFormat, schema_id: SchemaId, contract_of: KeyContract | 
             return None, None
         found = known.get(topic)
         if found is None:
-            found = known[topic] = _look_up(contract_of(topic), form, schema_id)
-        contract, before, header = found
-        return before + _encoded(_text(key), contract), header
+            found = known[topic] = _look_up(schema_of(topic), form, schema_id)
+        schema, before, header = found
+        return before + _encoded(_text(key), schema), header
 
     return write
 
 
-def _look_up(contract: Contract, form: KeyFormat, schema_id: SchemaId) -> _Known:
-    if contract.kind != form:
+def _look_up(schema: CompiledSchema, form: KeyFormat, schema_id: SchemaId) -> _Known:
+    if schema.kind != form:
         raise Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
-            f"format.key is {form}, but {contract.subject} ({contract.file}) is registered as {contract.kind}",
-            remedy=f"Set format.key: {contract.kind}, or register the other kind of schema.",
+            f"format.key is {form}, but {schema.subject} ({schema.file}) is registered as {schema.kind}",
+            remedy=f"Set format.key: {schema.kind}, or register the other kind of schema.",
         )
     if schema_id == "prefix":
-        return _Known(contract, framing.before(contract), None)
-    return _Known(contract, b"", framing.in_header(contract))
+        return _Known(schema, framing.before(schema), None)
+    return _Known(schema, b"", framing.in_header(schema))
 
 
-def _encoded(text: str, contract: Contract) -> bytes:
-    if contract.kind == "avro":
-        return contract.encode(text)
-    if not contract.is_valid(text):
+def _encoded(text: str, schema: CompiledSchema) -> bytes:
+    if schema.kind == "avro":
+        return schema.encode(text)
+    if not schema.is_valid(text):
         raise Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
-            f"the key breaks version {contract.version} of {cut(contract.subject)}: "
-            + contract.explain(text, len(text)),
-            remedy=f"Correct the service, or the schema {contract.file}.",
+            f"the key breaks version {schema.version} of {cut(schema.subject)}: " + schema.explain(text, len(text)),
+            remedy=f"Correct the service, or the schema {schema.file}.",
         )
     return orjson.dumps(text)
 

@@ -21,7 +21,7 @@ from tailrace.kafka.topic_retention import keeping
 from tailrace.kafka.topics import topic_config
 from tailrace.pipeline.processor import Line
 from tailrace.records.cloudevents import CONTENT_TYPE, STRUCTURED
-from tailrace.records.formats import Format
+from tailrace.records.formats import RecordFormat
 from tailrace.records.framing import VALUE_HEADER
 from tailrace.records.plain import chosen_key
 from tailrace.recovery.evidence import Evidence
@@ -44,7 +44,7 @@ CACHE_KBYTES = 65_536
 class CertainFingerprints(Fingerprints):
     """Says nothing of a record in another format than today's: its payload would seem to be another one."""
 
-    def __init__(self, line: Line, format: Format) -> None:
+    def __init__(self, line: Line, format: RecordFormat) -> None:
         super().__init__(line, format)
         self._form = "structured" if format.cloudevents == "structured" else format.schema_id
         self._is_text = format.value == "json" and format.schema_id != "none"

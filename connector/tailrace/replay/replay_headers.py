@@ -11,7 +11,7 @@ from dataclasses import replace
 from tailrace.errors import Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route, Row
 from tailrace.pipeline.processor import Line
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 from tailrace.state.rewind_marker import HEADER, SHADOW
 
 
@@ -24,7 +24,7 @@ def replayed(line: Line, replay_id: str, *, suffix: str = "") -> Line:
     def marked(made: Record) -> Record:
         return made._replace(topic=made.topic + suffix, headers=[*made.headers, *told])
 
-    def record(event: OutboxEvent, to: Route, checked: Checked) -> Record:
+    def record(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
         return marked(line.record(event, to, checked))
 
     def dead_letter(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:

@@ -27,14 +27,14 @@ class Reference(NamedTuple):
     version: int
 
 
-class Registered(NamedTuple):
+class RegistryIds(NamedTuple):
     """What a registry calls a schema: the number that goes before a value, the id that goes into a header."""
 
     id: int
     guid: str | None = None
 
 
-class Contract(Protocol):
+class CompiledSchema(Protocol):
     """A schema that can be checked. `file` is where it came from, for messages."""
 
     @property
@@ -50,7 +50,7 @@ class Contract(Protocol):
     @property
     def references(self) -> tuple[Reference, ...]: ...
     @property
-    def registered(self) -> Registered | None: ...
+    def registered(self) -> RegistryIds | None: ...
     @property
     def is_valid(self) -> Callable[[Any], bool]:
         """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
@@ -66,14 +66,14 @@ class Contract(Protocol):
         """What was checked in the schema's own binary form; only Avro has one."""
 
 
-class Contracts(Protocol):
+class SchemaLookup(Protocol):
     """Where the checker gets its contracts from."""
 
     @property
-    def known(self) -> dict[tuple[str, str | None], Contract]:
+    def known(self) -> dict[tuple[str, str | None], CompiledSchema]:
         """What needs no looking for: by subject and version as events spell it, None meaning the latest."""
 
-    def find(self, subject: str, version: str | None) -> Contract | None:
+    def find(self, subject: str, version: str | None) -> CompiledSchema | None:
         """What `known` does not hold; None if it is not registered. Raises RegistryUnavailable, or SchemaError if what
         is registered cannot be used."""
 
@@ -85,32 +85,31 @@ class Contracts(Protocol):
 class SchemaSet:
     """Contracts that are all at hand, as those of a folder are."""
 
-    contracts: tuple[Contract, ...]
-    known: dict[tuple[str, str | None], Contract]
+    schemas: tuple[CompiledSchema, ...]
+    known: dict[tuple[str, str | None], CompiledSchema]
 
     @classmethod
-    def of(cls, contracts: Iterable[Contract] = ()) -> SchemaSet:
-        by_subject: dict[str, dict[int, Contract]] = {}
-        for contract in contracts:
-            other = by_subject.setdefault(contract.subject, {}).setdefault(contract.version, contract)
-            if other is not contract:
+    def of(cls, schemas: Iterable[CompiledSchema] = ()) -> SchemaSet:
+        by_subject: dict[str, dict[int, CompiledSchema]] = {}
+        for schema in schemas:
+            other = by_subject.setdefault(schema.subject, {}).setdefault(schema.version, schema)
+            if other is not schema:
                 raise SchemaError(
-                    f"version {contract.version} of {contract.subject} is registered twice: "
-                    f"{other.file} and {contract.file}",
+                    f"version {schema.version} of {schema.subject} is registered twice: {other.file} and {schema.file}",
                     remedy="Keep one of them.",
                 )
         ordered = tuple(versions[number] for versions in by_subject.values() for number in sorted(versions))
-        known: dict[tuple[str, str | None], Contract] = {}
-        for contract in ordered:
-            known[contract.subject, str(contract.version)] = contract
-            known[contract.subject, None] = contract  # the last one stays: the latest
+        known: dict[tuple[str, str | None], CompiledSchema] = {}
+        for schema in ordered:
+            known[schema.subject, str(schema.version)] = schema
+            known[schema.subject, None] = schema  # the last one stays: the latest
         return cls(ordered, known)
 
-    def __iter__(self) -> Iterator[Contract]:
-        return iter(self.contracts)
+    def __iter__(self) -> Iterator[CompiledSchema]:
+        return iter(self.schemas)
 
-    def find(self, subject: str, version: str | None) -> Contract | None:
+    def find(self, subject: str, version: str | None) -> CompiledSchema | None:
         return self.known.get((subject, version))
 
     def versions(self, subject: str) -> list[int]:
-        return [contract.version for contract in self.contracts if contract.subject == subject]
+        return [schema.version for schema in self.schemas if schema.subject == subject]

@@ -18,11 +18,11 @@ from urllib.parse import quote, urljoin
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.compiled import Contract, Kind, Reference, SchemaSet
-from tailrace.schemas.json_schema import JsonContract, outside_references, require_draft
+from tailrace.schemas.compiled import CompiledSchema, Kind, Reference, SchemaSet
+from tailrace.schemas.json_schema import CompiledJsonSchema, outside_references, require_draft
 from tailrace.schemas.line_numbers import line_of
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
-from tailrace.schemas.validators import BASE, Surroundings, pointer
+from tailrace.schemas.validators import BASE, ReferencedSchemas, pointer
 
 COMPATIBILITY = "compatibility.yaml"
 """The one file that is not a schema: which changes are allowed."""
@@ -80,19 +80,19 @@ def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
     names = avro_names.names_of([(file.document, file) for file in files if file.kind == "avro"])
     by_address = {address: file for file in files for address in (file.address, file.base)}
 
-    def contract(file: SchemaFile) -> Contract:
+    def schema(file: SchemaFile) -> CompiledSchema:
         if file.kind == "avro":
             # Here, because fastavro takes 5 MB that a folder of JSON Schemas need not pay for.
-            from tailrace.schemas.avro.compiled import AvroContract
+            from tailrace.schemas.avro.compiled import CompiledAvroSchema
 
             named, referred = names.needed_by(file.document, file)
             references = tuple(Reference(name, other.subject, other.version) for name, other in referred)
-            return AvroContract.compile(
+            return CompiledAvroSchema.compile(
                 file.subject, file.version, file.document, str(file.path), named=named, references=references
             )
         around = surroundings.at(file.base)
         references = _references(file, around, by_address)
-        return JsonContract.compile(
+        return CompiledJsonSchema.compile(
             file.subject,
             file.version,
             file.document,
@@ -102,10 +102,10 @@ def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
             locate=partial(SchemaFile.locate, file),
         )
 
-    return SchemaSet.of(map(contract, files))
+    return SchemaSet.of(map(schema, files))
 
 
-def _surroundings(files: Sequence[SchemaFile]) -> Surroundings:
+def _surroundings(files: Sequence[SchemaFile]) -> ReferencedSchemas:
     documents: dict[str, Json] = {}
     for file in files:
         if file.kind == "json":
@@ -121,10 +121,12 @@ def _surroundings(files: Sequence[SchemaFile]) -> Surroundings:
                     why="A reference to it could mean either.",
                     remedy="Give each version an $id of its own, or leave $id out.",
                 )
-    return Surroundings.of(documents, by_id)
+    return ReferencedSchemas.of(documents, by_id)
 
 
-def _references(file: SchemaFile, around: Surroundings, by_address: Mapping[str, SchemaFile]) -> tuple[Reference, ...]:
+def _references(
+    file: SchemaFile, around: ReferencedSchemas, by_address: Mapping[str, SchemaFile]
+) -> tuple[Reference, ...]:
     found: dict[str, Reference] = {}
     for _, ref in outside_references(file.document):
         other = by_address.get(around.target(ref))

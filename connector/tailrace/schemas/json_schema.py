@@ -15,10 +15,10 @@ from typing import Any
 import jsonschema_rs
 
 from tailrace.errors import Reason, Rejected, SchemaError
-from tailrace.schemas.compiled import EncodeText, Kind, Reference, Registered
+from tailrace.schemas.compiled import EncodeText, Kind, Reference, RegistryIds
 from tailrace.schemas.messages import Explainer
 from tailrace.schemas.strict_json import Json
-from tailrace.schemas.validators import Surroundings, pointer
+from tailrace.schemas.validators import ReferencedSchemas, pointer
 
 DRAFTS = (
     "https://json-schema.org/draft/2020-12/schema",
@@ -29,7 +29,7 @@ DRAFTS = (
 )
 """What `$schema` may say; without it, the first."""
 
-ALONE = Surroundings()
+ALONE = ReferencedSchemas()
 """For a schema that refers to nothing but itself."""
 Path = tuple[str | int, ...]
 Locate = Callable[[Path], str]
@@ -39,7 +39,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JsonContract:
+class CompiledJsonSchema:
     """Implements `Contract` with a JSON Schema."""
 
     subject: str
@@ -50,7 +50,7 @@ class JsonContract:
     is_valid: Callable[[Any], bool]
     explainer: Explainer
     references: tuple[Reference, ...] = ()
-    registered: Registered | None = None
+    registered: RegistryIds | None = None
     kind: Kind = "json"
     encode_text: EncodeText | None = None
 
@@ -62,11 +62,11 @@ class JsonContract:
         document: Json,
         file: str,
         *,
-        surroundings: Surroundings = ALONE,
+        surroundings: ReferencedSchemas = ALONE,
         references: tuple[Reference, ...] = (),
-        registered: Registered | None = None,
+        registered: RegistryIds | None = None,
         locate: Locate | None = None,
-    ) -> JsonContract:
+    ) -> CompiledJsonSchema:
         """Compiles a schema document, or says in a SchemaError why it cannot be used.
 
         `locate` writes a place of the document for a person, with its line if that is known.
@@ -113,7 +113,7 @@ def _references(document: Json) -> Iterator[tuple[Path, str]]:
             todo.extend(((*path, index), child) for index, child in enumerate(node))
 
 
-def _require_references(document: Json, surroundings: Surroundings, locate: Locate) -> None:
+def _require_references(document: Json, surroundings: ReferencedSchemas, locate: Locate) -> None:
     """Refuses references that the compiler would follow to the wrong place, or nowhere, without a word."""
     for path, ref in _references(document):
         if path[-1] == "$recursiveRef" and ref != "#":
@@ -140,7 +140,9 @@ def require_draft(document: Json, file: str, locate: Locate) -> None:
         )
 
 
-def _unusable(error: Exception, document: Json, file: str, surroundings: Surroundings, locate: Locate) -> SchemaError:
+def _unusable(
+    error: Exception, document: Json, file: str, surroundings: ReferencedSchemas, locate: Locate
+) -> SchemaError:
     """Says in our words what the compiler found."""
     if not isinstance(error, jsonschema_rs.ValidationError):
         return SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.")

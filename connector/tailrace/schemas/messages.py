@@ -18,7 +18,7 @@ import orjson
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from tailrace.schemas.strict_json import Json
-from tailrace.schemas.validators import Surroundings, pointer
+from tailrace.schemas.validators import ReferencedSchemas, pointer
 
 MAX_ERRORS = 5
 SHOWN = 80
@@ -38,7 +38,7 @@ class Explainer:
     """Explains for one contract; the schema's parts are compiled when a large value first needs them."""
 
     def __init__(
-        self, document: Json, file: str, validator: jsonschema_rs.Validator, surroundings: Surroundings
+        self, document: Json, file: str, validator: jsonschema_rs.Validator, surroundings: ReferencedSchemas
     ) -> None:
         self._document = document
         self._file = file

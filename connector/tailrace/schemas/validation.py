@@ -13,7 +13,7 @@ from typing import Literal
 
 from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.event import OutboxEvent
-from tailrace.schemas.compiled import Contract, Contracts, SchemaSet
+from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json, NotJsonError, has_nul, parse
 from tailrace.schemas.subjects import subject_flaw
@@ -23,17 +23,17 @@ Unknown = Literal["dead_letter", "pass"]
 _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
-Checked = tuple[Json, Contract | None]
+ValidatedPayload = tuple[Json, CompiledSchema | None]
 """A payload's content (its value, or its binary form) and its contract; (None, None) if it is published unvalidated."""
-_UNREAD: Checked = (None, None)
+_UNREAD: ValidatedPayload = (None, None)
 
 
-class Checker:
+class PayloadValidator:
     """Checks events against their contracts. `check` keeps nothing from one event to the next."""
 
     def __init__(
         self,
-        contracts: Contracts | None,
+        schemas: SchemaLookup | None,
         *,
         unknown: Unknown = "dead_letter",
         max_bytes: int,
@@ -44,14 +44,14 @@ class Checker:
 
         `subject` names the subject of an event type on a topic; without it, it is the type itself.
         """
-        self._contracts = SchemaSet.of() if contracts is None else contracts
-        self._known = self._contracts.known
+        self._schemas = SchemaSet.of() if schemas is None else schemas
+        self._known = self._schemas.known
         self._pass_unknown = unknown == "pass"
         self._max_bytes = max_bytes
         self._subject = subject
         self._where = where
 
-    def check(self, event: OutboxEvent, topic: str) -> Checked:
+    def validate(self, event: OutboxEvent, topic: str) -> ValidatedPayload:
         """The event's content and its contract; raises Rejected unless the event may be published."""
         _, type_name, _, _, payload, version, _, _, _, keys_unique = event
         if payload is None:
@@ -63,12 +63,12 @@ class Checker:
                 remedy="Publish a reference to the data instead, or raise the limit here and in Kafka.",
             )
         subject = type_name if self._subject is None else self._subject(type_name, topic)
-        contract = self._known.get((subject, version)) or self._look_for(subject, version)
-        if contract is None:
+        schema = self._known.get((subject, version)) or self._look_for(subject, version)
+        if schema is None:
             return _UNREAD
-        encode_text = contract.encode_text
+        encode_text = schema.encode_text
         if encode_text is not None and (content := encode_text(payload, keys_unique)) is not None:
-            return content, contract
+            return content, schema
         nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
         try:
             value = parse(payload, keys_unique=keys_unique)
@@ -80,29 +80,29 @@ class Checker:
                 "a string of the payload contains U+0000 (\\u0000)",
                 remedy="Have the service remove it: jsonb cannot store it, and many readers stop at it.",
             )
-        if not contract.is_valid(value):
+        if not schema.is_valid(value):
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the payload breaks version {contract.version} of {cut(contract.subject)}: "
-                + contract.explain(value, len(payload)),
-                remedy=f"Correct the service, or register a new version beside {contract.file}.",
+                f"the payload breaks version {schema.version} of {cut(schema.subject)}: "
+                + schema.explain(value, len(payload)),
+                remedy=f"Correct the service, or register a new version beside {schema.file}.",
             )
-        return value, contract
+        return value, schema
 
-    def _look_for(self, subject: str, version: str | None) -> Contract | None:
+    def _look_for(self, subject: str, version: str | None) -> CompiledSchema | None:
         """Finds a contract that is not known yet. Returns None if the event may pass unvalidated."""
         try:
-            found = self._contracts.find(subject, version) if version is None or _version(version) else None
+            found = self._schemas.find(subject, version) if version is None or _version(version) else None
         except SchemaError as error:
             # The service chooses the type, and with it the schema: one that cannot be used concerns its events alone.
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED, f"{error.what}. {error.why}".rstrip(), remedy=error.remedy
             ) from None
         if found is None and not self._pass_unknown:
-            raise self._no_contract(subject, version)
+            raise self._no_schema(subject, version)
         return found
 
-    def _no_contract(self, type_name: str, version: str | None) -> Rejected:
+    def _no_schema(self, type_name: str, version: str | None) -> Rejected:
         shown = cut(type_name)
         if version is not None and not _version(version):
             return Rejected(
@@ -116,7 +116,7 @@ class Checker:
                 f"{shown!r} cannot be the name of a schema: {flaw}",
                 remedy="Have the service write another type, or let events without a schema pass.",
             )
-        registered = ", ".join(map(str, self._contracts.versions(type_name)[-10:]))
+        registered = ", ".join(map(str, self._schemas.versions(type_name)[-10:]))
         known = f"registered versions: {registered}" if registered else "no version is registered"
         return Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,

@@ -16,7 +16,7 @@ BASE = "https://schemas.invalid/"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ReferencedSchemas:
     """What a schema may refer to: other documents by address, and the address that its own references start from.
 
     `known` are the addresses of those documents, `missing` those that some document refers to in vain.
@@ -39,7 +39,7 @@ class Surroundings:
         registry = jsonschema_rs.Registry(list(documents.items()), retriever=asked_for) if documents else None
         return cls(BASE, frozenset((*documents, *ids)), frozenset(missing), registry)
 
-    def at(self, address: str) -> Surroundings:
+    def at(self, address: str) -> ReferencedSchemas:
         """The same, seen from another document."""
         return replace(self, address=address)
 

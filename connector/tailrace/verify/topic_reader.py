@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 from tailrace.kafka.client import KafkaOptions, producer_config
-from tailrace.records.formats import Format
+from tailrace.records.formats import RecordFormat
 from tailrace.routing.partition import PARTITIONERS
 from tailrace.verify import fingerprints
 from tailrace.verify.backend import Window
@@ -63,7 +63,7 @@ class ScanSettings(NamedTuple):
     """What a reader must know to begin."""
 
     kafka: KafkaOptions
-    format: Format
+    format: RecordFormat
     database: str
     window: Window
 

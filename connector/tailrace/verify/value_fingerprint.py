@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tailrace.errors import Rejected
 from tailrace.event import Headers, OutboxEvent, Route
 from tailrace.pipeline.processor import Line
-from tailrace.records.formats import Format
+from tailrace.records.formats import RecordFormat
 from tailrace.records.framing import VALUE_HEADER
 from tailrace.verify.compare import UNKNOWN
 
@@ -42,7 +42,7 @@ UNTOLD = Fingerprint(UNKNOWN, 0)
 class RecordFingerprints:
     """Takes the prints of what Kafka holds of one pipeline: records and letters."""
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: RecordFormat) -> None:
         self._is_avro = format.value == "avro"
         self._prefixed = format.schema_id == "prefix"
         self._structured = format.cloudevents == "structured"
@@ -80,7 +80,7 @@ class RecordFingerprints:
 class Fingerprints(RecordFingerprints):
     """Takes the prints of rows, too."""
 
-    def __init__(self, line: Line, format: Format) -> None:
+    def __init__(self, line: Line, format: RecordFormat) -> None:
         super().__init__(format)
         self._line = line
 

@@ -15,7 +15,7 @@ from tailrace.routing.folder import load_topics
 from tailrace.routing.patterns import matcher
 from tailrace.routing.specs import Rule, TopicSpec, in_order
 from tailrace.routing.view import View
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.strict_json import Json
 from tailrace.worker.schemas import DEFAULT_SUBJECT, KEY_SUFFIX, wire_format
@@ -26,7 +26,7 @@ SECURE = ("SSL", "SASL_SSL")
 
 def describe(settings: PipelineSettings, version: str) -> dict[str, Json]:
     """The document. Asks no server, except the registry where the schemas come from one."""
-    contracts = _contracts(settings)
+    compiled_schemas = _schemas(settings)
     kafka, registry = settings.kafka, settings.schemas.registry if settings.schemas else None
     server = Server(
         kafka.bootstrap,
@@ -35,18 +35,23 @@ def describe(settings: PipelineSettings, version: str) -> dict[str, Json]:
         subject=registry.subject if registry else DEFAULT_SUBJECT,
     )
     return asyncapi(
-        settings.pipeline, version, server, _channels(settings, contracts), contracts, wire_format(settings)
+        settings.pipeline,
+        version,
+        server,
+        _channels(settings, compiled_schemas),
+        compiled_schemas,
+        wire_format(settings),
     )
 
 
-def _contracts(settings: PipelineSettings) -> list[Contract]:
+def _schemas(settings: PipelineSettings) -> list[CompiledSchema]:
     schemas = settings.schemas
     if schemas is None:
         return []
     if schemas.folder is not None:
         return list(load_folder(schemas.folder))
     from tailrace.schemas.registry.cache import with_references
-    from tailrace.worker.registry import compiled, registry_client
+    from tailrace.worker.registry import compile_fetched, registry_client
 
     if schemas.registry is None or schemas.registry.subject != DEFAULT_SUBJECT:
         raise ConfigError(
@@ -58,18 +63,18 @@ def _contracts(settings: PipelineSettings) -> list[Contract]:
         fetched = [
             client.fetch(subject, number) for subject in client.subjects() for number in client.versions(subject)
         ]
-        return [compiled(with_references(each, client.fetch)) for each in fetched if each is not None]
+        return [compile_fetched(with_references(each, client.fetch)) for each in fetched if each is not None]
 
 
-def _channels(settings: PipelineSettings, contracts: list[Contract]) -> list[Channel]:
+def _channels(settings: PipelineSettings, compiled_schemas: list[CompiledSchema]) -> list[Channel]:
     view = routing_view(settings.pipeline, column_map(settings))
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     sent: dict[str, list[Message]] = {spec.topic: [] for spec in specs}
-    for contract in contracts:
-        if contract.subject.endswith(KEY_SUFFIX):
+    for compiled in compiled_schemas:
+        if compiled.subject.endswith(KEY_SUFFIX):
             continue
-        for topic in dict.fromkeys(_topics(contract.subject, specs, settings.topics.template, view)):
-            sent.setdefault(topic, []).append(Message(contract.subject, contract))
+        for topic in dict.fromkeys(_topics(compiled.subject, specs, settings.topics.template, view)):
+            sent.setdefault(topic, []).append(Message(compiled.subject, compiled))
     declared = {spec.topic: spec for spec in specs}
     default = TopicSpec("", settings.topics.partitions, settings.topics.replication)
     return [_channel(topic, declared.get(topic, default), messages) for topic, messages in sent.items()]

@@ -24,7 +24,7 @@ from tailrace.event import OutboxEvent, Record, Route, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
 from tailrace.pipeline.processor import Line
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 from tailrace.state.rewind_marker import HEADER
 
 
@@ -82,7 +82,7 @@ class KnownLetters:
     def line(self, line: Line) -> Line:
         """The same line, which notes what becomes of events that have a letter."""
 
-        def record(event: OutboxEvent, to: Route, checked: Checked) -> Record:
+        def record(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
             made = line.record(event, to, checked)
             found = self._of(event.id, event.type, event.key, event.position)
             opened = [known for known in found if known.is_open and not known.has_waiting]

@@ -11,36 +11,36 @@ from urllib.parse import quote, urljoin
 
 from tailrace.config.schemas import RegistrySettings
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Contract, Contracts, SchemaSet
-from tailrace.schemas.json_schema import JsonContract
-from tailrace.schemas.registry.cache import RegistryContracts
-from tailrace.schemas.registry.client import Fetched, RegistryClient, RegistryOptions
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet
+from tailrace.schemas.json_schema import CompiledJsonSchema
+from tailrace.schemas.registry.cache import RegistrySchemas
+from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import identified
-from tailrace.schemas.validators import BASE, Surroundings
+from tailrace.schemas.validators import BASE, ReferencedSchemas
 from tailrace.worker.schemas import KEY_SUFFIX
 
 
-def ask(registry: RegistrySettings, folder: SchemaSet | None, warn: Callable[[str], None]) -> Contracts:
+def ask(registry: RegistrySettings, folder: SchemaSet | None, warn: Callable[[str], None]) -> SchemaLookup:
     """The registry's own contracts, or those of a folder with the ids it gave them; RegistryUnavailable if away."""
     client = registry_client(registry)
     if folder is not None:
         with client:
             return identified(folder, client, partial(registered_as, registry.subject))
     client.subjects()
-    return RegistryContracts(client, compiled, warn=warn)
+    return RegistrySchemas(client, compile_fetched, warn=warn)
 
 
 def registry_client(registry: RegistrySettings) -> RegistryClient:
     return RegistryClient(RegistryOptions(registry.url, registry.client_settings(), registry.timeout))
 
 
-def compiled(fetched: Fetched) -> Contract:
+def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
     """A contract of what a registry has."""
     address = f"{BASE}{quote(fetched.subject)}/{fetched.version}.json"
     if fetched.kind == "avro":
         named = {name: definition for doc in fetched.named.values() for name, definition in avro_names.definitions(doc)}
-        return AvroContract.compile(
+        return CompiledAvroSchema.compile(
             fetched.subject,
             fetched.version,
             fetched.document,
@@ -49,8 +49,8 @@ def compiled(fetched: Fetched) -> Contract:
             references=fetched.references,
             registered=fetched.registered,
         )
-    around = Surroundings.of({urljoin(address, name): document for name, document in fetched.named.items()})
-    return JsonContract.compile(
+    around = ReferencedSchemas.of({urljoin(address, name): document for name, document in fetched.named.items()})
+    return CompiledJsonSchema.compile(
         fetched.subject,
         fetched.version,
         fetched.document,
@@ -61,8 +61,6 @@ def compiled(fetched: Fetched) -> Contract:
     )
 
 
-def registered_as(template: str, contract: Contract) -> str:
+def registered_as(template: str, schema: CompiledSchema) -> str:
     # The schema of a topic's keys has a name of its own, whatever those of events are called.
-    return (
-        contract.subject if contract.subject.endswith(KEY_SUFFIX) else template.format(type=contract.subject, topic="")
-    )
+    return schema.subject if schema.subject.endswith(KEY_SUFFIX) else template.format(type=schema.subject, topic="")

@@ -10,7 +10,7 @@ from tailrace.event import OutboxEvent, Record, Route, Row
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.state.rewind_marker import HEADER, Rewind
 
@@ -37,9 +37,9 @@ def followed(rewind: Rewind | None, source: RowSource) -> Rewind | None:
 
 
 def _record(
-    make: Callable[[OutboxEvent, Route, Checked], Record], until: Position, header: tuple[str, str]
-) -> Callable[[OutboxEvent, Route, Checked], Record]:
-    def again(event: OutboxEvent, to: Route, checked: Checked) -> Record:
+    make: Callable[[OutboxEvent, Route, ValidatedPayload], Record], until: Position, header: tuple[str, str]
+) -> Callable[[OutboxEvent, Route, ValidatedPayload], Record]:
+    def again(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
         made = make(event, to, checked)
         return made._replace(headers=[*made.headers, header]) if until.covers(event.position) else made
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from tailrace.config.model import PipelineSettings
 from tailrace.config.schemas import RegistrySettings
 from tailrace.errors import ConfigError, Reason, Rejected, SchemaError
-from tailrace.records.formats import Format, RecordMaker, record_maker
-from tailrace.schemas.compiled import Contract, Contracts
+from tailrace.records.formats import RecordFormat, RecordMaker, record_maker
+from tailrace.schemas.compiled import CompiledSchema, SchemaLookup
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.validation import Checker
+from tailrace.schemas.validation import PayloadValidator
 
 DEFAULT_SUBJECT = "{type}"
 KEY_SUFFIX = "-key"
@@ -37,22 +37,22 @@ class PipelineSchemas:
                 remedy="Leave {topic} out of the subject, or leave schemas.folder out.",
             )
         self._folder = load_folder(schemas.folder) if schemas and schemas.folder else None
-        self._contracts: Contracts | None = None if self._registry else self._folder
+        self._schemas: SchemaLookup | None = None if self._registry else self._folder
         self._format = wire_format(settings)
 
     def ready(self) -> None:
         """Asks the registry, the first time. Raises RegistryUnavailable as long as it is away."""
-        if self._registry is None or self._contracts is not None:
+        if self._registry is None or self._schemas is not None:
             return
         from tailrace.worker import registry
 
-        self._contracts = registry.ask(self._registry, self._folder, self._warn)
+        self._schemas = registry.ask(self._registry, self._folder, self._warn)
 
-    def checker(self) -> Checker:
+    def validator(self) -> PayloadValidator:
         settings, schemas = self._settings, self._settings.schemas
         registry = self._registry
-        return Checker(
-            self._contracts,
+        return PayloadValidator(
+            self._schemas,
             unknown=schemas.unknown if schemas else "pass",
             max_bytes=settings.limits.payload_bytes,
             subject=_subject_namer(registry) if registry and self._folder is None else None,
@@ -60,14 +60,14 @@ class PipelineSchemas:
         )
 
     def records(self) -> RecordMaker:
-        keys = self._key_contract if self._registry else None
-        return record_maker(self._format, key_contract=keys, pipeline=self._settings.pipeline)
+        keys = self._key_schema if self._registry else None
+        return record_maker(self._format, key_schema=keys, pipeline=self._settings.pipeline)
 
-    def _key_contract(self, topic: str) -> Contract:
+    def _key_schema(self, topic: str) -> CompiledSchema:
         """Rejected if there is none that can be used: the topic may be one that the event itself names."""
         subject = topic + KEY_SUFFIX
         try:
-            found = self._contracts.find(subject, None) if self._contracts else None
+            found = self._schemas.find(subject, None) if self._schemas else None
         except SchemaError as error:
             raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, error.what, remedy=error.remedy) from None
         if found is None:
@@ -80,9 +80,9 @@ class PipelineSchemas:
         return found
 
 
-def wire_format(settings: PipelineSettings) -> Format:
+def wire_format(settings: PipelineSettings) -> RecordFormat:
     chosen = settings.format
-    return Format(
+    return RecordFormat(
         value=chosen.value,
         schema_id=chosen.schema_id,
         cloudevents=chosen.cloudevents,

@@ -73,7 +73,7 @@ class Wiring:
     kafka: KafkaOptions
     database: PostgresOptions | MongoOptions
     specs: dict[str, TopicSpec]
-    contracts: PipelineSchemas
+    schemas: PipelineSchemas
     route: Callable[[OutboxEvent], Route]
     warn: Callable[[str], None]
     partitions: PartitionWatch
@@ -146,7 +146,7 @@ class Wiring:
         now answers strangely is away.
         """
         try:
-            self.contracts.ready()
+            self.schemas.ready()
         except RegistryRefused as error:
             if not self._has_run():
                 raise
@@ -155,8 +155,8 @@ class Wiring:
         return Line(
             layout=Layout(column_map(self.settings)),
             route=self.route,
-            check=self.contracts.checker().check,
-            record=self.contracts.records(),
+            check=self.schemas.validator().validate,
+            record=self.schemas.records(),
             dead_letter=partial(
                 dead_letter,
                 letter_topic=self.kafka.dead_letter_topic,

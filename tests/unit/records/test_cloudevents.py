@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.compiled import Contract
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.compiled import CompiledSchema
+from tailrace.schemas.json_schema import CompiledJsonSchema
 
 MODES = ["binary", "structured"]
 
@@ -26,9 +26,9 @@ def event(**changes: Any) -> OutboxEvent:
     return base._replace(**changes)
 
 
-def made(mode: Any, subject: OutboxEvent, contract: Contract | None = None, **more: Any) -> Record:
-    make = record_maker(Format(cloudevents=mode, source="/shop/orders", **more), key_contract=None)
-    return make(subject, Route("orders"), (None, contract))
+def made(mode: Any, subject: OutboxEvent, schema: CompiledSchema | None = None, **more: Any) -> Record:
+    make = record_maker(RecordFormat(cloudevents=mode, source="/shop/orders", **more), key_schema=None)
+    return make(subject, Route("orders"), (None, schema))
 
 
 def parsed(record: Record) -> BaseCloudEvent:
@@ -128,7 +128,7 @@ def test_an_attribute_that_may_not_be_is_rejected(mode: str, changes: dict[str, 
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_the_schemas_address_is_told_if_it_has_one(mode: str, file: str, shown: bool) -> None:
-    found = parsed(made(mode, event(), JsonContract.compile("Placed", 1, {}, file)))
+    found = parsed(made(mode, event(), CompiledJsonSchema.compile("Placed", 1, {}, file)))
     assert found.get_dataschema() == (file if shown else None)
 
 

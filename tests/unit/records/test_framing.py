@@ -11,36 +11,36 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError
 from tailrace.records import framing
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Registered
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import RegistryIds
 
 
-def contract(registered: Registered | None) -> AvroContract:
-    return AvroContract.compile("orders-value", 1, "string", "registry", registered=registered)
+def schema(registered: RegistryIds | None) -> CompiledAvroSchema:
+    return CompiledAvroSchema.compile("orders-value", 1, "string", "registry", registered=registered)
 
 
 @given(st.integers(0, 2**31 - 1))
 def test_the_number_stands_before_the_value(number: int) -> None:
     found = SchemaId("AVRO")
-    rest = found.from_bytes(io.BytesIO(framing.before(contract(Registered(number))) + b"value"))
+    rest = found.from_bytes(io.BytesIO(framing.before(schema(RegistryIds(number))) + b"value"))
     assert (found.id, found.guid, rest.read()) == (number, None, b"value")
 
 
 @given(st.uuids())
 def test_the_guid_stands_in_the_header(guid: object) -> None:
     found = SchemaId("JSON")
-    rest = found.from_bytes(io.BytesIO(framing.in_header(contract(Registered(5, str(guid))))))
+    rest = found.from_bytes(io.BytesIO(framing.in_header(schema(RegistryIds(5, str(guid))))))
     assert (found.id, found.guid, rest.read()) == (None, guid, b"")
 
 
 def test_without_a_guid_the_number_stands_in_the_header() -> None:
     found = SchemaId("JSON")
-    found.from_bytes(io.BytesIO(framing.in_header(contract(Registered(5)))))
+    found.from_bytes(io.BytesIO(framing.in_header(schema(RegistryIds(5)))))
     assert (found.id, found.guid) == (5, None)
 
 
 @pytest.mark.parametrize("write", [framing.before, framing.in_header])
 def test_a_schema_that_is_in_no_registry_stops_the_pipeline(write: object) -> None:
     with pytest.raises(ConfigError, match="orders-value") as caught:
-        write(contract(None))  # type: ignore[operator]
+        write(schema(None))  # type: ignore[operator]
     assert "schemas.registry" in caught.value.remedy

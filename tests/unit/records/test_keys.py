@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable, Rejected
 from tailrace.records.framing import SchemaId
 from tailrace.records.keys import KeyFormat, key_writer
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Contract, Registered
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import CompiledSchema, RegistryIds
+from tailrace.schemas.json_schema import CompiledJsonSchema
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 GUID = "89791762-2336-4186-9674-299b90a802e2"
 
 
-def avro(topic: str) -> Contract:
-    return AvroContract.compile(f"{topic}-key", 1, "string", "registry", registered=Registered(7, GUID))
+def avro(topic: str) -> CompiledSchema:
+    return CompiledAvroSchema.compile(f"{topic}-key", 1, "string", "registry", registered=RegistryIds(7, GUID))
 
 
-def json_text(topic: str) -> Contract:
+def json_text(topic: str) -> CompiledSchema:
     document = {"type": "string", "maxLength": 4}
-    return JsonContract.compile(f"{topic}-key", 1, document, "registry", registered=Registered(8, GUID))
+    return CompiledJsonSchema.compile(f"{topic}-key", 1, document, "registry", registered=RegistryIds(8, GUID))
 
 
 @given(st.binary() | st.none())
@@ -61,8 +61,8 @@ def test_in_header_mode_the_key_itself_has_no_id() -> None:
 
 @pytest.mark.parametrize(("form", "schema_id"), [("json", "none"), ("json", "prefix"), ("avro", "header")])
 def test_no_key_is_no_key_in_any_form(form: KeyFormat, schema_id: SchemaId) -> None:
-    contract_of = avro if form == "avro" else json_text
-    assert key_writer(form, schema_id, contract_of)(None, "orders") == (None, None)
+    schema_of = avro if form == "avro" else json_text
+    assert key_writer(form, schema_id, schema_of)(None, "orders") == (None, None)
 
 
 @pytest.mark.parametrize(("form", "schema_id"), [("json", "none"), ("json", "prefix"), ("avro", "header")])
@@ -78,14 +78,14 @@ def test_a_key_that_breaks_its_schema_is_rejected() -> None:
     assert caught.value.reason is Reason.SCHEMA_VALIDATION_FAILED
 
 
-def test_a_topics_contract_is_looked_up_once() -> None:
+def test_a_topics_schema_is_looked_up_once() -> None:
     asked: list[str] = []
 
-    def contract_of(topic: str) -> Contract:
+    def schema_of(topic: str) -> CompiledSchema:
         asked.append(topic)
         return avro(topic)
 
-    write = key_writer("avro", "prefix", contract_of)
+    write = key_writer("avro", "prefix", schema_of)
     for topic in ["a", "b", "a", "a", "b"]:
         write(b"k", topic)
     assert asked == ["a", "b"]
@@ -94,13 +94,13 @@ def test_a_topics_contract_is_looked_up_once() -> None:
 def test_a_registry_that_was_away_is_asked_again() -> None:
     away = [True]
 
-    def contract_of(topic: str) -> Contract:
+    def schema_of(topic: str) -> CompiledSchema:
         if away.pop():
             away.append(False)
             raise RegistryUnavailable("away")
         return avro(topic)
 
-    write = key_writer("avro", "prefix", contract_of)
+    write = key_writer("avro", "prefix", schema_of)
     with pytest.raises(RegistryUnavailable):
         write(b"k", "a")
     assert write(b"k", "a")[0] == b"\x00\x00\x00\x00\x07\x02k"

@@ -8,20 +8,20 @@ import pytest
 
 from tailrace.event import OutboxEvent, Route
 from tailrace.pipeline.processor import Line
-from tailrace.records.formats import Format, record_maker
+from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.recovery.published_index import CertainFingerprints, IdIndex, PublishedRecord
-from tailrace.schemas.compiled import Registered
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.compiled import RegistryIds
+from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.verify.compare import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
 from tailrace.verify.kafka_records import RecordOrigin
 from tailrace.verify.value_fingerprint import UNTOLD
 
-CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
+SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
 FORMATS = [
-    Format(),
-    Format(schema_id="prefix"),
-    Format(schema_id="header"),
-    Format(cloudevents="structured", source="/shop"),
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header"),
+    RecordFormat(cloudevents="structured", source="/shop"),
 ]
 OWN = RecordOrigin(b"shop", "orders", b"k", b"OrderPlaced", b"0/1:1")
 EVENT = OutboxEvent("e-1", "OrderPlaced", "order", b"k", b'{"n":1}', None, "0/1:1", 1000, [])
@@ -51,10 +51,10 @@ def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
 
 @pytest.mark.parametrize("written", FORMATS)
 @pytest.mark.parametrize("today", FORMATS)
-def test_records_of_an_earlier_format_are_not_called_others(written: Format, today: Format) -> None:
+def test_records_of_an_earlier_format_are_not_called_others(written: RecordFormat, today: RecordFormat) -> None:
     unused: Any = None
     taken = CertainFingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
-    made = record_maker(written, key_contract=None)(EVENT, Route("orders"), ({}, CONTRACT))
+    made = record_maker(written, key_schema=None)(EVENT, Route("orders"), ({}, SCHEMA))
     # A consumer is given the values of headers as bytes.
     headers: Any = [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
     expected = taken.of_row(EVENT, Route("orders")) if written == today else UNTOLD
@@ -64,6 +64,6 @@ def test_records_of_an_earlier_format_are_not_called_others(written: Format, tod
 def test_avro_is_not_taken_for_other_json() -> None:
     unused: Any = None
     taken = CertainFingerprints(
-        Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), Format(schema_id="prefix")
+        Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), RecordFormat(schema_id="prefix")
     )
     assert taken.of_record(b"\0\0\0\0\7\x02\x04", []) == UNTOLD

@@ -11,12 +11,12 @@ import pytest
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.compiled import SchemaSet
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
-from tailrace.schemas.validators import BASE, Surroundings
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
+from tailrace.schemas.validators import BASE, ReferencedSchemas
 
 
-def compiled(document: object, type_name: str = "T", version: int = 1) -> JsonContract:
-    return JsonContract.compile(type_name, version, document, f"schemas/{type_name}/{version}.json")
+def compile_schema(document: object, type_name: str = "T", version: int = 1) -> CompiledJsonSchema:
+    return CompiledJsonSchema.compile(type_name, version, document, f"schemas/{type_name}/{version}.json")
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def test_a_remote_reference_is_refused_and_nobody_is_called(keyword: str) -> Non
     with listening() as (port, seen):
         url = f"http://127.0.0.1:{port}/other.json"
         with pytest.raises(SchemaError) as caught:
-            compiled({"properties": {"a": {keyword: url}}})
+            compile_schema({"properties": {"a": {keyword: url}}})
         with socket.create_connection(("127.0.0.1", port)):
             pass
     # One: our own knock, which proves that a knock would have been heard.
@@ -66,46 +66,46 @@ def test_no_socket_is_opened_for_a_remote_reference(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(SchemaError):
-        compiled({"$ref": "http://localhost:9/x"})
+        compile_schema({"$ref": "http://localhost:9/x"})
 
 
 @pytest.mark.parametrize("ref", ["file:///etc/hostname", "other.json", "../Other/1.json", "urn:x:y"])
 def test_references_to_documents_that_are_not_registered_are_refused(ref: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        compiled({"properties": {"a": {"$ref": ref}}})
+        compile_schema({"properties": {"a": {"$ref": ref}}})
     assert caught.value.what.startswith("schemas/T/1.json at #/properties/a/$ref: ")
     assert ref in caught.value.what
 
 
 def test_a_remote_reference_in_a_part_that_nothing_uses_is_refused_too() -> None:
     with pytest.raises(SchemaError, match="not registered"):
-        compiled({"$defs": {"unused": {"$ref": "https://example.org/x"}}})
+        compile_schema({"$defs": {"unused": {"$ref": "https://example.org/x"}}})
 
 
 def test_a_registered_document_may_be_referred_to_by_path_and_by_address() -> None:
-    around = Surroundings.of({f"{BASE}A/1.json": {"type": "string"}, "https://example.org/b": {"type": "integer"}})
+    around = ReferencedSchemas.of({f"{BASE}A/1.json": {"type": "string"}, "https://example.org/b": {"type": "integer"}})
     document = {"properties": {"a": {"$ref": "../A/1.json"}, "b": {"$ref": "https://example.org/b"}}}
-    contract = JsonContract.compile("T", 1, document, "f", surroundings=around.at(f"{BASE}T/1.json"))
-    assert contract.is_valid({"a": "x", "b": 1})
-    assert not contract.is_valid({"a": 1})
-    assert not contract.is_valid({"b": "x"})
-    assert "$.a" in contract.explain({"a": 1, "pad": "x" * 5000}, 5010)
+    compiled = CompiledJsonSchema.compile("T", 1, document, "f", surroundings=around.at(f"{BASE}T/1.json"))
+    assert compiled.is_valid({"a": "x", "b": 1})
+    assert not compiled.is_valid({"a": 1})
+    assert not compiled.is_valid({"b": "x"})
+    assert "$.a" in compiled.explain({"a": 1, "pad": "x" * 5000}, 5010)
 
 
 def test_references_inside_the_document_stand() -> None:
-    contract = compiled({"$defs": {"a": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/a"}}})
-    assert contract.validator.is_valid({"x": "y"})
-    assert not contract.validator.is_valid({"x": 1})
+    compiled = compile_schema({"$defs": {"a": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/a"}}})
+    assert compiled.validator.is_valid({"x": "y"})
+    assert not compiled.validator.is_valid({"x": 1})
 
 
 def test_data_that_looks_like_a_reference_is_no_reference() -> None:
-    contract = compiled({"properties": {"$ref": {"type": "string"}}, "enum": [{"$ref": "http://a/b"}]})
-    assert contract.validator.is_valid({"$ref": "http://a/b"})
+    compiled = compile_schema({"properties": {"$ref": {"type": "string"}}, "enum": [{"$ref": "http://a/b"}]})
+    assert compiled.validator.is_valid({"$ref": "http://a/b"})
 
 
 def test_a_reference_that_leads_nowhere() -> None:
     with pytest.raises(SchemaError, match="leads nowhere"):
-        compiled({"$ref": "#/$defs/nothing"})
+        compile_schema({"$ref": "#/$defs/nothing"})
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", "(?!a)b", "(?<=a)b", r"(a)\1", "[", "(a{1000}){1000}"])
@@ -113,7 +113,7 @@ def test_a_reference_that_leads_nowhere() -> None:
 def test_patterns_that_need_backtracking_are_refused_with_their_place(pattern: str, shape: str) -> None:
     inner: dict[str, object] = {"pattern": pattern} if shape == "pattern" else {shape: {pattern: {}}}
     with pytest.raises(SchemaError) as caught:
-        compiled({"properties": {"name": inner}})
+        compile_schema({"properties": {"name": inner}})
     assert f"#/properties/name/{shape}" in caught.value.what
     assert "backtracking" in caught.value.why
 
@@ -129,7 +129,7 @@ def test_patterns_that_need_backtracking_are_refused_with_their_place(pattern: s
 )
 def test_an_invalid_schema_is_refused_with_its_place(document: object, place: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        compiled(document)
+        compile_schema(document)
     assert "schemas/T/1.json" in caught.value.what
     assert place in caught.value.what
 
@@ -137,39 +137,39 @@ def test_an_invalid_schema_is_refused_with_its_place(document: object, place: st
 @pytest.mark.parametrize("document", [[], "x", 1, None, 1.5])
 def test_what_is_no_schema_at_all(document: object) -> None:
     with pytest.raises(SchemaError, match="not a schema"):
-        compiled(document)
+        compile_schema(document)
 
 
 @pytest.mark.parametrize("draft", [*DRAFTS, *(draft.rstrip("#") for draft in DRAFTS)])
 def test_drafts_that_are_supported(draft: str) -> None:
-    assert not compiled({"$schema": draft, "type": "object"}).validator.is_valid([])
+    assert not compile_schema({"$schema": draft, "type": "object"}).validator.is_valid([])
 
 
 @pytest.mark.parametrize("draft", ["http://json-schema.org/draft-03/schema#", "https://example.org/my", "", 7])
 def test_drafts_that_are_not(draft: object) -> None:
     with pytest.raises(SchemaError, match="unknown draft"):
-        compiled({"$schema": draft})
+        compile_schema({"$schema": draft})
 
 
 def test_without_schema_keyword_the_latest_draft_counts() -> None:
     # prefixItems is known since 2020-12 only.
-    assert not compiled({"prefixItems": [{"type": "string"}]}).validator.is_valid([1])
+    assert not compile_schema({"prefixItems": [{"type": "string"}]}).validator.is_valid([1])
 
 
 def test_formats_are_checked() -> None:
-    assert not compiled({"format": "uuid"}).validator.is_valid("no")
+    assert not compile_schema({"format": "uuid"}).validator.is_valid("no")
 
 
 def test_a_set_knows_its_versions_in_order() -> None:
-    contracts = [compiled({}, "A", 10), compiled({}, "A", 2), compiled({}, "B", 1)]
-    schemas = SchemaSet.of(contracts)
+    compiled_schemas = [compile_schema({}, "A", 10), compile_schema({}, "A", 2), compile_schema({}, "B", 1)]
+    schemas = SchemaSet.of(compiled_schemas)
     assert schemas.versions("A") == [2, 10]
     assert schemas.versions("C") == []
-    assert schemas.find("A", "2") is contracts[1]
+    assert schemas.find("A", "2") is compiled_schemas[1]
     assert schemas.find("A", "3") is None
-    assert [(contract.subject, contract.version) for contract in schemas] == [("A", 2), ("A", 10), ("B", 1)]
+    assert [(compiled.subject, compiled.version) for compiled in schemas] == [("A", 2), ("A", 10), ("B", 1)]
 
 
 def test_a_version_registered_twice_is_refused() -> None:
     with pytest.raises(SchemaError, match="twice"):
-        SchemaSet.of([compiled({}), compiled({})])
+        SchemaSet.of([compile_schema({}), compile_schema({})])

@@ -20,7 +20,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def test_versions_flat_files_and_types_with_dots(tmp_path: Path) -> None:
     files = ["OrderPlaced/1.json", "OrderPlaced/12.json", "shop.order.paid/2.json", "shop.refund.json"]
     write(tmp_path, dict.fromkeys(files, "{}") | {".gitkeep": "", "OrderPlaced/.note": "x"})
-    found = {(contract.subject, contract.version, contract.file) for contract in load_folder(tmp_path)}
+    found = {(schema.subject, schema.version, schema.file) for schema in load_folder(tmp_path)}
     assert found == {
         ("OrderPlaced", 1, str(tmp_path / "OrderPlaced/1.json")),
         ("OrderPlaced", 12, str(tmp_path / "OrderPlaced/12.json")),
@@ -63,9 +63,9 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_schema_may_speak_of_nul(tmp_path: Path) -> None:
     write(tmp_path, {"T/1.json": '{"pattern": "^[^\\u0000-\\u001f]*$"}'})
-    contract = load_folder(tmp_path).find("T", "1")
-    assert contract is not None
-    assert not contract.is_valid("\t")
+    schema = load_folder(tmp_path).find("T", "1")
+    assert schema is not None
+    assert not schema.is_valid("\t")
 
 
 def test_an_unusable_schema_names_its_file(tmp_path: Path) -> None:

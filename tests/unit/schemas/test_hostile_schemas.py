@@ -16,8 +16,8 @@ import jsonschema_rs
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.json_schema import ALONE, DRAFTS, JsonContract
-from tailrace.schemas.validators import Surroundings
+from tailrace.schemas.json_schema import ALONE, DRAFTS, CompiledJsonSchema
+from tailrace.schemas.validators import ReferencedSchemas
 
 
 class Trap(NamedTuple):
@@ -95,8 +95,8 @@ def needy(draft: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"$schema": draft} | schema
 
 
-def compiled(document: Any, surroundings: Surroundings = ALONE) -> JsonContract:
-    return JsonContract.compile("T", 1, document, "T/1.json", surroundings=surroundings)
+def compile_schema(document: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema:
+    return CompiledJsonSchema.compile("T", 1, document, "T/1.json", surroundings=surroundings)
 
 
 def test_the_trap_catches_an_engine_that_may_fetch(trap: Trap) -> None:
@@ -108,22 +108,22 @@ def test_the_trap_catches_an_engine_that_may_fetch(trap: Trap) -> None:
 def test_what_would_have_to_be_fetched_is_refused_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
     document = needy(draft, (REFUSED | REFUSED_IN.get(draft, {}))[need](trap.address))
     with pytest.raises(SchemaError) as caught:
-        compiled(document)
+        compile_schema(document)
     assert "T/1.json" in caught.value.what
     assert caught.value.remedy
     with pytest.raises(SchemaError):
-        compiled(document, Surroundings.of({"https://example.org/other": {"type": "string"}}))
+        compile_schema(document, ReferencedSchemas.of({"https://example.org/other": {"type": "string"}}))
     assert trap.requests == []
 
 
 @pytest.mark.parametrize(("draft", "need"), every(HARMLESS, HARMLESS_IN))
 def test_what_only_names_an_address_is_checked_with_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
-    contract = compiled(needy(draft, (HARMLESS | HARMLESS_IN.get(draft, {}))[need](trap.address)))
-    assert contract.is_valid({"$ref": trap.address})
-    assert not contract.is_valid("no object")
-    assert contract.explain("no object", 11)
+    compiled = compile_schema(needy(draft, (HARMLESS | HARMLESS_IN.get(draft, {}))[need](trap.address)))
+    assert compiled.is_valid({"$ref": trap.address})
+    assert not compiled.is_valid("no object")
+    assert compiled.explain("no object", 11)
     large = ["x" * 5000, {"$ref": trap.address}]
-    assert contract.explain(large, len(json.dumps(large)))
+    assert compiled.explain(large, len(json.dumps(large)))
     assert trap.requests == []
 
 
@@ -132,7 +132,7 @@ def test_no_file_is_read(tmp_path: Path, draft: str) -> None:
     (tmp_path / "a.json").write_text("{}")
     for reference in ((tmp_path / "a.json").as_uri(), str(tmp_path / "a.json")):
         with pytest.raises(SchemaError, match="reference"):
-            compiled({"$schema": draft, "allOf": [{"$ref": reference}]})
+            compile_schema({"$schema": draft, "allOf": [{"$ref": reference}]})
 
 
 PATTERNS = [
@@ -164,9 +164,9 @@ def cpu(work: Callable[[], object]) -> float:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_that_explode_elsewhere_run_in_linear_time(pattern: str, unit: str) -> None:
     text = unit * (LENGTH // len(unit)) + "!"
-    value = compiled({"pattern": pattern})
-    names = compiled({"propertyNames": {"pattern": pattern}})
-    keys = compiled({"patternProperties": {pattern: False}})
+    value = compile_schema({"pattern": pattern})
+    names = compile_schema({"propertyNames": {"pattern": pattern}})
+    keys = compile_schema({"patternProperties": {pattern: False}})
     assert cpu(lambda: value.is_valid(text)) < CPU_SECONDS
     assert cpu(lambda: names.is_valid({text: 1})) < CPU_SECONDS
     assert cpu(lambda: keys.is_valid({text: 1})) < CPU_SECONDS
@@ -180,7 +180,7 @@ def test_patterns_that_explode_elsewhere_run_in_linear_time(pattern: str, unit: 
 )
 def test_patterns_that_need_backtracking_are_refused(pattern: str, keyword: str) -> None:
     with pytest.raises(SchemaError, match="the pattern") as caught:
-        compiled({keyword: pattern if keyword == "pattern" else {pattern: {}}})
+        compile_schema({keyword: pattern if keyword == "pattern" else {pattern: {}}})
     assert "backtracking" in caught.value.why
 
 
@@ -192,7 +192,7 @@ def test_patterns_that_need_backtracking_are_refused(pattern: str, keyword: str)
 def test_patterns_that_would_fill_the_memory_are_refused_at_once(pattern: str) -> None:
     def refused() -> None:
         with pytest.raises(SchemaError, match="the pattern"):
-            compiled({"pattern": pattern})
+            compile_schema({"pattern": pattern})
 
     assert cpu(refused) < CPU_SECONDS
 
@@ -223,8 +223,8 @@ UNITS = ["a", "a.", "1:", "%20", "@", "/", "~0", "{a}", "{", "é", "xn--", "P1D"
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_are_checked_in_linear_time_and_never_overflow_the_stack(name: str) -> None:
-    contract = compiled({"format": name})
+    compiled = compile_schema({"format": name})
     for before in ("", "a@", "http://"):
         for unit in UNITS:
             text = before + unit * (LENGTH // len(unit))
-            assert cpu(lambda text=text: contract.is_valid(text)) < CPU_SECONDS, unit  # type: ignore[misc]
+            assert cpu(lambda text=text: compiled.is_valid(text)) < CPU_SECONDS, unit  # type: ignore[misc]

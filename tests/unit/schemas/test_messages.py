@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.messages import LISTABLE_BYTES, describe
 
 SECRET = "4111-1111-1111-1111"
 
 
 def explain(schema: Any, value: Any, *, size: int | None = None) -> str:
-    contract = JsonContract.compile("T", 1, schema, "T/1.json")
-    assert not contract.validator.is_valid(value)
-    return contract.explain(value, len(orjson.dumps(value)) if size is None else size)
+    compiled = CompiledJsonSchema.compile("T", 1, schema, "T/1.json")
+    assert not compiled.validator.is_valid(value)
+    return compiled.explain(value, len(orjson.dumps(value)) if size is None else size)
 
 
 @pytest.mark.parametrize(

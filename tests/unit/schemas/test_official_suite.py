@@ -23,9 +23,9 @@ import pytest
 
 from helpers.fetched import json_schema_suite
 from tailrace.errors import SchemaError
-from tailrace.schemas.json_schema import ALONE, JsonContract
+from tailrace.schemas.json_schema import ALONE, CompiledJsonSchema
 from tailrace.schemas.strict_json import parse
-from tailrace.schemas.validators import Surroundings
+from tailrace.schemas.validators import ReferencedSchemas
 
 DRAFTS = {
     "draft4": "http://json-schema.org/draft-04/schema#",
@@ -72,7 +72,7 @@ class Suite(NamedTuple):
             for group in self.read(file):
                 yield f"{file.stem}: {group['description']}", group
 
-    def remotes(self, draft: str) -> Surroundings:
+    def remotes(self, draft: str) -> ReferencedSchemas:
         """The remote documents of a draft and those of none, under the addresses they would be fetched from."""
         documents = {}
         for file in sorted((self.folder / "remotes").rglob("*.json")):
@@ -81,7 +81,7 @@ class Suite(NamedTuple):
                 documents[f"http://{self.address}/{name}"] = of_draft(self.read(file), draft)
             elif not name.parts[0].startswith("draft"):
                 documents[f"http://{self.address}/{name}"] = self.read(file)
-        return Surroundings.of(documents)
+        return ReferencedSchemas.of(documents)
 
 
 @pytest.fixture
@@ -99,23 +99,23 @@ def of_draft(schema: Any, draft: str) -> Any:
     return {"$schema": DRAFTS[draft], **schema} if isinstance(schema, dict) else schema
 
 
-def wrong(contract: JsonContract, group: Any) -> list[str]:
+def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
     """The cases that a contract judges otherwise than the suite. Whatever is invalid must be explained, too."""
     found = []
     for case in group["tests"]:
         text = json.dumps(case["data"]).encode()
         value = parse(text)
-        valid = contract.is_valid(value)
+        valid = compiled.is_valid(value)
         if valid != case["valid"]:
             found.append(case["description"])
-        assert valid or 0 < len(contract.explain(value, len(text))) < 4096
+        assert valid or 0 < len(compiled.explain(value, len(text))) < 4096
     return found
 
 
-def compiled(schema: Any, surroundings: Surroundings = ALONE) -> JsonContract | None:
+def compile_schema(schema: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema | None:
     """The contract, or None if the schema is refused."""
     try:
-        return JsonContract.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
+        return CompiledJsonSchema.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
     except SchemaError:
         return None
 
@@ -128,14 +128,14 @@ def test_every_required_case_passes_or_differs_on_purpose(suite: Suite, draft: s
     for name, group in suite.groups(draft):
         schema = of_draft(group["schema"], draft)
         size = len(group["tests"])
-        if contract := compiled(schema):
-            differing = wrong(contract, group)
+        if compiled := compile_schema(schema):
+            differing = wrong(compiled, group)
             remarks = [case for case in differing if case.endswith("is only an annotation by default")]
             assert differing == (remarks if name.startswith("format: ") else []), name
             tally["alone"] += size - len(remarks)
             tally["formats"] += len(remarks)
-        elif contract := compiled(schema, remotes):
-            assert not wrong(contract, group), name
+        elif compiled := compile_schema(schema, remotes):
+            assert not wrong(compiled, group), name
             tally["beside"] += size
         else:
             assert schema["$schema"].startswith(f"http://{suite.address}/"), f"{name} is refused"

@@ -14,9 +14,9 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.records.plain import plain_record
 from tailrace.schemas.compiled import SchemaSet
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.strict_json import MAX_DEPTH
-from tailrace.schemas.validation import Checker, Unknown
+from tailrace.schemas.validation import PayloadValidator, Unknown
 
 ORDER = {
     "type": "object",
@@ -31,33 +31,35 @@ ORDER = {
 DEEP = {"anyOf": [{"not": {"type": "array"}}, {"items": {"allOf": [{"$ref": "#"}]}}]}
 
 
-def checker(*documents: Any, unknown: Unknown = "dead_letter", max_bytes: int = 1_000_000) -> Checker:
+def validator(*documents: Any, unknown: Unknown = "dead_letter", max_bytes: int = 1_000_000) -> PayloadValidator:
     numbered = enumerate(documents or (ORDER,), 1)
-    contracts = [JsonContract.compile("Order", version, document, f"{version}.json") for version, document in numbered]
-    return Checker(SchemaSet.of(contracts), unknown=unknown, max_bytes=max_bytes)
+    schemas = [
+        CompiledJsonSchema.compile("Order", version, document, f"{version}.json") for version, document in numbered
+    ]
+    return PayloadValidator(SchemaSet.of(schemas), unknown=unknown, max_bytes=max_bytes)
 
 
 def event(payload: bytes | None, type_name: str = "Order", version: str | None = None) -> OutboxEvent:
     return OutboxEvent("e", type_name, "order", b"k", payload, version, "0/1:0", 1, [])
 
 
-def rejection(check: Checker, subject: OutboxEvent) -> Rejected:
+def rejection(check: PayloadValidator, subject: OutboxEvent) -> Rejected:
     with pytest.raises(Rejected) as caught:
-        check.check(subject, "t")
+        check.validate(subject, "t")
     return caught.value
 
 
-def verdict(check: Checker, subject: OutboxEvent) -> Rejected | None:
+def verdict(check: PayloadValidator, subject: OutboxEvent) -> Rejected | None:
     """Anything else that is raised is a failure of the test."""
     try:
-        check.check(subject, "t")
+        check.validate(subject, "t")
     except Rejected as rejected:
         return rejected
     return None
 
 
 def test_the_verdict_on_a_payload_does_not_depend_on_what_was_seen_before() -> None:
-    check = checker({"oneOf": [{"required": ["x"]}, {"type": "string"}]})
+    check = validator({"oneOf": [{"required": ["x"]}, {"type": "string"}]})
     texts = [b'"hi"', b'{"x": 1}', b'{"y": 1}', b"1", b"[]"]
     before = {text: verdict(check, event(text)) is None for text in texts}
     assert before == {b'"hi"': False, b'{"x": 1}': True, b'{"y": 1}': False, b"1": True, b"[]": True}
@@ -68,7 +70,7 @@ def test_the_verdict_on_a_payload_does_not_depend_on_what_was_seen_before() -> N
 @pytest.mark.parametrize("number", [b"1.", b".5", b"01", b"-", b"1e", b"1.e5", b"+1", b"0x1", b"1_0", b"NaN"])
 def test_a_number_that_is_not_json_is_rejected_also_after_many_that_are(number: bytes) -> None:
     """A regular expression with possessive quantifiers took some of them for JSON on Python 3.11.0 to 3.11.4."""
-    check = checker({"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]})
+    check = validator({"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]})
     for good in (b"1", b"1.5", b"-2e3", b"1.5"):
         assert verdict(check, event(b'{"n": ' + good + b"}")) is None
     assert rejection(check, event(b'{"n": ' + number + b"}")).reason is Reason.POISON_MESSAGE
@@ -76,7 +78,7 @@ def test_a_number_that_is_not_json_is_rejected_also_after_many_that_are(number: 
 
 @given(st.binary())
 def test_any_bytes_pass_or_are_rejected(payload: bytes) -> None:
-    rejected = verdict(checker({}), event(payload))
+    rejected = verdict(validator({}), event(payload))
     if rejected is None:
         json.loads(payload)
     else:
@@ -96,7 +98,7 @@ def test_valid_payloads_pass_and_are_published_byte_for_byte(value: Any, indent:
     payload = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     original = bytes(payload)
     subject = event(payload)
-    checker().check(subject, "t")
+    validator().validate(subject, "t")
     assert plain_record(subject, Route("t")).value == original
 
 
@@ -107,7 +109,7 @@ def test_valid_payloads_pass_and_are_published_byte_for_byte(value: Any, indent:
     )
 )
 def test_any_json_passes_or_is_rejected_with_a_bounded_explanation(value: Any) -> None:
-    rejected = verdict(checker(), event(json.dumps(value).encode()))
+    rejected = verdict(validator(), event(json.dumps(value).encode()))
     if rejected is not None:
         assert rejected.reason in {Reason.SCHEMA_VALIDATION_FAILED, Reason.POISON_MESSAGE}
         assert len(rejected.explanation) < 4096
@@ -132,14 +134,14 @@ def test_any_json_passes_or_is_rejected_with_a_bounded_explanation(value: Any) -
     ],
 )
 def test_poison(payload: bytes) -> None:
-    rejected = rejection(checker({}), event(payload))
+    rejected = rejection(validator({}), event(payload))
     assert rejected.reason is Reason.POISON_MESSAGE
     assert len(rejected.explanation) < 300
 
 
 def test_nesting_at_the_limit_does_not_trouble_a_recursive_schema() -> None:
-    check = checker(DEEP)
-    check.check(event(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH), "t")
+    check = validator(DEEP)
+    check.validate(event(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH), "t")
     rejected = rejection(check, event(b"[" * 1024 + b"]" * 1024))
     assert (rejected.reason, "nested" in rejected.explanation) == (Reason.POISON_MESSAGE, True)
 
@@ -147,21 +149,21 @@ def test_nesting_at_the_limit_does_not_trouble_a_recursive_schema() -> None:
 @pytest.mark.timeout(20)
 def test_a_pattern_that_explodes_elsewhere_takes_linear_time() -> None:
     # Any backtracking engine needs longer than the universe for this one.
-    check = checker({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
-    check.check(event(orjson.dumps({"a": "a" * 500_000})), "t")
+    check = validator({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
+    check.validate(event(orjson.dumps({"a": "a" * 500_000})), "t")
     rejected = rejection(check, event(orjson.dumps({"a": "a" * 500_000 + "!"})))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert "$.a: expected text that matches ^(a+)+$" in rejected.explanation
 
 
 def test_a_tombstone_passes_unchecked() -> None:
-    checker().check(event(None), "t")
-    checker().check(event(None, type_name="Unknown", version="x"), "t")
+    validator().validate(event(None), "t")
+    validator().validate(event(None, type_name="Unknown", version="x"), "t")
 
 
 def test_size_is_looked_at_first_and_both_sizes_are_told() -> None:
-    check = checker({}, max_bytes=10)
-    check.check(event(b'"12345678"'), "t")
+    check = validator({}, max_bytes=10)
+    check.validate(event(b'"12345678"'), "t")
     rejected = rejection(check, event(b"{" * 1234))
     assert rejected.reason is Reason.PERMANENT_FAILURE
     assert "1,234 bytes" in rejected.explanation
@@ -169,10 +171,10 @@ def test_size_is_looked_at_first_and_both_sizes_are_told() -> None:
 
 
 def test_the_version_decides_and_without_one_the_latest() -> None:
-    check = checker({"const": 1}, {"const": 2})
-    check.check(event(b"1", version="1"), "t")
-    check.check(event(b"2", version="2"), "t")
-    check.check(event(b"2"), "t")
+    check = validator({"const": 1}, {"const": 2})
+    check.validate(event(b"1", version="1"), "t")
+    check.validate(event(b"2", version="2"), "t")
+    check.validate(event(b"2"), "t")
     assert "version 1 of Order" in rejection(check, event(b"2", version="1")).explanation
     assert "version 2 of Order" in rejection(check, event(b"1")).explanation
 
@@ -181,21 +183,21 @@ def test_the_version_decides_and_without_one_the_latest() -> None:
     ("type_name", "version", "file"), [("Order", "3", "Order/3.json"), ("Odd", None, "Odd/1.json")]
 )
 def test_no_schema_names_the_file_that_is_missing(type_name: str, version: str | None, file: str) -> None:
-    rejected = rejection(checker(), event(b"{}", type_name, version))
+    rejected = rejection(validator(), event(b"{}", type_name, version))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert f"schemas/{file}" in rejected.remedy
-    checker(unknown="pass").check(event(b"not even json", type_name, version), "t")
+    validator(unknown="pass").validate(event(b"not even json", type_name, version), "t")
 
 
 def test_without_any_registry_everything_but_size_passes() -> None:
-    check = Checker(None, unknown="pass", max_bytes=10)
-    check.check(event(b"not json"), "t")
+    check = PayloadValidator(None, unknown="pass", max_bytes=10)
+    check.validate(event(b"not json"), "t")
     assert rejection(check, event(b"x" * 11)).reason is Reason.PERMANENT_FAILURE
 
 
 @pytest.mark.parametrize("version", ["x", "", "1.0", "-1", "01", " 1", "1 ", "0", "٣", "1" * 5000])
 def test_versions_that_are_no_whole_numbers(version: str) -> None:
-    rejected = rejection(checker(), event(b"{}", version=version))
+    rejected = rejection(validator(), event(b"{}", version=version))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
     assert "not a whole number" in rejected.explanation
     assert len(rejected.explanation) < 200

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.pipeline.processor import Line
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Registered
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import RegistryIds
+from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.strict_json import parse
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 from tailrace.verify.compare import UNKNOWN
 from tailrace.verify.value_fingerprint import Fingerprints, of_payload
 
 TO = Route("orders")
-CONTRACT = JsonContract.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=Registered(7, None))
+SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
 FORMATS = [
-    Format(),
-    Format(schema_id="prefix"),
-    Format(schema_id="header"),
-    Format(cloudevents="binary", source="/shop"),
-    Format(cloudevents="structured", source="/shop"),
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header"),
+    RecordFormat(cloudevents="binary", source="/shop"),
+    RecordFormat(cloudevents="structured", source="/shop"),
 ]
 
 
@@ -35,36 +35,36 @@ def event(payload: bytes | None, *, key: bytes = b"k") -> OutboxEvent:
     return OutboxEvent("e-1", "OrderPlaced", "order", key, payload, None, "0/1:1", 1000, [])
 
 
-def prints(format: Format) -> Fingerprints:
+def prints(format: RecordFormat) -> Fingerprints:
     unused: Any = None
     return Fingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(payload=st.none() | st.text(max_size=5).map(lambda text: b'{"data":"%b"}' % text.encode().hex().encode()))
-def test_found_again_in_every_format(format: Format, payload: bytes | None) -> None:
-    make = record_maker(format, key_contract=None)
+def test_found_again_in_every_format(format: RecordFormat, payload: bytes | None) -> None:
+    make = record_maker(format, key_schema=None)
     # The record was made at another time, with headers that no table knows.
     tricky = event(payload, key=b'"datacontenttype":"application/json","data":')
-    made = make(tricky._replace(committed_ms=9), TO, ({}, CONTRACT))
+    made = make(tricky._replace(committed_ms=9), TO, ({}, SCHEMA))
     taken = prints(format)
     assert taken.of_record(made.value, made.headers) == taken.of_row(event(payload), TO)
-    other = make(event(b'{"data":"other"}'), TO, ({}, CONTRACT))
+    other = make(event(b'{"data":"other"}'), TO, ({}, SCHEMA))
     assert taken.of_record(other.value, other.headers) != taken.of_row(event(payload), TO)
 
 
 def avro(number: int, *, fails: bool = False) -> Fingerprints:
     """A pipeline whose values are Avro, by the schema of this number."""
     schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
-    contract = AvroContract.compile("OrderPlaced", 1, schema, "1.avsc", registered=Registered(number, None))
+    compiled = CompiledAvroSchema.compile("OrderPlaced", 1, schema, "1.avsc", registered=RegistryIds(number, None))
 
-    def check(event: OutboxEvent, topic: str) -> Checked:
+    def check(event: OutboxEvent, topic: str) -> ValidatedPayload:
         if fails:
             raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, "the schema was changed since")
-        return parse(event.payload or b""), contract
+        return parse(event.payload or b""), compiled
 
-    format, unused = Format(value="avro", schema_id="prefix"), cast(Any, None)
-    make = record_maker(format, key_contract=None)
+    format, unused = RecordFormat(value="avro", schema_id="prefix"), cast(Any, None)
+    make = record_maker(format, key_schema=None)
     return Fingerprints(Line(unused, unused, check, make, unused, frozenset(), 1, 1), format)
 
 
@@ -81,7 +81,7 @@ def test_avro_is_written_anew() -> None:
 
 
 def test_letters() -> None:
-    taken = prints(Format())
+    taken = prints(RecordFormat())
     assert taken.of_letter("original", b"{}") == of_payload(b"{}")
     assert taken.of_letter("null", b"anything") == of_payload(None) != of_payload(b"")
     assert taken.of_letter("omitted", b"{}").frame == UNKNOWN

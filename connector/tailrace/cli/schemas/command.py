@@ -40,18 +40,18 @@ def list_schemas(file: Path | None = FILE, folder: Path | None = FOLDER, as_json
       tailrace schemas list --folder schemas --json
     """
     target = find_target(file, folder)
-    contracts, modes = compile_files(target.files()), read_modes(target.folder)
-    found_there = entries(target, list(contracts)) if target.registry else []
-    ids = {(each.contract.subject, each.contract.version): each.found for each in found_there}
+    schemas, modes = compile_files(target.files()), read_modes(target.folder)
+    found_there = entries(target, list(schemas)) if target.registry else []
+    ids = {(each.schema.subject, each.schema.version): each.found for each in found_there}
     rows: list[dict[str, object]] = []
-    for contract in contracts:
-        found = ids.get((contract.subject, contract.version))
+    for schema in schemas:
+        found = ids.get((schema.subject, schema.version))
         row: dict[str, object] = {
-            "subject": contract.subject,
-            "version": contract.version,
-            "kind": contract.kind,
-            "mode": modes.of(contract.subject).value,
-            "references": ", ".join(f"{ref.subject} {ref.version}" for ref in contract.references) or None,
+            "subject": schema.subject,
+            "version": schema.version,
+            "kind": schema.kind,
+            "mode": modes.of(schema.subject).value,
+            "references": ", ".join(f"{ref.subject} {ref.version}" for ref in schema.references) or None,
         }
         rows.append({**row, "id": found.registered.id if found else None} if target.registry else row)
     if as_json:

@@ -13,7 +13,7 @@ from tailrace.codegen.asyncapi.embedding import Key
 from tailrace.codegen.models.source_text import models_source
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import compile_files
 from tailrace.worker.schemas import KEY_SUFFIX
 
@@ -40,13 +40,13 @@ def models(
       tailrace schemas models --folder schemas --output events.py
       tailrace schemas models orders.yaml --type OrderPlaced --output events.py --check
     """
-    contracts = _contracts(file, folder, types)
-    missing = sorted(set(types or ()) - {contract.subject for contract in contracts})
+    compiled_schemas = _schemas(file, folder, types)
+    missing = sorted(set(types or ()) - {compiled.subject for compiled in compiled_schemas})
     if missing:
         raise ConfigError(
             f"there is no schema for {', '.join(missing)}", remedy="See `tailrace schemas list`, and correct the type."
         )
-    text = models_source([each for each in contracts if not each.subject.endswith(KEY_SUFFIX)], types or ())
+    text = models_source([each for each in compiled_schemas if not each.subject.endswith(KEY_SUFFIX)], types or ())
     if output is None:
         if check:
             raise ConfigError("--check compares a file, and none is named", remedy="Name it with --output.")
@@ -68,21 +68,21 @@ def models(
     return 0
 
 
-def _contracts(file: Path | None, folder: Path | None, types: list[str] | None) -> list[Contract]:
+def _schemas(file: Path | None, folder: Path | None, types: list[str] | None) -> list[CompiledSchema]:
     """All of a folder, or what is wanted of a registry: not everything there need be ours, or usable."""
     schemas = load_pipeline(file).schemas if file and folder is None else None
     if schemas is None or schemas.folder is not None or schemas.registry is None:
         return list(compile_files(find_target(file, folder).files()))
     from tailrace.schemas.registry.cache import with_references
-    from tailrace.worker.registry import compiled, registry_client
+    from tailrace.worker.registry import compile_fetched, registry_client
 
-    found: dict[Key, Contract] = {}
+    found: dict[Key, CompiledSchema] = {}
     with registry_client(schemas.registry) as client:
         todo = [(name, number) for name in types or client.subjects() for number in client.versions(name)]
         while todo:
             key = todo.pop()
             fetched = None if key in found else client.fetch(*key)
             if fetched is not None:
-                found[key] = compiled(with_references(fetched, client.fetch))
+                found[key] = compile_fetched(with_references(fetched, client.fetch))
                 todo += [(each.subject, each.version) for each in found[key].references]
     return list(found.values())

@@ -12,7 +12,7 @@ import typer
 from tailrace.cli.output import emit_json, say, table
 from tailrace.cli.schemas.target import AS_JSON, BOTH, find_target, registry_of, subject_of
 from tailrace.schemas.folder import compile_files
-from tailrace.schemas.registry.register import Entry, compare, stated
+from tailrace.schemas.registry.register import RegistryEntry, compare, stated
 from tailrace.schemas.registry.register import register as register_all
 
 
@@ -34,19 +34,19 @@ def register(
       tailrace schemas register orders.yaml --yes
     """
     target = find_target(file, None)
-    contracts = list(compile_files(target.files()))
+    schemas = list(compile_files(target.files()))
     from tailrace.worker.registry import registry_client
 
     with registry_client(registry_of(target)) as client:
-        entries = compare(contracts, client, subject_of(target))
+        entries = compare(schemas, client, subject_of(target))
         changed = [entry for entry in entries if entry.changed]
         missing = [entry for entry in entries if entry.found is None and not entry.changed]
-        registered: list[Entry] = []
+        registered: list[RegistryEntry] = []
         if yes and not changed:
             for entry in register_all(entries, client):
                 registered.append(entry)
                 if not as_json:
-                    say(f"registered {entry.contract.file} as {_known_as(entry)}")
+                    say(f"registered {entry.schema.file} as {_known_as(entry)}")
     if as_json:
         states = {"changed": changed, "missing": [] if registered else missing, "registered": registered}
         emit_json({name: [_entry_json(entry) for entry in listed] for name, listed in states.items()})
@@ -68,23 +68,23 @@ def diff(
       tailrace schemas diff orders.yaml
     """
     target = find_target(file, None)
-    contracts = list(compile_files(target.files()))
+    schemas = list(compile_files(target.files()))
     from tailrace.worker.registry import registry_client
 
     differences: list[dict[str, object]] = []
     with registry_client(registry_of(target)) as client:
-        entries = compare(contracts, client, subject_of(target))
+        entries = compare(schemas, client, subject_of(target))
         for entry in entries:
             if entry.found is None:
-                row = {"subject": entry.subject, "version": entry.contract.version, "is": "only in the folder"}
+                row = {"subject": entry.subject, "version": entry.schema.version, "is": "only in the folder"}
                 if entry.changed:
-                    there = client.fetch(entry.subject, entry.contract.version)
+                    there = client.fetch(entry.subject, entry.schema.version)
                     row["is"] = "different"
-                    row["diff"] = _text_diff(there.document if there else None, stated(entry.contract))
+                    row["diff"] = _text_diff(there.document if there else None, stated(entry.schema))
                 differences.append(row)
         for subject in sorted({entry.subject for entry in entries}):
             ours = {entry.found.version for entry in entries if entry.subject == subject and entry.found}
-            ours |= {entry.contract.version for entry in entries if entry.subject == subject}
+            ours |= {entry.schema.version for entry in entries if entry.subject == subject}
             only = [version for version in client.versions(subject) if version not in ours]
             differences += [{"subject": subject, "version": each, "is": "only in the registry"} for each in only]
     if as_json:
@@ -98,12 +98,14 @@ def diff(
     return 1 if differences else 0
 
 
-def _print_plan(entries: list[Entry], changed: list[Entry], missing: list[Entry], registered: int) -> None:
+def _print_plan(
+    entries: list[RegistryEntry], changed: list[RegistryEntry], missing: list[RegistryEntry], registered: int
+) -> None:
     for entry in changed:
-        say(f"{entry.contract.file}: the registry has version {entry.contract.version} of {entry.subject} differently")
-        say(f"  remedy: leave the file as it was, and add the change as {entry.subject}/{entry.contract.version + 1}")
+        say(f"{entry.schema.file}: the registry has version {entry.schema.version} of {entry.subject} differently")
+        say(f"  remedy: leave the file as it was, and add the change as {entry.subject}/{entry.schema.version + 1}")
     for entry in missing:
-        say(f"to register: {entry.contract.file} under {entry.subject}")
+        say(f"to register: {entry.schema.file} under {entry.subject}")
     before = sum(entry.found is not None for entry in entries)
     parts = [f"{before} registered before", f"{registered} now", f"{len(missing)} missing", f"{len(changed)} changed"]
     say(f"{len(entries)} schemas: {', '.join(parts)}.")
@@ -112,12 +114,12 @@ def _print_plan(entries: list[Entry], changed: list[Entry], missing: list[Entry]
     sys.stdout.flush()
 
 
-def _known_as(entry: Entry) -> str:
+def _known_as(entry: RegistryEntry) -> str:
     return f"version {entry.found.version} of {entry.subject}, id {entry.found.registered.id}" if entry.found else "?"
 
 
-def _entry_json(entry: Entry) -> dict[str, object]:
-    told: dict[str, object] = {"subject": entry.subject, "file": entry.contract.file}
+def _entry_json(entry: RegistryEntry) -> dict[str, object]:
+    told: dict[str, object] = {"subject": entry.subject, "file": entry.schema.file}
     return {**told, "id": entry.found.registered.id, "version": entry.found.version} if entry.found else told
 
 

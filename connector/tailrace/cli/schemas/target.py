@@ -13,9 +13,9 @@ from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
 from tailrace.config.schemas import RegistrySettings
 from tailrace.errors import ConfigError
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import SchemaFile, read_folder
-from tailrace.schemas.registry.register import Entry, compare
+from tailrace.schemas.registry.register import RegistryEntry, compare
 
 FILE = typer.Argument(None, metavar="[FILE]", help="The pipeline's settings; without them, --folder.")
 FOLDER = typer.Option(None, "--folder", help="The schema folder, where there is no pipeline file. [default: schemas]")
@@ -60,15 +60,15 @@ def registry_of(target: Target) -> RegistrySettings:
     return target.registry
 
 
-def subject_of(target: Target) -> Callable[[Contract], str]:
+def subject_of(target: Target) -> Callable[[CompiledSchema], str]:
     from tailrace.worker.registry import registered_as
 
     return partial(registered_as, registry_of(target).subject)
 
 
-def entries(target: Target, contracts: list[Contract]) -> list[Entry]:
+def entries(target: Target, schemas: list[CompiledSchema]) -> list[RegistryEntry]:
     """The folder's schemas beside those of the registry."""
     from tailrace.worker.registry import registry_client
 
     with registry_client(registry_of(target)) as client:
-        return compare(contracts, client, subject_of(target))
+        return compare(schemas, client, subject_of(target))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tailrace.codegen.asyncapi.embedding import key_of, needed_by
 from tailrace.codegen.asyncapi.schemas import Schemas, legal_names
 from tailrace.errors import ConfigError
-from tailrace.schemas.compiled import Contract
+from tailrace.records.formats import RecordFormat
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
 ASYNCAPI = "3.0.0"
@@ -41,7 +42,7 @@ class Message(NamedTuple):
     """A type of event in one version: the schema that its payload obeys."""
 
     type: str
-    contract: Contract
+    schema: CompiledSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +67,22 @@ class Server:
     subject: str = "{type}"
 
 
-class Format(Protocol):
-    """How records are written: what the `format` settings say."""
-
-    @property
-    def value(self) -> Literal["json", "avro"]: ...
-    @property
-    def key(self) -> Literal["bytes", "json", "avro"]: ...
-    @property
-    def schema_id(self) -> Literal["none", "prefix", "header"]: ...
-    @property
-    def cloudevents(self) -> Literal["none", "binary", "structured"]: ...
-
-
 def asyncapi(
     title: str,
     version: str,
     server: Server,
     channels: Sequence[Channel],
-    contracts: Iterable[Contract],
-    format: Format,
+    compiled_schemas: Iterable[CompiledSchema],
+    format: RecordFormat,
     *,
     description: str = "",
 ) -> dict[str, Json]:
     """The document. `contracts` are all that are registered: what a channel's schemas refer to is found among them."""
-    registered = {key_of(contract): contract for contract in contracts}
+    registered = {key_of(compiled): compiled for compiled in compiled_schemas}
     messages = {_key(message): message for channel in channels for message in channel.messages}
     named = legal_names({key: f"{type_name}.v{number}" for key in messages for type_name, _, number in [key]})
     topics = list(legal_names({index: channel.topic for index, channel in enumerate(channels)}).values())
-    schemas = Schemas(needed_by([message.contract for message in messages.values()], registered))
+    schemas = Schemas(needed_by([message.schema for message in messages.values()], registered))
     return {
         "asyncapi": ASYNCAPI,
         "info": _stated(title=title, version=version, description=description),
@@ -172,27 +160,27 @@ def _operation(topic: str, channel: Channel, named: Mapping[MessageKey, str]) ->
     )
 
 
-def _message(message: Message, schemas: Schemas, server: Server, format: Format) -> dict[str, Json]:
-    contract = message.contract
-    document = contract.document if isinstance(contract.document, dict) else {}
+def _message(message: Message, schemas: Schemas, server: Server, format: RecordFormat) -> dict[str, Json]:
+    compiled = message.schema
+    document = compiled.document if isinstance(compiled.document, dict) else {}
     structured = format.cloudevents == "structured"
     return _stated(
         name=message.type,
-        title=f"{message.type}, version {contract.version}",
-        summary=document.get("doc" if contract.kind == "avro" else "description"),
+        title=f"{message.type}, version {compiled.version}",
+        summary=document.get("doc" if compiled.kind == "avro" else "description"),
         contentType=_content_type(format),
         correlationId={"location": "$message.payload#/id" if structured else "$message.header#/id"},
         headers=_headers(message, format),
-        payload=_envelope(message, schemas) if structured else {"$ref": schemas.place(contract)},
+        payload=_envelope(message, schemas) if structured else {"$ref": schemas.place(compiled)},
         bindings={"kafka": _record(server, format)},
     )
 
 
-def _content_type(format: Format) -> str:
+def _content_type(format: RecordFormat) -> str:
     return STRUCTURED if format.cloudevents == "structured" else CONTENT_TYPES[format.value]
 
 
-def _headers(message: Message, format: Format) -> dict[str, Json]:
+def _headers(message: Message, format: RecordFormat) -> dict[str, Json]:
     """Those every record has. Further columns of the outbox table may come as well."""
     own: dict[str, Json] = {
         "id": _text("The event's id: the same however often it is read."),
@@ -224,15 +212,15 @@ def _attributes(message: Message) -> dict[str, Json]:
 
 def _envelope(message: Message, schemas: Schemas) -> dict[str, Json]:
     """A structured CloudEvent. Its data is JSON, which an Avro schema describes to people only."""
-    contract = message.contract
-    is_json = contract.kind == "json"
-    data = {"$ref": f"{schemas.place(contract)}/schema"} if is_json else _stated(description=schemas.place(contract))
+    compiled = message.schema
+    is_json = compiled.kind == "json"
+    data = {"$ref": f"{schemas.place(compiled)}/schema"} if is_json else _stated(description=schemas.place(compiled))
     attributes = _attributes(message) | {"datacontenttype": {"type": "string", "const": "application/json"}}
     envelope = {"type": "object", "required": [*attributes, "data"], "properties": attributes | {"data": data}}
-    return {"schemaFormat": schemas.format(contract), "schema": envelope} if is_json else envelope
+    return {"schemaFormat": schemas.format(compiled), "schema": envelope} if is_json else envelope
 
 
-def _record(server: Server, format: Format) -> dict[str, Json]:
+def _record(server: Server, format: RecordFormat) -> dict[str, Json]:
     """Kafka's part of a message: its key, and how readers find the schema."""
     written = format.schema_id != "none"
     return _stated(
@@ -256,4 +244,4 @@ def _stated(**fields: Json) -> dict[str, Json]:
 
 
 def _key(message: Message) -> MessageKey:
-    return message.type, *key_of(message.contract)
+    return message.type, *key_of(message.schema)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, urljoin
 
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
 Key = tuple[str, int]
@@ -24,13 +24,13 @@ _OF_VALUES = frozenset({"const", "enum", "default", "examples"})
 """Keywords that hold schemas by name, and those that hold no schema at all, whatever it looks like."""
 
 
-def key_of(contract: Contract) -> Key:
-    return contract.subject, contract.version
+def key_of(compiled: CompiledSchema) -> Key:
+    return compiled.subject, compiled.version
 
 
-def needed_by(contracts: list[Contract], registered: Mapping[Key, Contract]) -> list[Contract]:
+def needed_by(compiled_schemas: list[CompiledSchema], registered: Mapping[Key, CompiledSchema]) -> list[CompiledSchema]:
     """These contracts and all they refer to, each once."""
-    found = {key_of(contract): contract for contract in contracts}
+    found = {key_of(compiled): compiled for compiled in compiled_schemas}
     todo = list(found.values())
     while todo:
         for reference in todo.pop().references:
@@ -41,11 +41,11 @@ def needed_by(contracts: list[Contract], registered: Mapping[Key, Contract]) -> 
     return list(found.values())
 
 
-def embedded(contract: Contract, registered: Mapping[Key, Contract], places: Mapping[Key, str]) -> Json:
+def embedded(compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema], places: Mapping[Key, str]) -> Json:
     """The contract's schema as it stands at its place. `places` are pointers such as `#/components/schemas/Order`."""
-    if contract.kind == "avro":
-        return _Whole.of(contract, registered).schema(contract.document, "")
-    return _References(contract, registered, places).rewritten(contract.document, contract.file)
+    if compiled.kind == "avro":
+        return _Whole.of(compiled, registered).schema(compiled.document, "")
+    return _References(compiled, registered, places).rewritten(compiled.document, compiled.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class _Index:
     anchors: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, contract: Contract) -> _Index:
-        dialect = Dialect.of(contract.document)
-        root = dialect.base(contract.document, contract.file)
+    def of(cls, compiled: CompiledSchema) -> _Index:
+        dialect = Dialect.of(compiled.document)
+        root = dialect.base(compiled.document, compiled.file)
         index = cls(root, {root: ""})
-        for pointer, base, node in dialect.schemas(contract.document, "", contract.file):
+        for pointer, base, node in dialect.schemas(compiled.document, "", compiled.file):
             index.resources.setdefault(base, pointer)
             for name in dialect.anchors(node):
                 index.anchors[base, name] = pointer
@@ -122,12 +122,14 @@ class _Index:
 class _References:
     """The references of one JSON Schema, and where they lead to."""
 
-    def __init__(self, contract: Contract, registered: Mapping[Key, Contract], places: Mapping[Key, str]) -> None:
-        self._dialect = Dialect.of(contract.document)
-        self._own = _Index.of(contract)
-        self._place = places[key_of(contract)]
+    def __init__(
+        self, compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema], places: Mapping[Key, str]
+    ) -> None:
+        self._dialect = Dialect.of(compiled.document)
+        self._own = _Index.of(compiled)
+        self._place = places[key_of(compiled)]
         self._others: dict[str, tuple[_Index, str]] = {}
-        for reference in contract.references:
+        for reference in compiled.references:
             key = (reference.subject, reference.version)
             if key in registered:
                 self._others[reference.name] = (_Index.of(registered[key]), places[key])
@@ -176,9 +178,9 @@ class _Whole:
     defined: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, contract: Contract, registered: Mapping[Key, Contract]) -> _Whole:
-        own = {name for name, _ in avro_names.definitions(contract.document)}
-        others = needed_by([contract], registered)[1:]
+    def of(cls, compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema]) -> _Whole:
+        own = {name for name, _ in avro_names.definitions(compiled.document)}
+        others = needed_by([compiled], registered)[1:]
         pool = {name: schema for other in others for name, schema in avro_names.definitions(other.document)}
         return cls({name: schema for name, schema in pool.items() if name not in own})
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tailrace.codegen.asyncapi.embedding import Dialect, Key, embedded, key_of
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -41,8 +41,8 @@ _SAYS_NOTHING = frozenset({"$ref", "$schema", "$defs", "definitions", "$comment"
 class Schemas:
     """The schemas of one document. They may refer to each other and to nothing else."""
 
-    def __init__(self, contracts: Sequence[Contract]) -> None:
-        self._by_key = {key_of(contract): contract for contract in contracts}
+    def __init__(self, compiled_schemas: Sequence[CompiledSchema]) -> None:
+        self._by_key = {key_of(compiled): compiled for compiled in compiled_schemas}
         self._names = legal_names({key: f"{subject}.v{number}" for key in self._by_key for subject, number in [key]})
         self._kept = self._keep_their_draft()
 
@@ -50,8 +50,8 @@ class Schemas:
         """Those that draft 7 would read otherwise, and all they are joined to by references: these need one format."""
         kept = {
             key
-            for key, contract in self._by_key.items()
-            if contract.kind == "json" and not means_the_same_in_draft_7(contract.document)
+            for key, compiled in self._by_key.items()
+            if compiled.kind == "json" and not means_the_same_in_draft_7(compiled.document)
         }
         pairs = [
             (key, (other.subject, other.version)) for key in self._by_key for other in self._by_key[key].references
@@ -60,26 +60,26 @@ class Schemas:
             kept |= joined
         return kept
 
-    def place(self, contract: Contract) -> str:
+    def place(self, compiled: CompiledSchema) -> str:
         """A reference to the component."""
-        return f"#/components/schemas/{self._names[key_of(contract)]}"
+        return f"#/components/schemas/{self._names[key_of(compiled)]}"
 
-    def format(self, contract: Contract) -> str:
-        if contract.kind == "avro":
+    def format(self, compiled: CompiledSchema) -> str:
+        if compiled.kind == "avro":
             return AVRO
-        document = contract.document if key_of(contract) in self._kept else None
+        document = compiled.document if key_of(compiled) in self._kept else None
         named = document.get("$schema", "2020-12") if isinstance(document, dict) else DRAFT_7
         found = _draft.search(named)
         return f"application/schema+json;version={found.group() if found else 'draft-07'}"
 
     def components(self) -> dict[str, Json]:
-        places = {key: f"{self.place(contract)}/schema" for key, contract in self._by_key.items()}
+        places = {key: f"{self.place(compiled)}/schema" for key, compiled in self._by_key.items()}
         written = {}
-        for key, contract in self._by_key.items():
-            schema = embedded(contract, self._by_key, places)
-            if contract.kind == "json" and key not in self._kept and isinstance(schema, dict):
+        for key, compiled in self._by_key.items():
+            schema = embedded(compiled, self._by_key, places)
+            if compiled.kind == "json" and key not in self._kept and isinstance(schema, dict):
                 schema = {**schema, "$schema": DRAFT_7}
-            written[self._names[key]] = {"schemaFormat": self.format(contract), "schema": schema}
+            written[self._names[key]] = {"schemaFormat": self.format(compiled), "schema": schema}
         return written
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tailrace.codegen.asyncapi.embedding import Key, key_of, needed_by
 from tailrace.codegen.models.module import ANY, NONE, Model, Module, Property, optional, source, union, words
 from tailrace.schemas.avro.names import PRIMITIVES, definitions, full_name
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
 _PLAIN = {
@@ -49,15 +49,15 @@ FIELD_TYPES = frozenset({"Binary", *_LOGICAL.values()} - {"UUID", "Decimal", "in
 class AvroModels:
     """Declares models of Avro schemas; their top names are known to the module."""
 
-    def __init__(self, registered: Mapping[Key, Contract], module: Module) -> None:
+    def __init__(self, registered: Mapping[Key, CompiledSchema], module: Module) -> None:
         self._registered = registered
         self._module = module
         self._declared: set[str] = set()
 
-    def declare(self, contract: Contract) -> None:
-        one = _Schema(contract, self._registered, self._module, self._declared)
-        name = self._module.names[key_of(contract)]
-        found = one.type(contract.document, "")
+    def declare(self, schema: CompiledSchema) -> None:
+        one = _Schema(schema, self._registered, self._module, self._declared)
+        name = self._module.names[key_of(schema)]
+        found = one.type(schema.document, "")
         if found != name:
             self._module.models.append(Model(name, root=found))
 
@@ -66,13 +66,13 @@ class _Schema:
     """One schema, and the places of the types that it uses."""
 
     def __init__(
-        self, contract: Contract, registered: Mapping[Key, Contract], module: Module, declared: set[str]
+        self, schema: CompiledSchema, registered: Mapping[Key, CompiledSchema], module: Module, declared: set[str]
     ) -> None:
-        self._contract = contract
+        self._schema = schema
         self._registered = registered
         self._module = module
         self._declared = declared
-        self._own = dict(definitions(contract.document))
+        self._own = dict(definitions(schema.document))
 
     def type(self, node: Json, space: str) -> str:
         if isinstance(node, str):
@@ -90,7 +90,7 @@ class _Schema:
             return self._record(node, space)
         if kind == "enum":
             name = full_name(node, space)[0]
-            return self._module.choice(node["symbols"], (key_of(self._contract), name), *self._parts(node)) or ANY
+            return self._module.choice(node["symbols"], (key_of(self._schema), name), *self._parts(node)) or ANY
         if kind in PRIMITIVES or kind == "fixed":
             logical = node.get("logicalType")
             is_odd = logical == "uuid" and node.get("size", UUID_BYTES) != UUID_BYTES
@@ -101,7 +101,7 @@ class _Schema:
         full = f"{space}.{name}" if space and "." not in name else name
         if full in self._own:
             return self.type(self._own[full], "")
-        for other in needed_by([self._contract], self._registered)[1:]:
+        for other in needed_by([self._schema], self._registered)[1:]:
             defined = dict(definitions(other.document))
             if full in defined:
                 return _Schema(other, self._registered, self._module, self._declared).type(defined[full], "")
@@ -109,9 +109,9 @@ class _Schema:
 
     def _record(self, node: Mapping[str, Json], space: str) -> str:
         full, inner = full_name(node, space)
-        document = self._contract.document
+        document = self._schema.document
         is_top = isinstance(document, dict) and "name" in document and full_name(document, "")[0] == full
-        key = key_of(self._contract)
+        key = key_of(self._schema)
         name = self._module.names[key] if is_top else self._module.named((key, full), *self._parts(node))
         if name in self._declared:
             return name
@@ -140,4 +140,4 @@ class _Schema:
         return repr(value) if first == {int: "int", bool: "bool"}.get(type(value)) else None
 
     def _parts(self, node: Mapping[str, Json]) -> tuple[str, str]:
-        return self._module.names[key_of(self._contract)], str(node["name"]).rpartition(".")[2]
+        return self._module.names[key_of(self._schema)], str(node["name"]).rpartition(".")[2]

@@ -16,7 +16,7 @@ import jsonschema_rs
 
 from tailrace.codegen.asyncapi.embedding import Dialect, Key, embedded, key_of
 from tailrace.codegen.models.module import ANY, NONE, Model, Module, Property, optional, union, words
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.json_schema import DRAFTS
 from tailrace.schemas.strict_json import Json
 
@@ -34,26 +34,28 @@ _OPENING = ("patternProperties", "anyOf", "oneOf", "if", "dependentSchemas", "de
 class JsonModels:
     """Declares models of JSON Schemas; their top names are known to the module."""
 
-    def __init__(self, contracts: Sequence[Contract], registered: Mapping[Key, Contract], module: Module) -> None:
+    def __init__(
+        self, schemas: Sequence[CompiledSchema], registered: Mapping[Key, CompiledSchema], module: Module
+    ) -> None:
         self._module = module
-        self._numbers = {key_of(contract): str(number) for number, contract in enumerate(contracts)}
+        self._numbers = {key_of(schema): str(number) for number, schema in enumerate(schemas)}
         places = {key: f"#/{number}" for key, number in self._numbers.items()}
         self._documents: dict[str, Json] = {}
         self._drafts: dict[str, str] = {}
         self._dialects: dict[str, Dialect] = {}
-        for contract in contracts:
-            number = self._numbers[key_of(contract)]
-            self._documents[number] = embedded(contract, registered, places)
-            self._drafts[number] = _draft(contract.document)
-            self._dialects[number] = Dialect.of(contract.document)
-            module.names[(number,)] = module.names[key_of(contract)]
+        for schema in schemas:
+            number = self._numbers[key_of(schema)]
+            self._documents[number] = embedded(schema, registered, places)
+            self._drafts[number] = _draft(schema.document)
+            self._dialects[number] = Dialect.of(schema.document)
+            module.names[(number,)] = module.names[key_of(schema)]
         self._open: list[Path] = []
         self._circular: set[Path] = set()
         self._declared: set[Path] = set()
 
-    def declare(self, contract: Contract) -> None:
+    def declare(self, schema: CompiledSchema) -> None:
         """One of them, and whatever it refers to."""
-        path = (self._numbers[key_of(contract)],)
+        path = (self._numbers[key_of(schema)],)
         found = self._referred(path)
         if path not in self._declared:
             self._root(path, found)

@@ -11,7 +11,7 @@ from tailrace.codegen.models.avro_models import FIELD_TYPES, AvroModels
 from tailrace.codegen.models.json_models import JsonModels
 from tailrace.codegen.models.module import Model, Module, Property, source
 from tailrace.codegen.models.names import class_name, field_names
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 
 WIDTH = 88
 HEAD = '''"""Models of the registered events.
@@ -32,26 +32,26 @@ _OWN = ("decimal", "typing", "uuid")
 _OTHERS = ("pydantic", "tailrace.schemas.avro.fields")
 
 
-def models_source(contracts: Sequence[Contract], types: Collection[str] = ()) -> str:
+def models_source(schemas: Sequence[CompiledSchema], types: Collection[str] = ()) -> str:
     """The Python module with a model for each schema, or for those of some types and what they refer to.
 
     The latest version has the name of its type, earlier ones their number behind it.
     """
-    registered = {key_of(contract): contract for contract in contracts}
+    registered = {key_of(schema): schema for schema in schemas}
     ordered = [registered[key] for key in sorted(registered)]
-    latest = {contract.subject: contract.version for contract in ordered}
+    latest = {schema.subject: schema.version for schema in ordered}
     module = Module()
     # First those that have the names which people expect.
-    for contract in sorted(
+    for schema in sorted(
         ordered, key=lambda each: (each.version != latest[each.subject], each.subject != class_name(each.subject))
     ):
-        version = "" if contract.version == latest[contract.subject] else f"V{contract.version}"
-        module.named(key_of(contract), class_name(contract.subject) + version)
+        version = "" if schema.version == latest[schema.subject] else f"V{schema.version}"
+        module.named(key_of(schema), class_name(schema.subject) + version)
     json = JsonModels([each for each in ordered if each.kind == "json"], registered, module)
     avro = AvroModels(registered, module)
-    for contract in ordered:
-        if not types or contract.subject in types:
-            (avro if contract.kind == "avro" else json).declare(contract)
+    for schema in ordered:
+        if not types or schema.subject in types:
+            (avro if schema.kind == "avro" else json).declare(schema)
     return _text(module)
 
 

@@ -20,7 +20,7 @@ from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
 from tailrace.schemas.avro.typed import typed
 from tailrace.schemas.avro.values import Convert, Misfit
-from tailrace.schemas.compiled import EncodeText, Kind, Reference, Registered
+from tailrace.schemas.compiled import EncodeText, Kind, Reference, RegistryIds
 from tailrace.schemas.messages import cut, path_text
 from tailrace.schemas.strict_json import Json
 
@@ -30,7 +30,7 @@ _NOTHING: tuple[Json, bytes] = (object(), b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AvroContract:
+class CompiledAvroSchema:
     """Implements `Contract` with an Avro schema. `write` raises Misfit for a value that does not obey.
 
     `last` is the value that was last found valid, and its bytes: they are usually asked for next. A value is only known
@@ -46,7 +46,7 @@ class AvroContract:
     last: list[tuple[Json, bytes]]
     encode_text: EncodeText | None
     references: tuple[Reference, ...] = ()
-    registered: Registered | None = None
+    registered: RegistryIds | None = None
     kind: Kind = "avro"
 
     @classmethod
@@ -59,8 +59,8 @@ class AvroContract:
         *,
         named: Mapping[str, Json] = {},
         references: tuple[Reference, ...] = (),
-        registered: Registered | None = None,
-    ) -> AvroContract:
+        registered: RegistryIds | None = None,
+    ) -> CompiledAvroSchema:
         """Compiles a schema document, or says in a SchemaError why it cannot be used.
 
         `named` holds the definitions that it uses but does not contain, by full name.

@@ -20,7 +20,7 @@ import jsonschema_rs
 from tailrace.schemas.compatibility.document import Incomparable
 from tailrace.schemas.compatibility.json_nodes import DYNAMIC, Node, Nodes, meta_schema
 from tailrace.schemas.strict_json import Json
-from tailrace.schemas.validators import Surroundings
+from tailrace.schemas.validators import ReferencedSchemas
 
 TYPES = frozenset({"null", "boolean", "object", "array", "string", "integer", "fraction"})
 """A number is an integer or a fraction: so types can be subtracted from each other."""
@@ -170,7 +170,7 @@ def matches(pattern: str, text: str, place: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _validator(schema: str) -> jsonschema_rs.Validator:
-    return jsonschema_rs.validator_for(json.loads(schema), **Surroundings().options())
+    return jsonschema_rs.validator_for(json.loads(schema), **ReferencedSchemas().options())
 
 
 def known(node: Node) -> dict[str, Json]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.errors import RegistryRefused, SchemaError
-from tailrace.schemas.compiled import Reference, Registered
-from tailrace.schemas.registry.client import KINDS, Fetched, RegistryClient
+from tailrace.schemas.compiled import Reference, RegistryIds
+from tailrace.schemas.registry.client import KINDS, FetchedSchema, RegistryClient
 from tailrace.schemas.registry.requests import NotRegistered
 from tailrace.schemas.strict_json import NotJsonError, parse
 
@@ -17,7 +17,7 @@ from tailrace.schemas.strict_json import NotJsonError, parse
 class ReadersClient(RegistryClient):
     """Questions of readers."""
 
-    def written_with(self, name: int | str) -> Fetched | None:
+    def written_with(self, name: int | str) -> FetchedSchema | None:
         """The schema of a number or a GUID; None if the registry has none. What it refers to is not fetched."""
         by_number = isinstance(name, int)
         place = f"{self.url}/schemas/{'ids' if by_number else 'guids'}/{name}"
@@ -42,8 +42,8 @@ class ReadersClient(RegistryClient):
             document = parse(text.encode("utf-8", "surrogatepass"))
         except NotJsonError as error:
             raise SchemaError(f"{place} is not JSON: {error}", remedy="Have it registered anew.") from None
-        registered = Registered(name) if isinstance(name, int) else Registered(0, name)
-        return Fetched(f"schema {name}", 1, KINDS[kind], document, references, registered, place)
+        registered = RegistryIds(name) if isinstance(name, int) else RegistryIds(0, name)
+        return FetchedSchema(f"schema {name}", 1, KINDS[kind], document, references, registered, place)
 
 
 def _taken_apart(schema: Any) -> tuple[str, str, tuple[Reference, ...]]:  # noqa: ANN401 - the library's Schema

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Generic, Self, TypeVar, cast
 
 from tailrace.errors import RegistryRefused, RegistryUnavailable, SchemaError
-from tailrace.schemas.compiled import Contract
-from tailrace.schemas.registry.client import Fetched, RegistryClient
+from tailrace.schemas.compiled import CompiledSchema
+from tailrace.schemas.registry.client import FetchedSchema, RegistryClient
 from tailrace.schemas.strict_json import Json
 from tailrace.schemas.subjects import subject_flaw
 
@@ -34,20 +34,20 @@ MAX_REFERENCES = 100
 """Of one schema, those of its references included: far beyond real ones, and an end to hostile ones."""
 
 
-class RegistryContracts:
+class RegistrySchemas:
     """Implements `Contracts` with a registry. `compile` makes a contract of what was fetched; `warn` is told once per
     outage. `close` ends the thread, not the client."""
 
     def __init__(
         self,
         client: RegistryClient,
-        compile: Callable[[Fetched], Contract],
+        compile: Callable[[FetchedSchema], CompiledSchema],
         *,
         warn: Callable[[str], None],
         refresh_seconds: float = REFRESH_SECONDS,
         forget_seconds: float = FORGET_SECONDS,
     ) -> None:
-        self.known: dict[tuple[str, str | None], Contract] = {}
+        self.known: dict[tuple[str, str | None], CompiledSchema] = {}
         self._client = client
         self._compile = compile
         self._warn = warn
@@ -72,7 +72,7 @@ class RegistryContracts:
         self._ending.set()
         self._thread.join()
 
-    def find(self, subject: str, version: str | None) -> Contract | None:
+    def find(self, subject: str, version: str | None) -> CompiledSchema | None:
         key = (subject, version)
         with self._lock:
             found = self.known.get(key)
@@ -100,27 +100,27 @@ class RegistryContracts:
                 self._versions.put(subject, versions)
             return versions
 
-    def _keep(self, fetched: Fetched, *, latest: bool) -> Contract:
+    def _keep(self, fetched: FetchedSchema, *, latest: bool) -> CompiledSchema:
         numbered = (fetched.subject, str(fetched.version))
-        contract = self.known.get(numbered)
-        if contract is None:
-            contract = self._compile(with_references(fetched, self._client.fetch))
-            self.known[numbered] = contract
+        compiled = self.known.get(numbered)
+        if compiled is None:
+            compiled = self._compile(with_references(fetched, self._client.fetch))
+            self.known[numbered] = compiled
         if latest:
-            self.known[fetched.subject, None] = contract
-        return contract
+            self.known[fetched.subject, None] = compiled
+        return compiled
 
     def _refresh_for_ever(self) -> None:
         while not self._ending.wait(self._refresh_seconds):
             self._refresh()
 
     def _refresh(self) -> None:
-        for subject, contract in [(key[0], kept) for key, kept in list(self.known.items()) if key[1] is None]:
+        for subject, compiled in [(key[0], kept) for key, kept in list(self.known.items()) if key[1] is None]:
             if self._ending.is_set():
                 return
             try:
                 fetched = self._client.fetch(subject, None)
-                if fetched is not None and fetched.version != contract.version:
+                if fetched is not None and fetched.version != compiled.version:
                     self._keep(fetched, latest=True)
             except (RegistryUnavailable, RegistryRefused) as error:
                 if not self._away:
@@ -128,7 +128,7 @@ class RegistryContracts:
                     self._warn(f"{error.what}; the schemas that are known stay in use. {error.why}".strip())
                 return  # the others would fare no better
             except SchemaError as error:
-                self._warn_of(subject, f"{error.what}; version {contract.version} of {subject} stays in use")
+                self._warn_of(subject, f"{error.what}; version {compiled.version} of {subject} stays in use")
             except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
                 self._warn_of(subject, f"the latest schema of {subject} was not refreshed: {type(error).__name__}")
             else:
@@ -136,7 +136,7 @@ class RegistryContracts:
                 if fetched is None:
                     # Withdrawn, or the registry lost its data: events that were good are not set aside for that.
                     self._warn_of(
-                        subject, f"{subject} is no longer registered; version {contract.version} stays in use"
+                        subject, f"{subject} is no longer registered; version {compiled.version} stays in use"
                     )
                 else:
                     self._warned.pop(subject, None)
@@ -182,13 +182,13 @@ class Remembered(Generic[K, T]):
             self._kept.popitem(last=False)
 
 
-def with_references(schema: Fetched, fetch: Callable[[str, int], Fetched | None]) -> Fetched:
+def with_references(schema: FetchedSchema, fetch: Callable[[str, int], FetchedSchema | None]) -> FetchedSchema:
     """The schema with the documents of all it refers to, directly or not, in `named`, the innermost first."""
     named: dict[str, Json] = {}
-    fetched: dict[tuple[str, int], Fetched] = {}
+    fetched: dict[tuple[str, int], FetchedSchema] = {}
     done: set[tuple[str, int]] = set()
 
-    def visit(referring: Fetched, path: tuple[tuple[str, int], ...]) -> None:
+    def visit(referring: FetchedSchema, path: tuple[tuple[str, int], ...]) -> None:
         for name, *target in referring.references:
             place = cast(tuple[str, int], tuple(target))
             shown = f"version {place[1]} of {place[0]}"
@@ -214,7 +214,7 @@ def with_references(schema: Fetched, fetch: Callable[[str, int], Fetched | None]
     return dataclasses.replace(schema, named=named)
 
 
-def _bad_references(schema: Fetched, why: str) -> SchemaError:
+def _bad_references(schema: FetchedSchema, why: str) -> SchemaError:
     return SchemaError(
         f"the references of version {schema.version} of {schema.subject} cannot be used: {why}",
         remedy=f"Register a new version of {schema.subject} with other references.",

@@ -18,7 +18,7 @@ import orjson
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError
 from tailrace.extras import install
-from tailrace.schemas.compiled import Kind, Reference, Registered
+from tailrace.schemas.compiled import Kind, Reference, RegistryIds
 from tailrace.schemas.registry.requests import Calls, NotRegistered
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
 from tailrace.schemas.subjects import is_plain, subject_flaw
@@ -75,7 +75,7 @@ class RegistryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedSchema:
     """A registered schema as it came. `named` holds the documents of all it refers to, by name, the innermost first."""
 
     subject: str
@@ -83,7 +83,7 @@ class Fetched:
     kind: Kind
     document: Json
     references: tuple[Reference, ...]
-    registered: Registered
+    registered: RegistryIds
     place: str
     """Its address, for messages."""
     named: Mapping[str, Json] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Fetched:
 class Found(NamedTuple):
     """Under what a schema is registered."""
 
-    registered: Registered
+    registered: RegistryIds
     version: int
 
 
@@ -131,7 +131,7 @@ class RegistryClient:
         except NotRegistered:
             return []
 
-    def fetch(self, subject: str, version: int | None = None) -> Fetched | None:
+    def fetch(self, subject: str, version: int | None = None) -> FetchedSchema | None:
         """One version, or the latest; None if it is not registered. What it refers to is not fetched."""
         try:
             answer = self._ask_about(
@@ -152,7 +152,7 @@ class RegistryClient:
             document = parse(answer.text.encode("utf-8", "surrogatepass"))
         except NotJsonError as error:
             raise SchemaError(f"{place} is not JSON: {error}", remedy="Register a new version.") from None
-        return Fetched(
+        return FetchedSchema(
             subject, answer.version, KINDS[answer.type], document, answer.references, answer.registered, place
         )
 
@@ -244,7 +244,7 @@ class RegistryClient:
 class _Answer:
     """A registered schema in the library's terms, each part checked for its type; TypeError otherwise."""
 
-    registered: Registered
+    registered: RegistryIds
     version: int | None
     type: str
     text: str
@@ -258,7 +258,7 @@ class _Answer:
             for each in schema.references or ()
         ]
         return cls(
-            Registered(_a(int, answer.schema_id), None if guid is None else _a(str, guid)),
+            RegistryIds(_a(int, answer.schema_id), None if guid is None else _a(str, guid)),
             None if answer.version is None else _a(int, answer.version),
             _a(str, schema.schema_type or "AVRO"),
             _a(str, schema.schema_str),

@@ -19,7 +19,7 @@ from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route, Row
 from tailrace.records.plain import plain_record
 from tailrace.schemas.messages import path_text
-from tailrace.schemas.validation import Checked
+from tailrace.schemas.validation import ValidatedPayload
 
 NOW = 1_000_000_000_000
 
@@ -146,12 +146,12 @@ class Steps:
     def route(self, event: OutboxEvent) -> Route:
         return Route("orders")
 
-    def check(self, event: OutboxEvent, topic: str) -> Checked:
+    def check(self, event: OutboxEvent, topic: str) -> ValidatedPayload:
         if self._explanation:
             raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, self._explanation, remedy="Mend it.")
         return None, None
 
-    def record(self, event: OutboxEvent, route: Route, checked: Checked) -> Record:
+    def record(self, event: OutboxEvent, route: Route, checked: ValidatedPayload) -> Record:
         return plain_record(event, route, checked)
 
 

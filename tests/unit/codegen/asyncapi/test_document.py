@@ -14,10 +14,10 @@ from helpers.fetched import asyncapi_schema
 from tailrace.codegen.asyncapi.document import Channel, Message, Server, asyncapi
 from tailrace.errors import ConfigError
 from tailrace.event import OutboxEvent, Route
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.compiled import Contract
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
 FILES = {
     "OrderPlaced/1.json": '{"description": "An order was placed.", "type": "object", "required": ["to"],'
@@ -31,18 +31,18 @@ FILES = {
     "Anything/1.json": "true",
 }
 FORMATS = [
-    Format(),
-    Format(schema_id="prefix"),
-    Format(schema_id="header", key="json"),
-    Format(value="avro", schema_id="prefix", key="avro"),
-    Format(cloudevents="binary", source="/shop"),
-    Format(cloudevents="structured", source="/shop"),
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header", key="json"),
+    RecordFormat(value="avro", schema_id="prefix", key="avro"),
+    RecordFormat(cloudevents="binary", source="/shop"),
+    RecordFormat(cloudevents="structured", source="/shop"),
 ]
 SERVER = Server("a:9092, b:9092", registry="https://me:secret@registry.example.org/api", subject="{topic}-{type}")
 
 
 @pytest.fixture(scope="module")
-def contracts(tmp_path_factory: pytest.TempPathFactory) -> list[Contract]:
+def compiled_schemas(tmp_path_factory: pytest.TempPathFactory) -> list[CompiledSchema]:
     folder: Path = tmp_path_factory.mktemp("schemas")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -56,8 +56,10 @@ def official() -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(asyncapi_schema("3.0.0"), offline=True)
 
 
-def exported(contracts: list[Contract], format: Format) -> dict[str, Any]:
-    messages = tuple(Message(contract.subject, contract) for contract in contracts if contract.subject[0] in "OA")
+def exported(compiled_schemas: list[CompiledSchema], format: RecordFormat) -> dict[str, Any]:
+    messages = tuple(
+        Message(compiled.subject, compiled) for compiled in compiled_schemas if compiled.subject[0] in "OA"
+    )
     orders = Channel(
         "shop.orders",
         messages,
@@ -66,7 +68,7 @@ def exported(contracts: list[Contract], format: Format) -> dict[str, Any]:
         replicas=-1,
         config={"cleanup.policy": "compact, delete", "retention.ms": "-1", "segment.bytes": "1000000"},
     )
-    return asyncapi("Shop", "1.2.0", SERVER, [orders, Channel("all events", messages[:1])], contracts, format)
+    return asyncapi("Shop", "1.2.0", SERVER, [orders, Channel("all events", messages[:1])], compiled_schemas, format)
 
 
 def broken(official: jsonschema_rs.Validator, document: Any) -> list[str]:
@@ -94,26 +96,30 @@ def found(document: Any, reference: str) -> Any:
 @pytest.mark.timeout(900)  # The first run fetches the schema.
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_the_official_schema_accepts_the_document(
-    official: jsonschema_rs.Validator, contracts: list[Contract], format: Format
+    official: jsonschema_rs.Validator, compiled_schemas: list[CompiledSchema], format: RecordFormat
 ) -> None:
-    document = exported(contracts, format)
+    document = exported(compiled_schemas, format)
     assert broken(official, document) == []
     assert broken(official, orjson.loads(orjson.dumps(document))) == []
 
 
-def test_the_official_schema_sees_what_is_wrong(official: jsonschema_rs.Validator, contracts: list[Contract]) -> None:
+def test_the_official_schema_sees_what_is_wrong(
+    official: jsonschema_rs.Validator, compiled_schemas: list[CompiledSchema]
+) -> None:
     for place in ("#/channels/shop.orders", "#/components/messages/OrderPlaced.v1", "#/operations/send.shop.orders"):
-        document = exported(contracts, Format())
+        document = exported(compiled_schemas, RecordFormat())
         found(document, place)["unknown"] = 1
         assert broken(official, document), place
-    document = exported(contracts, Format())
+    document = exported(compiled_schemas, RecordFormat())
     found(document, "#/components/schemas/OrderPlaced.v1/schema")["type"] = 7
     assert broken(official, document)
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
-def test_every_reference_leads_to_a_place_in_the_document(contracts: list[Contract], format: Format) -> None:
-    document = exported(contracts, format)
+def test_every_reference_leads_to_a_place_in_the_document(
+    compiled_schemas: list[CompiledSchema], format: RecordFormat
+) -> None:
+    document = exported(compiled_schemas, format)
     targets = set(references(document))
     assert {"#/components/schemas/Address.v1/schema", "#/channels/all_events"} <= targets
     for reference in targets:
@@ -121,14 +127,14 @@ def test_every_reference_leads_to_a_place_in_the_document(contracts: list[Contra
 
 
 def test_a_document_without_topics_or_schemas_is_valid(official: jsonschema_rs.Validator) -> None:
-    assert broken(official, asyncapi("Shop", "1", Server("a:1"), [], [], Format())) == []
-    bare = asyncapi("Shop", "1", Server("a:1", secure=True), [Channel("t")], [], Format())
+    assert broken(official, asyncapi("Shop", "1", Server("a:1"), [], [], RecordFormat())) == []
+    bare = asyncapi("Shop", "1", Server("a:1", secure=True), [Channel("t")], [], RecordFormat())
     assert broken(official, bare) == []
     assert bare["servers"] == {"kafka": {"host": "a:1", "protocol": "kafka-secure"}}
 
 
-def test_servers_topics_and_operations(contracts: list[Contract]) -> None:
-    document = exported(contracts, Format())
+def test_servers_topics_and_operations(compiled_schemas: list[CompiledSchema]) -> None:
+    document = exported(compiled_schemas, RecordFormat())
     assert [server["host"] for server in document["servers"].values()] == ["a:9092", "b:9092"]
     registry = document["servers"]["kafka"]["bindings"]["kafka"]
     assert registry["schemaRegistryUrl"] == "https://registry.example.org/api"
@@ -147,11 +153,11 @@ def test_servers_topics_and_operations(contracts: list[Contract]) -> None:
 
 def test_a_topic_setting_that_should_be_a_number_names_its_topic() -> None:
     with pytest.raises(ConfigError, match=r"retention\.ms of the topic t"):
-        asyncapi("S", "1", Server("a:1"), [Channel("t", config={"retention.ms": "a week"})], [], Format())
+        asyncapi("S", "1", Server("a:1"), [Channel("t", config={"retention.ms": "a week"})], [], RecordFormat())
 
 
-def test_each_schema_has_the_format_it_can_be_read_as(contracts: list[Contract]) -> None:
-    schemas = exported(contracts, Format())["components"]["schemas"]
+def test_each_schema_has_the_format_it_can_be_read_as(compiled_schemas: list[CompiledSchema]) -> None:
+    schemas = exported(compiled_schemas, RecordFormat())["components"]["schemas"]
     assert {name: schema["schemaFormat"].rpartition("/")[2] for name, schema in schemas.items()} == {
         "Address.v1": "schema+json;version=draft-07",
         "Anything.v1": "schema+json;version=draft-07",
@@ -167,9 +173,9 @@ def test_each_schema_has_the_format_it_can_be_read_as(contracts: list[Contract])
 @pytest.mark.parametrize(
     ("format", "says"),
     [
-        (Format(), {}),
+        (RecordFormat(), {}),
         (
-            Format(schema_id="prefix"),
+            RecordFormat(schema_id="prefix"),
             {
                 "schemaIdLocation": "payload",
                 "schemaIdPayloadEncoding": "4",
@@ -177,14 +183,16 @@ def test_each_schema_has_the_format_it_can_be_read_as(contracts: list[Contract])
             },
         ),
         (
-            Format(schema_id="header"),
+            RecordFormat(schema_id="header"),
             {"schemaIdLocation": "header", "schemaLookupStrategy": "TopicRecordNameStrategy"},
         ),
     ],
     ids=str,
 )
-def test_readers_are_told_where_the_schemas_id_is(contracts: list[Contract], format: Format, says: Any) -> None:
-    message = exported(contracts, format)["components"]["messages"]["OrderPlaced.v1"]
+def test_readers_are_told_where_the_schemas_id_is(
+    compiled_schemas: list[CompiledSchema], format: RecordFormat, says: Any
+) -> None:
+    message = exported(compiled_schemas, format)["components"]["messages"]["OrderPlaced.v1"]
     binding = message["bindings"]["kafka"]
     assert {name: text for name, text in binding.items() if name.startswith("schema")} == says
     assert binding["key"]["type"] == "string"
@@ -192,13 +200,17 @@ def test_readers_are_told_where_the_schemas_id_is(contracts: list[Contract], for
 
 
 @pytest.mark.parametrize("format", [format for format in FORMATS if format.schema_id == "none"], ids=str)
-def test_a_record_that_is_really_written_obeys_the_document(contracts: list[Contract], format: Format) -> None:
+def test_a_record_that_is_really_written_obeys_the_document(
+    compiled_schemas: list[CompiledSchema], format: RecordFormat
+) -> None:
     """What the document says of headers and value, asked of a record that the wire makes."""
-    placed = next(contract for contract in contracts if (contract.subject, contract.version) == ("OrderPlaced", 1))
+    placed = next(
+        compiled for compiled in compiled_schemas if (compiled.subject, compiled.version) == ("OrderPlaced", 1)
+    )
     value = {"to": {}, "lines": [{"price": 1}]}
     event = OutboxEvent("e-1", "OrderPlaced", "order", b"k", orjson.dumps(value), "1", "0/1:0", 1_700_000_000_000, [])
-    record = record_maker(format, key_contract=None)(event, Route("shop.orders"), (value, placed))
-    document = exported(contracts, format)
+    record = record_maker(format, key_schema=None)(event, Route("shop.orders"), (value, placed))
+    document = exported(compiled_schemas, format)
     message = document["components"]["messages"]["OrderPlaced.v1"]
     headers = {name: text.decode() if isinstance(text, bytes) else text for name, text in record.headers}
     assert record.value is not None
@@ -214,16 +226,16 @@ def test_a_record_that_is_really_written_obeys_the_document(contracts: list[Cont
         assert str(headers["content-type"]).startswith(message["contentType"])
 
 
-def whole(document: Any, schema: Any) -> JsonContract:
+def whole(document: Any, schema: Any) -> CompiledJsonSchema:
     """A schema of the document, with the document around it."""
     around = {"$schema": DRAFTS[2], "allOf": [schema], "components": document["components"]}
-    return JsonContract.compile("T", 1, around, "asyncapi.json")
+    return CompiledJsonSchema.compile("T", 1, around, "asyncapi.json")
 
 
 def test_types_whose_names_become_alike_stay_apart(official: jsonschema_rs.Validator) -> None:
-    alike = [JsonContract.compile(name, 1, {"const": name}, name) for name in ("a b", "a/b", "a_b")]
-    channel = Channel("t", tuple(Message(contract.subject, contract) for contract in alike))
-    document = asyncapi("S", "1", Server("a:1"), [channel, Channel("t")], alike, Format())
+    alike = [CompiledJsonSchema.compile(name, 1, {"const": name}, name) for name in ("a b", "a/b", "a_b")]
+    channel = Channel("t", tuple(Message(compiled.subject, compiled) for compiled in alike))
+    document = asyncapi("S", "1", Server("a:1"), [channel, Channel("t")], alike, RecordFormat())
     assert broken(official, document) == []
     assert list(document["components"]["messages"]) == ["a_b.v1", "a_b.v1-2", "a_b.v1-3"]
     assert list(document["channels"]) == ["t", "t-2"]

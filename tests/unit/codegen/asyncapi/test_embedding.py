@@ -11,31 +11,31 @@ from fastavro import parse_schema
 from helpers.fetched import suite_groups
 from tailrace.codegen.asyncapi.embedding import embedded, key_of, needed_by
 from tailrace.errors import SchemaError
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
 PLACE = "#/components/schemas/{}/schema"
 FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", "draft4"], strict=True))
 
 
-def document_of(contract: Contract, registered: list[Contract]) -> dict[str, Any]:
+def document_of(compiled: CompiledSchema, registered: list[CompiledSchema]) -> dict[str, Any]:
     """A document with the contract and all it refers to, as a schema of its own: what it says, the contract says."""
     by_key = {key_of(each): each for each in registered}
-    needed = needed_by([contract], by_key)
+    needed = needed_by([compiled], by_key)
     names = {key_of(each): f"{each.subject}.v{each.version}" for each in needed}
     places = {key: PLACE.format(name) for key, name in names.items()}
     schemas = {names[key_of(each)]: {"schema": embedded(each, by_key, places)} for each in needed}
-    draft = contract.document.get("$schema", DRAFTS[0]) if isinstance(contract.document, dict) else DRAFTS[0]
-    here = {"$ref": places[key_of(contract)]}
+    draft = compiled.document.get("$schema", DRAFTS[0]) if isinstance(compiled.document, dict) else DRAFTS[0]
+    here = {"$ref": places[key_of(compiled)]}
     return {"$schema": draft, "allOf": [here], "components": {"schemas": schemas}}
 
 
-def folder_of(folder: Path, files: dict[str, str]) -> dict[str, Contract]:
+def folder_of(folder: Path, files: dict[str, str]) -> dict[str, CompiledSchema]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return {contract.subject: contract for contract in load_folder(folder)}
+    return {compiled.subject: compiled for compiled in load_folder(folder)}
 
 
 @pytest.mark.timeout(900)  # The first run fetches the suite.
@@ -47,10 +47,10 @@ def test_every_schema_of_the_official_suite_judges_as_before(draft: str) -> None
         if "$dynamicRef" in str(schema) or "$recursiveRef" in str(schema):
             continue
         try:
-            alone = JsonContract.compile("T", 1, schema, "schemas/T/1.json")
+            alone = CompiledJsonSchema.compile("T", 1, schema, "schemas/T/1.json")
         except SchemaError:
             continue  # It refers to what is not there; test_official_suite counts these.
-        inside = JsonContract.compile("T", 1, document_of(alone, [alone]), "asyncapi.json")
+        inside = CompiledJsonSchema.compile("T", 1, document_of(alone, [alone]), "asyncapi.json")
         for case in group["tests"]:
             assert inside.is_valid(case["data"]) == alone.is_valid(case["data"]), (schema, case)
             compared += 1
@@ -58,7 +58,7 @@ def test_every_schema_of_the_official_suite_judges_as_before(draft: str) -> None
 
 
 def test_references_between_files_become_places_in_the_document(tmp_path: Path) -> None:
-    contracts = folder_of(
+    compiled_schemas = folder_of(
         tmp_path,
         {
             "Order/1.json": '{"properties": {"to": {"$ref": "../Address/1.json#/$defs/street"},'
@@ -72,8 +72,8 @@ def test_references_between_files_become_places_in_the_document(tmp_path: Path) 
             "Unused/1.json": "{}",
         },
     )
-    order = contracts["Order"]
-    document = document_of(order, list(contracts.values()))
+    order = compiled_schemas["Order"]
+    document = document_of(order, list(compiled_schemas.values()))
     schemas = document["components"]["schemas"]
     assert set(schemas) == {"Order.v1", "Address.v1", "Text.v1", "Person.v1"}
     assert "$id" not in schemas["Person.v1"]["schema"]
@@ -81,7 +81,7 @@ def test_references_between_files_become_places_in_the_document(tmp_path: Path) 
     assert properties["to"] == {"$ref": "#/components/schemas/Address.v1/schema/$defs/street"}
     assert properties["who"] == {"$ref": "#/components/schemas/Person.v1/schema/$defs/name"}
     assert properties["zip"] == {"$ref": "#/components/schemas/Address.v1/schema/$defs/a~1b"}
-    inside = JsonContract.compile("Whole", 1, document, "asyncapi.json")
+    inside = CompiledJsonSchema.compile("Whole", 1, document, "asyncapi.json")
     good: list[Any] = [{"to": "x"}, {"all": [{}]}, {"own": "x"}, {"again": "x"}, {"who": "xy"}, {"zip": "12"}]
     bad: list[Any] = [{"to": 1}, {"all": [1]}, {"own": 1}, {"again": 1}, {"who": "x"}, {"zip": "x"}]
     assert all(order.is_valid(value) and inside.is_valid(value) for value in good)
@@ -90,26 +90,26 @@ def test_references_between_files_become_places_in_the_document(tmp_path: Path) 
 
 def test_what_only_looks_like_a_reference_stays_as_it_is() -> None:
     written = {"const": {"$ref": "#/a", "$id": "b"}, "properties": {"$ref": {"enum": [{"$ref": "#"}]}, "$id": True}}
-    contract = JsonContract.compile("T", 1, written, "T/1.json")
-    assert embedded(contract, {}, {("T", 1): "#/x"}) == written
+    compiled = CompiledJsonSchema.compile("T", 1, written, "T/1.json")
+    assert embedded(compiled, {}, {("T", 1): "#/x"}) == written
 
 
 def test_schemas_that_refer_to_each_other_are_embedded_once(tmp_path: Path) -> None:
-    contracts = folder_of(
+    compiled_schemas = folder_of(
         tmp_path,
         {
             "A/1.json": '{"properties": {"b": {"$ref": "../B/1.json"}}}',
             "B/1.json": '{"properties": {"a": {"$ref": "../A/1.json"}}, "type": "object"}',
         },
     )
-    document = document_of(contracts["A"], list(contracts.values()))
-    alone = JsonContract.compile("Whole", 1, document, "asyncapi.json")
+    document = document_of(compiled_schemas["A"], list(compiled_schemas.values()))
+    alone = CompiledJsonSchema.compile("Whole", 1, document, "asyncapi.json")
     assert alone.is_valid({"b": {"a": {"b": {}}}})
     assert not alone.is_valid({"b": {"a": {"b": 1}}})
 
 
 def test_an_avro_schema_defines_what_other_files_define_where_it_is_first_used(tmp_path: Path) -> None:
-    contracts = folder_of(
+    compiled_schemas = folder_of(
         tmp_path,
         {
             "Order/1.avsc": '{"type": "record", "name": "shop.Order", "fields": [{"name": "from", "type": "Address"},'
@@ -123,8 +123,8 @@ def test_an_avro_schema_defines_what_other_files_define_where_it_is_first_used(t
             '{"name": "more", "type": ["null", "Money"]}]}',
         },
     )
-    order = contracts["Order"]
-    whole = embedded(order, {key_of(each): each for each in contracts.values()}, {})
+    order = compiled_schemas["Order"]
+    whole = embedded(order, {key_of(each): each for each in compiled_schemas.values()}, {})
     parsed: Any = parse_schema(whole, named_schemas={})  # raises if a type is missing, or is defined twice
     assert parsed["name"] == "shop.Order"
     assert (whole["namespace"], whole["name"]) == ("shop", "Order")

@@ -14,14 +14,14 @@ from helpers.fetched import suite_groups
 from tailrace.codegen.asyncapi.schemas import DRAFT_7, Schemas, legal_names, means_the_same_in_draft_7
 from tailrace.errors import SchemaError
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
 FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", "draft4"], strict=True))
 
 
-def compiled(schema: Any) -> JsonContract | None:
+def compile_schema(schema: Any) -> CompiledJsonSchema | None:
     try:
-        return JsonContract.compile("T", 1, schema, "schemas/T/1.json")
+        return CompiledJsonSchema.compile("T", 1, schema, "schemas/T/1.json")
     except SchemaError:
         return None
 
@@ -32,17 +32,19 @@ def test_what_is_said_to_mean_the_same_in_draft_7_does_so_in_the_official_suite(
     same = 0
     for group in suite_groups(FOLDERS[draft]):
         schema = {"$schema": draft, **group["schema"]} if isinstance(group["schema"], dict) else group["schema"]
-        contract = compiled(schema)
+        compiled = compile_schema(schema)
         # Formats are words: draft 7 does not know `uuid` and `duration`, but its readers do.
-        if contract is None or not means_the_same_in_draft_7(schema) or "'format'" in str(schema):
+        if compiled is None or not means_the_same_in_draft_7(schema) or "'format'" in str(schema):
             continue
-        schemas = Schemas([contract]).components()
+        schemas = Schemas([compiled]).components()
         [component] = schemas.values()
         assert component["schemaFormat"] == "application/schema+json;version=draft-07"
-        as_7 = compiled({"$schema": DRAFT_7, "allOf": [{"$ref": "#/components/schemas/T.v1/schema"}]} | here(schemas))
+        as_7 = compile_schema(
+            {"$schema": DRAFT_7, "allOf": [{"$ref": "#/components/schemas/T.v1/schema"}]} | here(schemas)
+        )
         assert as_7 is not None, schema
         for case in group["tests"]:
-            assert as_7.is_valid(case["data"]) == contract.is_valid(case["data"]), (schema, case)
+            assert as_7.is_valid(case["data"]) == compiled.is_valid(case["data"]), (schema, case)
         same += 1
     assert same > 100
 
@@ -62,9 +64,9 @@ def here(schemas: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_what_draft_7_would_read_otherwise_keeps_its_draft(draft: str, schema: dict[str, Any]) -> None:
-    contract = compiled({"$schema": draft} | schema)
-    assert contract is not None
-    component = Schemas([contract]).components()["T.v1"]
+    compiled = compile_schema({"$schema": draft} | schema)
+    assert compiled is not None
+    component = Schemas([compiled]).components()["T.v1"]
     assert component["schemaFormat"].removeprefix("application/schema+json;version=") in draft
     assert component["schema"]["$schema"] == draft
 

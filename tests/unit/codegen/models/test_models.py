@@ -19,11 +19,11 @@ from pydantic import BaseModel, ValidationError
 from helpers.fetched import suite_groups
 from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import SchemaError
-from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import reader
-from tailrace.schemas.compiled import Contract
+from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.json_schema import DRAFTS, JsonContract
+from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
 ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "connector/tailrace/testkit/demo/schemas"
@@ -147,7 +147,7 @@ SINCE = {"day": 20455, "clock": 11045678901, "at": 1767323045678901, "local": 17
 """The same, as Avro stores it."""
 
 
-def folder(root: Path, files: dict[str, Any]) -> list[Contract]:
+def folder(root: Path, files: dict[str, Any]) -> list[CompiledSchema]:
     for name, document in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(orjson.dumps(document))
@@ -155,7 +155,7 @@ def folder(root: Path, files: dict[str, Any]) -> list[Contract]:
 
 
 @pytest.fixture
-def everything(tmp_path: Path) -> list[Contract]:
+def everything(tmp_path: Path) -> list[CompiledSchema]:
     """All constructs, two versions of a type, types whose names are taken, and the demo's own."""
     files: dict[str, Any] = {
         "order.taken/1.json": ADDRESS,
@@ -182,7 +182,7 @@ def imported(source: str) -> Any:
 
 
 def model(document: Any, name: str = "Order") -> Any:
-    return getattr(imported(models_source([JsonContract.compile(name, 1, document, f"{name}.json")])), name)
+    return getattr(imported(models_source([CompiledJsonSchema.compile(name, 1, document, f"{name}.json")])), name)
 
 
 def mistakes(made: type[BaseModel], value: Any) -> set[str]:
@@ -195,7 +195,9 @@ def mistakes(made: type[BaseModel], value: Any) -> set[str]:
 
 
 class TestSource:
-    def test_it_passes_linter_formatter_and_type_checker(self, everything: list[Contract], tmp_path: Path) -> None:
+    def test_it_passes_linter_formatter_and_type_checker(
+        self, everything: list[CompiledSchema], tmp_path: Path
+    ) -> None:
         file = tmp_path / "events.py"
         file.write_text(models_source(everything))
         user = tmp_path / "user.py"
@@ -221,7 +223,7 @@ class TestSource:
         assert 'Revealed type is "events.Address | None"' in done.stdout
         assert 'Revealed type is "datetime.datetime"' in done.stdout
 
-    def test_the_same_schemas_give_the_same_text_in_any_order(self, everything: list[Contract]) -> None:
+    def test_the_same_schemas_give_the_same_text_in_any_order(self, everything: list[CompiledSchema]) -> None:
         assert models_source(everything) == models_source(everything[::-1])
 
     def test_nothing_makes_a_module_that_can_be_imported(self) -> None:
@@ -229,12 +231,12 @@ class TestSource:
 
 
 class TestNames:
-    def test_the_latest_version_has_the_name_of_its_type(self, everything: list[Contract]) -> None:
+    def test_the_latest_version_has_the_name_of_its_type(self, everything: list[CompiledSchema]) -> None:
         made = imported(models_source(everything))
         assert "lines" in made.OrderTaken.model_fields
         assert list(made.OrderTakenV1.model_fields) == ["city"]
 
-    def test_names_that_are_taken_or_not_legal(self, everything: list[Contract]) -> None:
+    def test_names_that_are_taken_or_not_legal(self, everything: list[CompiledSchema]) -> None:
         made = imported(models_source(everything))
         assert made.OrderTaken2.model_validate(None).root is None
         assert made.None2.model_validate({"city": "Oslo"}).city == "Oslo"
@@ -272,7 +274,7 @@ class TestNames:
 
 
 class TestJson:
-    def test_every_construct_is_read(self, everything: list[Contract]) -> None:
+    def test_every_construct_is_read(self, everything: list[CompiledSchema]) -> None:
         found = imported(models_source(everything)).OrderTaken.model_validate(PAYLOAD)
         assert (found.id, found.class_, found.list_) == (UUID(int=7), None, [1, 2])
         assert (found.date, found.at) == (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC))
@@ -296,7 +298,7 @@ class TestJson:
             ("date", "no"),
         ],
     )
-    def test_what_is_of_another_type_is_not(self, everything: list[Contract], field: str, value: Any) -> None:
+    def test_what_is_of_another_type_is_not(self, everything: list[CompiledSchema], field: str, value: Any) -> None:
         made = imported(models_source(everything)).OrderTaken
         with pytest.raises(ValidationError):
             made.model_validate({**PAYLOAD, field: value})
@@ -323,11 +325,11 @@ class TestJson:
             if isinstance(document, dict):
                 document = {"$schema": names[draft], **document}
             try:
-                contract = JsonContract.compile("E", 1, document, "E.json")
+                schema = CompiledJsonSchema.compile("E", 1, document, "E.json")
             except SchemaError:
                 continue  # it would have to be fetched
-            made: type[BaseModel] = imported(models_source([contract])).E
-            for each in (test["data"] for test in group["tests"] if contract.is_valid(test["data"])):
+            made: type[BaseModel] = imported(models_source([schema])).E
+            for each in (test["data"] for test in group["tests"] if schema.is_valid(test["data"])):
                 wrong = mistakes(made, each)
                 assert wrong <= {"model_type", "list_type"}, (group, each)
                 assert not wrong or "type" not in document, (group, each)
@@ -339,12 +341,12 @@ class TestJson:
 
 class TestAvro:
     @pytest.fixture
-    def sale(self, everything: list[Contract]) -> Any:
+    def sale(self, everything: list[CompiledSchema]) -> Any:
         return imported(models_source(everything)).Sale
 
     def test_what_avro_reads_and_what_the_payload_says_are_one_value(self, sale: Any) -> None:
-        contract = AvroContract.compile("Sale", 1, SALE, "Sale/1.avsc", named={"shop.Money": MONEY})
-        came = reader(SALE, "Sale/1.avsc", {"shop.Money": MONEY})(contract.encode(SOLD))
+        schema = CompiledAvroSchema.compile("Sale", 1, SALE, "Sale/1.avsc", named={"shop.Money": MONEY})
+        came = reader(SALE, "Sale/1.avsc", {"shop.Money": MONEY})(schema.encode(SOLD))
         found = sale.model_validate(came)
         assert found == sale.model_validate(SOLD) == sale.model_validate({**SOLD, **SINCE})
         assert (found.raw, found.price, found.id) == (b"\0\1", Decimal("12.50"), UUID(int=7))
@@ -366,5 +368,5 @@ class TestAvro:
         with pytest.raises(ValidationError):
             sale.model_validate({**SOLD, field: 2**62})
 
-    def test_what_is_no_record_has_a_root(self, everything: list[Contract]) -> None:
+    def test_what_is_no_record_has_a_root(self, everything: list[CompiledSchema]) -> None:
         assert imported(models_source(everything)).Names.model_validate(["a"]).root == ["a"]

@@ -13,11 +13,11 @@ from tailrace.event import OutboxEvent, Route
 from tailrace.projections.core.decoding import Read, SchemaName, decoded, parsed, unframed
 from tailrace.projections.core.event import Event, read
 from tailrace.projections.core.store import Partition
-from tailrace.records.formats import Format, record_maker
-from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import reader
-from tailrace.schemas.compiled import Contract, Registered
-from tailrace.schemas.json_schema import JsonContract
+from tailrace.schemas.compiled import CompiledSchema, RegistryIds
+from tailrace.schemas.json_schema import CompiledJsonSchema
 
 ORDER = {"number": 5, "note": "žluť"}
 AVRO = {
@@ -27,29 +27,29 @@ AVRO = {
 }
 GUID = UUID(int=0xDEADBEEF)
 FORMATS = [
-    Format(),
-    Format(schema_id="prefix"),
-    Format(schema_id="header"),
-    Format(cloudevents="binary", source="/s"),
-    Format(schema_id="header", cloudevents="binary", source="/s"),
-    Format(cloudevents="structured", source="/s"),
-    Format(value="avro", schema_id="prefix"),
-    Format(value="avro", schema_id="header"),
-    Format(value="avro", schema_id="header", cloudevents="binary", source="/s"),
-    Format(value="avro", schema_id="prefix", cloudevents="binary", source="/s"),
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header"),
+    RecordFormat(cloudevents="binary", source="/s"),
+    RecordFormat(schema_id="header", cloudevents="binary", source="/s"),
+    RecordFormat(cloudevents="structured", source="/s"),
+    RecordFormat(value="avro", schema_id="prefix"),
+    RecordFormat(value="avro", schema_id="header"),
+    RecordFormat(value="avro", schema_id="header", cloudevents="binary", source="/s"),
+    RecordFormat(value="avro", schema_id="prefix", cloudevents="binary", source="/s"),
 ]
 
 
-def event(form: Format, guid: str | None) -> Event:
+def event(form: RecordFormat, guid: str | None) -> Event:
     """As it comes out of the connector."""
-    registered = Registered(258, guid)
-    contract: Contract
+    registered = RegistryIds(258, guid)
+    schema: CompiledSchema
     if form.value == "avro":
-        contract = AvroContract.compile("Order", 1, AVRO, "Order/1.avsc", registered=registered)
+        schema = CompiledAvroSchema.compile("Order", 1, AVRO, "Order/1.avsc", registered=registered)
     else:
-        contract = JsonContract.compile("Order", 1, {"type": "object"}, "Order/1.json", registered=registered)
+        schema = CompiledJsonSchema.compile("Order", 1, {"type": "object"}, "Order/1.json", registered=registered)
     row = OutboxEvent("e-1", "Order", "order", b"o-1", json.dumps(ORDER).encode(), None, "0/1:3", 1767323045678, [])
-    record = record_maker(form, key_contract=None)(row, Route("orders"), (ORDER, contract))
+    record = record_maker(form, key_schema=None)(row, Route("orders"), (ORDER, schema))
     headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
     return read(Partition("orders", 0), 0, record.key, record.value, headers, record.timestamp)
 
@@ -61,7 +61,7 @@ def reader_of(name: SchemaName) -> Read:
 
 @pytest.mark.parametrize("guid", [None, str(GUID)], ids=["number", "guid"])
 @pytest.mark.parametrize("form", FORMATS, ids=repr)
-def test_every_format_comes_back(form: Format, guid: str | None) -> None:
+def test_every_format_comes_back(form: RecordFormat, guid: str | None) -> None:
     came = event(form, guid)
     if form.value == "avro":
         assert decoded(came, reader_of) == ORDER
@@ -80,7 +80,7 @@ def test_avro_without_a_registry_says_what_is_missing() -> None:
 
 
 def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:
-    came = event(Format(value="avro", schema_id="prefix"), None)
+    came = event(RecordFormat(value="avro", schema_id="prefix"), None)
     came.value = (came.value or b"")[:-3]
     with pytest.raises(Rejected) as refused:
         decoded(came, reader_of)

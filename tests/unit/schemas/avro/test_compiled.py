@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected, SchemaError
-from tailrace.schemas.avro.compiled import AvroContract
-from tailrace.schemas.compiled import Contract, Reference, Registered
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import CompiledSchema, Reference, RegistryIds
 
 FILE = "schemas/T/1.avsc"
 
 
-def compiled(document: Any, **named: Any) -> AvroContract:
-    return AvroContract.compile(
+def compile_schema(document: Any, **named: Any) -> CompiledAvroSchema:
+    return CompiledAvroSchema.compile(
         "T", 1, document, FILE, named={name.replace("_", "."): one for name, one in named.items()}
     )
 
@@ -39,9 +39,9 @@ def read(document: Any, data: bytes) -> Any:
 
 
 def written(document: Any, value: Any) -> Any:
-    contract = compiled(document)
-    assert contract.is_valid(value), contract.explain(value, 0)
-    return read(document, contract.encode(value))
+    schema = compile_schema(document)
+    assert schema.is_valid(value), schema.explain(value, 0)
+    return read(document, schema.encode(value))
 
 
 def record(*fields: dict[str, Any], name: str = "R") -> dict[str, Any]:
@@ -239,21 +239,21 @@ def test_what_fits_is_read_as_it_was_written(document: Any, value: Any, expected
     ids=lambda one: repr(one)[:60],
 )
 def test_what_would_come_out_different_is_refused_and_explained(document: Any, value: Any) -> None:
-    contract = compiled(document)
-    assert not contract.is_valid(value)
-    text = contract.explain(value, 10)
+    schema = compile_schema(document)
+    assert not schema.is_valid(value)
+    text = schema.explain(value, 10)
     assert text.startswith("$")
     assert "expected" in text
     assert len(text) < 400
     with pytest.raises(Rejected) as caught:
-        contract.encode(value)
+        schema.encode(value)
     assert caught.value.reason is Reason.SCHEMA_VALIDATION_FAILED
 
 
 def test_a_uuid_of_sixteen_bytes_is_written_as_those() -> None:
     document = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     text = "2f1c1f5e-9d0f-4a5b-8f43-6f1d5a1f2b3c"
-    assert compiled(document).encode(text) == UUID(text).bytes
+    assert compile_schema(document).encode(text) == UUID(text).bytes
 
 
 def test_a_field_whose_default_is_null_may_be_absent() -> None:
@@ -263,36 +263,36 @@ def test_a_field_whose_default_is_null_may_be_absent() -> None:
 
 def test_what_was_checked_is_what_is_written_though_another_was_checked_in_between() -> None:
     document = record(field("a", "int"))
-    contract = compiled(document)
+    schema = compile_schema(document)
     one, other = {"a": 1}, {"a": 2}
-    assert contract.is_valid(one)
-    assert contract.is_valid(other)
-    assert read(document, contract.encode(one)) == {"a": 1}
-    assert read(document, contract.encode(other)) == {"a": 2}
-    assert not contract.is_valid({"a": "x"})
-    assert read(document, contract.encode(other)) == {"a": 2}
+    assert schema.is_valid(one)
+    assert schema.is_valid(other)
+    assert read(document, schema.encode(one)) == {"a": 1}
+    assert read(document, schema.encode(other)) == {"a": 2}
+    assert not schema.is_valid({"a": "x"})
+    assert read(document, schema.encode(other)) == {"a": 2}
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_the_bytes_are_the_same_whether_a_value_was_checked_before_or_not(name: str) -> None:
     # The generated writer takes the first of two records, and leaves the second to the careful one.
     document = [record(field("first", "int"), name="A"), record(field("second", "int"), name="B")]
-    contract = compiled(document)
+    schema = compile_schema(document)
     value = {name: 1}
-    fresh = contract.encode(value)
-    assert contract.is_valid(value)
-    assert contract.encode(value) == contract.encode(value) == fresh
+    fresh = schema.encode(value)
+    assert schema.is_valid(value)
+    assert schema.encode(value) == schema.encode(value) == fresh
     assert read(document, fresh) == value
 
 
 def test_a_value_that_changed_after_it_was_written_is_checked_again() -> None:
-    contract = compiled(record(field("a", "int")))
+    schema = compile_schema(record(field("a", "int")))
     value: dict[str, Any] = {"a": 1}
-    assert contract.is_valid(value)
-    assert contract.encode(value) == b"\x02"
+    assert schema.is_valid(value)
+    assert schema.encode(value) == b"\x02"
     value["a"] = "x"
     with pytest.raises(Rejected, match=r"\$\.a: expected a whole number of 32 bits"):
-        contract.encode(value)
+        schema.encode(value)
 
 
 TREE = record(field("value", "int"), field("left", ["null", "R"]), field("right", ["null", "R"]))
@@ -302,9 +302,9 @@ def test_a_record_may_hold_itself_as_deep_as_a_payload_may_be() -> None:
     value: Any = None
     for _ in range(128):
         value = {"value": 1, "left": value, "right": None}
-    contract = compiled(TREE)
-    assert contract.is_valid(value)
-    found, depth = read(TREE, contract.encode(value)), 0
+    schema = compile_schema(TREE)
+    assert schema.is_valid(value)
+    found, depth = read(TREE, schema.encode(value)), 0
     while found is not None:
         found, depth = found["left"], depth + 1
     assert depth == 128
@@ -322,13 +322,13 @@ def expressions() -> Any:
 
 @pytest.mark.parametrize("bottom", ["wrong", 5])
 def test_alike_branches_that_hold_each_other_take_no_exponential_time(bottom: Any) -> None:
-    contract = compiled(["int", *expressions(), "Multiply"])
+    schema = compile_schema(["int", *expressions(), "Multiply"])
     value: Any = {"left": bottom, "right": 1}
     for _ in range(100):
         value = {"left": value, "right": 1}
     # Without memory, the wrong one would take 2**100 steps.
-    assert contract.is_valid(value) is (bottom == 5)
-    assert ("expected" in contract.explain(value, 0)) is (bottom == "wrong")
+    assert schema.is_valid(value) is (bottom == 5)
+    assert ("expected" in schema.explain(value, 0)) is (bottom == "wrong")
 
 
 def test_alike_branches_whose_second_field_decides_take_no_exponential_time() -> None:
@@ -341,23 +341,23 @@ def test_alike_branches_whose_second_field_decides_take_no_exponential_time() ->
     value: Any = 1
     for _ in range(100):
         value = {"child": value, "kind": "b"}
-    contract = compiled(document)
-    assert contract.is_valid(value)
-    assert read(document, contract.encode(value)) == value
+    schema = compile_schema(document)
+    assert schema.is_valid(value)
+    assert read(document, schema.encode(value)) == value
 
 
 def test_one_payload_is_never_taken_for_another_that_was_tried_before() -> None:
     document = [record(field("x", "int"), name="A"), record(field("x", "string"), name="B")]
-    contract = compiled(document)
+    schema = compile_schema(document)
     # Objects are told apart by where they lie, and a later one may lie where an earlier one lay; here it surely does.
     value: dict[str, Any] = {}
     for content in (1, 2, "text"):
         value["x"] = content
-        assert read(document, contract.encode(value)) == {"x": content}
+        assert read(document, schema.encode(value)) == {"x": content}
     value["x"] = None
-    assert not contract.is_valid(value)
+    assert not schema.is_valid(value)
     value["x"] = 3
-    assert contract.is_valid(value)
+    assert schema.is_valid(value)
 
 
 def test_types_from_elsewhere_are_found_by_name() -> None:
@@ -368,31 +368,31 @@ def test_types_from_elsewhere_are_found_by_name() -> None:
         "namespace": "shop",
     }
     references = (Reference("shop.Address", "Address", 1),)
-    contract = AvroContract.compile(
+    schema = CompiledAvroSchema.compile(
         "T",
         3,
         document,
         FILE,
         named={"shop.Address": address, "shop.City": city},
         references=references,
-        registered=Registered(7, "g"),
+        registered=RegistryIds(7, "g"),
     )
     value = {"to": {"city": {"name": "a"}}, "from": {"city": {"name": "b"}}, "at": {"name": "c"}}
-    assert contract.is_valid(value)
+    assert schema.is_valid(value)
     names: dict[str, Any] = {}
     fastavro.parse_schema(city, names)
     fastavro.parse_schema(address, names)
-    assert read(fastavro.parse_schema(document, names), contract.encode(value)) == value
-    assert (contract.version, contract.references, contract.registered) == (3, references, Registered(7, "g"))
+    assert read(fastavro.parse_schema(document, names), schema.encode(value)) == value
+    assert (schema.version, schema.references, schema.registered) == (3, references, RegistryIds(7, "g"))
 
 
 def test_a_definition_from_elsewhere_may_contain_another_that_is_given_as_well() -> None:
     city = {**record(field("name", "string"), name="City"), "namespace": "shop"}
     address = {**record(field("city", city), name="Address"), "namespace": "shop"}
     document = record(field("at", "shop.City"), field("to", "shop.Address"))
-    contract = compiled(document, shop_Address=address, shop_City=city)
+    schema = compile_schema(document, shop_Address=address, shop_City=city)
     value = {"at": {"name": "a"}, "to": {"city": {"name": "b"}}}
-    assert contract.encode(value) == b"\x02a\x02b"
+    assert schema.encode(value) == b"\x02a\x02b"
 
 
 def test_a_type_without_a_namespace_may_stand_inside_one_that_has_one() -> None:
@@ -400,18 +400,18 @@ def test_a_type_without_a_namespace_may_stand_inside_one_that_has_one() -> None:
     document = {**record(field("a", bare), field("b", ["null", bare["name"]]), name="R"), "namespace": "shop"}
     # Inside shop.R the plain name means shop.Bare, which there is none of: the specification is strict here.
     with pytest.raises(SchemaError, match="Bare"):
-        compiled(document)
+        compile_schema(document)
     document["fields"] = [field("a", ["null", bare])]
-    assert compiled(document).encode({"a": {"x": 1}}) == b"\x02\x02"
+    assert compile_schema(document).encode({"a": {"x": 1}}) == b"\x02\x02"
 
 
 def test_a_type_may_be_written_inside_a_type() -> None:
     # fastavro's own parser cannot read this one.
-    assert compiled({"type": {"type": "string"}}).encode("x") == b"\x02x"
+    assert compile_schema({"type": {"type": "string"}}).encode("x") == b"\x02x"
 
 
 def test_a_document_may_be_no_more_than_the_name_of_another() -> None:
-    assert compiled("shop.E", shop_E={**enum("A", "B"), "namespace": "shop"}).encode("B") == b"\x02"
+    assert compile_schema("shop.E", shop_E={**enum("A", "B"), "namespace": "shop"}).encode("B") == b"\x02"
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_a_document_may_be_no_more_than_the_name_of_another() -> None:
 )
 def test_an_unusable_schema_is_refused_with_file_and_place(document: Any, place: str, word: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        compiled(document)
+        compile_schema(document)
     assert f"{FILE} ({place}" in caught.value.what
     assert word in caught.value.what
     assert caught.value.remedy
@@ -465,14 +465,14 @@ def test_an_unusable_schema_is_refused_with_file_and_place(document: Any, place:
 
 def test_a_fault_in_a_type_from_elsewhere_names_that_type() -> None:
     with pytest.raises(SchemaError) as caught:
-        compiled(record(field("a", "shop.E")), shop_E={**enum(), "namespace": "shop"})
+        compile_schema(record(field("a", "shop.E")), shop_E={**enum(), "namespace": "shop"})
     assert "shop.E" in caught.value.what
 
 
 def test_a_chain_of_types_beyond_reason_is_refused() -> None:
     named = {f"T{n}": record(field("next", f"T{n + 1}"), name=f"T{n}") for n in range(2000)}
     with pytest.raises(SchemaError, match="shorter"):
-        AvroContract.compile("T", 1, "T0", FILE, named=named)
+        CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named)
 
 
 def test_a_schema_nested_beyond_reason_is_refused() -> None:
@@ -480,7 +480,7 @@ def test_a_schema_nested_beyond_reason_is_refused() -> None:
     for _ in range(5000):
         document = {"type": "array", "items": document}
     with pytest.raises(SchemaError, match="nested"):
-        compiled(document)
+        compile_schema(document)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_a_schema_nested_beyond_reason_is_refused() -> None:
     ids=lambda one: repr(one)[:70],
 )
 def test_defaults_of_their_type_are_accepted(usable: Any) -> None:
-    compiled(usable)
+    compile_schema(usable)
 
 
 @pytest.mark.parametrize(
@@ -532,12 +532,12 @@ def test_defaults_of_their_type_are_accepted(usable: Any) -> None:
     ],
 )
 def test_an_explanation_names_the_field_what_was_expected_and_what_came(document: Any, value: Any, text: str) -> None:
-    assert compiled(document).explain(value, 0) == text
+    assert compile_schema(document).explain(value, 0) == text
 
 
 def test_an_explanation_never_repeats_the_payload() -> None:
     secret = "s" * 100_000
-    contract = compiled(record(field("a", "int"), field("b", enum(*(f"S{n}" for n in range(10_000))))))
+    schema = compile_schema(record(field("a", "int"), field("b", enum(*(f"S{n}" for n in range(10_000))))))
     for value in (
         {"a": secret, "b": "S1"},
         {secret: 1},
@@ -545,14 +545,14 @@ def test_an_explanation_never_repeats_the_payload() -> None:
         {"a": 1, "b": secret},
         [secret],
     ):
-        text = contract.explain(value, 100_000)
+        text = schema.explain(value, 100_000)
         assert "s" * 81 not in text
         assert len(text) < 600
 
 
-def test_it_is_a_contract() -> None:
-    contract: Contract = compiled("string")
-    assert (contract.kind, contract.subject, contract.file, contract.document) == ("avro", "T", FILE, "string")
+def test_it_implements_the_protocol() -> None:
+    schema: CompiledSchema = compile_schema("string")
+    assert (schema.kind, schema.subject, schema.file, schema.document) == ("avro", "T", FILE, "string")
 
 
 # Any schema, and any value that obeys it ------------------------------------------------------------------------------
@@ -638,11 +638,11 @@ def same(one: Any, other: Any) -> bool:
 def test_any_value_at_all_comes_back_equal_or_is_refused_with_a_reason(data: st.DataObject) -> None:
     document, _ = data.draw(pairs())
     value = data.draw(JSON)
-    contract = compiled(document)
-    if contract.is_valid(value):
-        assert same(value, read(document, contract.encode(value)))
+    schema = compile_schema(document)
+    if schema.is_valid(value):
+        assert same(value, read(document, schema.encode(value)))
     else:
-        assert "expected" in contract.explain(value, 0)
+        assert "expected" in schema.explain(value, 0)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=4))
@@ -652,9 +652,9 @@ def test_any_decimal_as_text_comes_back_exactly(number: Decimal) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_fraction_is_a_decimal_only_if_it_is_exact(number: float) -> None:
-    contract = compiled(decimal(20, 3))
-    if contract.is_valid(number):
-        assert read(decimal(20, 3), contract.encode(number)) == Decimal(number)
+    schema = compile_schema(decimal(20, 3))
+    if schema.is_valid(number):
+        assert read(decimal(20, 3), schema.encode(number)) == Decimal(number)
     else:
         assert Fraction(number) * 1000 % 1 != 0 or abs(number) >= 10**17
 
@@ -662,9 +662,9 @@ def test_a_fraction_is_a_decimal_only_if_it_is_exact(number: float) -> None:
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.timezones()))  # noqa: DTZ001
 def test_any_moment_as_text_comes_back_as_the_same_moment(moment: datetime) -> None:
     text = moment.isoformat()
-    contract = compiled(logical("long", "timestamp-micros"))
-    if contract.is_valid(text):
-        assert read(logical("long", "timestamp-micros"), contract.encode(text)) == datetime.fromisoformat(text)
+    schema = compile_schema(logical("long", "timestamp-micros"))
+    if schema.is_valid(text):
+        assert read(logical("long", "timestamp-micros"), schema.encode(text)) == datetime.fromisoformat(text)
     else:
         # Zones of old had offsets with seconds, which ISO 8601 has no form for.
         assert moment.utcoffset().total_seconds() % 60 != 0  # type: ignore[union-attr]
@@ -693,9 +693,9 @@ def test_the_first_and_last_moments_can_be_read(kind: Any, ends: tuple[int, int]
     assert tuple(written(kind, end) for end in ends) == python
     assert tuple(written(record(field("at", kind)), {"at": end})["at"] for end in ends) == python
     for beyond in (ends[0] - 1, ends[1] + 1):
-        assert not compiled(record(field("at", kind))).is_valid({"at": beyond})
+        assert not compile_schema(record(field("at", kind))).is_valid({"at": beyond})
 
 
 def test_a_fixed_decimal_of_no_bytes_is_refused() -> None:
     with pytest.raises(SchemaError, match="do not fit into 0 bytes"):
-        compiled({"type": "fixed", "name": "F", "size": 0, "logicalType": "decimal", "precision": 1})
+        compile_schema({"type": "fixed", "name": "F", "size": 0, "logicalType": "decimal", "precision": 1})

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate, varint
 from tailrace.schemas.avro.schema import Type, compile_document
 from tailrace.schemas.avro.typed import typed
@@ -47,9 +47,9 @@ def generated(document: Any) -> Write:
     return fast
 
 
-def careful(document: Any) -> AvroContract:
+def careful(document: Any) -> CompiledAvroSchema:
     with patch("tailrace.schemas.avro.compiled.generate", lambda _: None):
-        return AvroContract.compile("T", 1, document, FILE)
+        return CompiledAvroSchema.compile("T", 1, document, FILE)
 
 
 def written(fast: Write, value: Any) -> bytes | None:
@@ -251,7 +251,7 @@ class Text(str):
 def test_what_the_careful_way_refuses_is_not_accepted(document: Any, value: Any) -> None:
     assert not careful(document).is_valid(value)
     assert written(generated(document), value) is None
-    assert not AvroContract.compile("T", 1, document, FILE).is_valid(value)
+    assert not CompiledAvroSchema.compile("T", 1, document, FILE).is_valid(value)
 
 
 def test_what_was_remembered_is_not_taken_for_what_only_equals_it() -> None:
@@ -270,7 +270,7 @@ def test_half_of_a_character_is_left_alone() -> None:
 def test_a_second_branch_is_for_the_careful_way_which_accepts_it() -> None:
     document = [record(field("x", "int"), name="A"), record(field("y", "int"), name="B")]
     assert written(generated(document), {"y": 1}) is None
-    assert AvroContract.compile("T", 1, document, FILE).encode({"y": 1}) == b"\2\2"
+    assert CompiledAvroSchema.compile("T", 1, document, FILE).encode({"y": 1}) == b"\2\2"
 
 
 # Any schema and any value ---------------------------------------------------------------------------------------------
@@ -463,8 +463,8 @@ def test_a_schema_of_thousands_of_fields_is_left_to_the_careful_way() -> None:
     names = [f"f{n}" for n in range(5000)]
     document = record(*(field(name, "int") for name in names))
     assert generate(top(document)) is None
-    contract = AvroContract.compile("T", 1, document, FILE)
-    assert contract.encode(dict.fromkeys(names, 1)) == b"\2" * 5000
+    compiled = CompiledAvroSchema.compile("T", 1, document, FILE)
+    assert compiled.encode(dict.fromkeys(names, 1)) == b"\2" * 5000
 
 
 def test_the_largest_schema_it_takes_is_written() -> None:
@@ -503,4 +503,4 @@ def test_a_chain_of_types_as_long_as_may_be_compiled_is_written_or_left_alone() 
     value: Any = {"end": 1}
     for _ in range(120):
         value = {"next": value}
-    assert AvroContract.compile("T", 1, "T0", FILE, named=named).encode(value) == b"\2"
+    assert CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named).encode(value) == b"\2"

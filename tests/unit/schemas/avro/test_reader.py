@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import NotAvroError, reader
 
 FILE = "registry/schemas/ids/7"
@@ -26,7 +26,7 @@ def logical(kind: str, of: str, **more: Any) -> dict[str, Any]:
 
 
 def there_and_back(document: Any, value: Any, **named: Any) -> Any:
-    written = AvroContract.compile("T", 1, document, FILE, named=named).encode(value)
+    written = CompiledAvroSchema.compile("T", 1, document, FILE, named=named).encode(value)
     return reader(document, FILE, named)(written)
 
 

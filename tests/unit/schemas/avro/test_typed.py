@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
-from tailrace.schemas.avro.compiled import AvroContract
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import EncodeText, SchemaSet
 from tailrace.schemas.strict_json import parse
-from tailrace.schemas.validation import Checker
+from tailrace.schemas.validation import PayloadValidator
 from unit.schemas.avro.test_compiled import FILE, TREE, enum, field, logical, record
 
 ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
@@ -58,11 +58,11 @@ PIECES = [
 ]  # fmt: skip
 
 
-def contract(document: Any = ORDER) -> AvroContract:
-    return AvroContract.compile("Order", 1, document, FILE)
+def schema(document: Any = ORDER) -> CompiledAvroSchema:
+    return CompiledAvroSchema.compile("Order", 1, document, FILE)
 
 
-def direct(of: AvroContract) -> EncodeText:
+def direct(of: CompiledAvroSchema) -> EncodeText:
     assert of.encode_text is not None
     return of.encode_text
 
@@ -71,7 +71,7 @@ def direct(of: AvroContract) -> EncodeText:
 @pytest.mark.parametrize("change", [{}, {"shipping": None}, {"lines": [], "labels": {}}, {"rate": 5}])
 def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, Any], rewritten: bool) -> None:
     value = {**VALUE, **change}
-    order = contract()
+    order = schema()
     expected = order.write(value)
     for items in (value, dict(reversed(value.items()))):
         assert direct(order)(json.dumps(items, ensure_ascii=False).encode(), rewritten) == expected
@@ -81,7 +81,7 @@ def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, A
 
 def test_a_field_that_may_be_absent() -> None:
     value = {name: one for name, one in VALUE.items() if name != "shipping"}
-    assert direct(contract())(json.dumps(value).encode(), True) == contract().write(value)
+    assert direct(schema())(json.dumps(value).encode(), True) == schema().write(value)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_field_that_may_be_absent() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
-    order = contract()
+    order = schema()
     text = json.dumps({**VALUE, **change}).encode()
     assert not order.is_valid(json.loads(text))
     assert direct(order)(text, True) is None
@@ -102,7 +102,7 @@ def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff", b'{"id": 1', json.dumps(VALUE).encode() + b" x"])
 def test_what_is_no_such_text_is_not_taken(text: bytes) -> None:
-    assert direct(contract())(text, False) is None
+    assert direct(schema())(text, False) is None
 
 
 @given(st.data())
@@ -113,8 +113,8 @@ def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject)
         start = data.draw(st.integers(0, len(text)))
         text[start : start + data.draw(st.integers(0, 3))] = data.draw(st.sampled_from(PIECES))
     with patch("tailrace.schemas.avro.compiled.generate", lambda _: None):
-        careful = contract()
-    found = direct(contract())(bytes(text), False)
+        careful = schema()
+    found = direct(schema())(bytes(text), False)
     if found is not None:
         value = parse(bytes(text))
         assert careful.is_valid(value)
@@ -123,7 +123,7 @@ def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject)
 
 def test_a_key_that_is_there_twice_is_seen() -> None:
     document = record(field("a", "string"), field("b", ["null", "string"], default=None), name="R")
-    look = direct(contract(document))
+    look = direct(schema(document))
     assert look(b'{"a": "1", "b": "2"}', False) is not None
     assert look(b'{"a": "1", "a": "2"}', False) is None
     assert look(b'{"a": "1", "b": null, "b": "2"}', False) is None
@@ -134,10 +134,10 @@ def test_a_key_that_is_there_twice_is_seen() -> None:
 
 def test_a_nul_is_still_a_poison_message() -> None:
     document = record(field("a", "string"), name="R")
-    checker = Checker(SchemaSet.of([contract(document)]), max_bytes=1000)
+    validator = PayloadValidator(SchemaSet.of([schema(document)]), max_bytes=1000)
     event = OutboxEvent("1", "Order", "o", None, rb'{"a": "\u0000"}', None, "0/1:0", 0, [], keys_unique=True)
     with pytest.raises(Rejected) as rejected:
-        checker.check(event, "t")
+        validator.validate(event, "t")
     assert rejected.value.reason is Reason.POISON_MESSAGE
 
 
@@ -145,4 +145,4 @@ def test_a_nul_is_still_a_poison_message() -> None:
     "document", ["string", TREE, record(name="Nothing"), record(field("a", ["string", "int"]), name="R")]
 )
 def test_what_has_no_types_is_not_encoded_directly(document: Any) -> None:
-    assert contract(document).encode_text is None
+    assert schema(document).encode_text is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailrace.schemas.compatibility.document import Document, Problem
 from tailrace.schemas.compatibility.json_schema import json_problems
-from tailrace.schemas.validators import Surroundings
+from tailrace.schemas.validators import ReferencedSchemas
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -550,7 +550,7 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
 
 def validator(schema: Any) -> jsonschema_rs.Validator:
     try:
-        return jsonschema_rs.validator_for(schema, **Surroundings().options())
+        return jsonschema_rs.validator_for(schema, **ReferencedSchemas().options())
     except ValueError:  # a change made it no schema at all
         assume(False)
         raise

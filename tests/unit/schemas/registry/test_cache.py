@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.compiled import Reference, Registered
+from tailrace.schemas.compiled import Reference, RegistryIds
 from tailrace.schemas.registry.cache import MAX_DEPTH, MAX_REFERENCES, MAX_REMEMBERED, Remembered, with_references
-from tailrace.schemas.registry.client import Fetched
+from tailrace.schemas.registry.client import FetchedSchema
 
 
 class Shelf:
@@ -17,14 +17,16 @@ class Shelf:
         self.references = references
         self.taken: list[str] = []
 
-    def fetch(self, subject: str, version: int) -> Fetched | None:
+    def fetch(self, subject: str, version: int) -> FetchedSchema | None:
         self.taken.append(subject)
         if subject not in self.references:
             return None
         references = tuple(Reference(f"{name}.json", name, 1) for name in self.references[subject])
-        return Fetched(subject, version, "json", {"title": subject}, references, Registered(1), f"shelf/{subject}")
+        return FetchedSchema(
+            subject, version, "json", {"title": subject}, references, RegistryIds(1), f"shelf/{subject}"
+        )
 
-    def resolve(self, subject: str) -> Fetched:
+    def resolve(self, subject: str) -> FetchedSchema:
         schema = self.fetch(subject, 1)
         assert schema is not None
         return with_references(schema, self.fetch)
@@ -84,7 +86,7 @@ def test_a_reference_to_nothing_names_what_is_missing() -> None:
 def test_one_name_for_two_schemas_is_refused() -> None:
     shelf = Shelf({"b": [], "c": []})
     references = (Reference("same", "b", 1), Reference("same", "c", 1))
-    schema = Fetched("a", 1, "json", {}, references, Registered(1), "shelf/a")
+    schema = FetchedSchema("a", 1, "json", {}, references, RegistryIds(1), "shelf/a")
     with pytest.raises(SchemaError, match="same stands for two"):
         with_references(schema, shelf.fetch)
 

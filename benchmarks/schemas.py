@@ -1,4 +1,4 @@
-"""Part of `make bench`: what contracts cost. The same backlog, drained without checking, with it, and as Avro.
+"""Part of `make bench`: what schemas cost. The same backlog, drained without checking, with it, and as Avro.
 
 Each pipeline has a slot of its own behind the same backlog, and drains it in the same run on the same warmed-up
 servers; the ratios to the drain without any schema are what to compare. Beside them the cost of each step per event,
@@ -29,14 +29,14 @@ from tailrace.routing.router import Router
 from tailrace.routing.specs import Rule, RuleCondition, TopicSpec
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.folder import load_folder
-from tailrace.schemas.validation import Checker
+from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import RegistryServer, Stack
 from tailrace.testkit.topic_reader import read_all
 
 SHAPE = Shape("100 rows a transaction", 1500, 100)
 WARM_UP = Shape("warm-up", 1000, 100)
 ROUNDS = 5
-RESULTS = Path(__file__).parent / "results" / "contracts.json"
+RESULTS = Path(__file__).parent / "results" / "schemas.json"
 
 SCHEMAS: dict[str, dict[str, dict[str, Any]]] = {
     "flat": {"json": {"OrderPlaced": SCHEMA}, "avro": {"OrderPlaced": FLAT_AVRO}},
@@ -160,14 +160,16 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
     ]
     rules = [Rule((RuleCondition("type", (glob(f"Other{number}*"),)),)) for number in range(9)]
     router = Router([TopicSpec(f"t{number}", rule=rule) for number, rule in enumerate(rules)], "{aggregate}")
-    plain = Checker(load_folder(folder / f"{kind}-json"), max_bytes=1_000_000).check
-    avro = Checker(load_folder(folder / f"{kind}-avro"), max_bytes=1_000_000).check
-    avro_long_way = Checker(_without_encode_text(load_folder(folder / f"{kind}-avro")), max_bytes=1_000_000).check
+    plain = PayloadValidator(load_folder(folder / f"{kind}-json"), max_bytes=1_000_000).validate
+    avro = PayloadValidator(load_folder(folder / f"{kind}-avro"), max_bytes=1_000_000).validate
+    avro_long_way = PayloadValidator(
+        _without_encode_text(load_folder(folder / f"{kind}-avro")), max_bytes=1_000_000
+    ).validate
 
     def encode(event: OutboxEvent) -> bytes:
-        value, contract = avro(event, "t")
-        assert contract is not None
-        return contract.encode(value)
+        value, schema = avro(event, "t")
+        assert schema is not None
+        return schema.encode(value)
 
     steps = {
         "route": router.route,
@@ -178,9 +180,9 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
     return {"events": kind, **{name: _microseconds(step, events) for name, step in steps.items()}}
 
 
-def _without_encode_text(contracts: SchemaSet) -> SchemaSet:
+def _without_encode_text(schemas: SchemaSet) -> SchemaSet:
     """The same contracts, by which every payload is parsed."""
-    return SchemaSet.of(replace(contract, encode_text=None) for contract in contracts)  # type: ignore[type-var]
+    return SchemaSet.of(replace(schema, encode_text=None) for schema in schemas)  # type: ignore[type-var]
 
 
 def _microseconds(step: Any, events: list[OutboxEvent]) -> float:
