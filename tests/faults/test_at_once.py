@@ -25,7 +25,7 @@ from tailrace.errors import Fenced, RecordsRefused, SlotMissing, TailraceError
 from tailrace.recovery.apply import RecoveryResult, RecoveryRun, fence
 from tailrace.recovery.plan import RecoveryPlanner
 from tailrace.recovery.row_filter import RowFilter
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.wakeup import Wakeup
@@ -202,12 +202,12 @@ class Slow(RecoveryRun):
 def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = RecoveryRun, **more: Any) -> None:
     """A recovery in this process."""
     survey = RecoveryPlanner(wire(load_pipeline(shop.file)))
-    claim = Claim(survey.wiring.kafka, "slow")
+    ownership = Ownership(survey.wiring.kafka, "slow")
     try:
-        fence(survey.wiring, claim)
+        fence(survey.wiring, ownership)
         plan = survey.plan(survey.case())
         with pytest.raises(error):
-            kind(survey, plan, claim=claim, wake=Wakeup(), **more).run()
+            kind(survey, plan, ownership=ownership, wake=Wakeup(), **more).run()
     finally:
         survey.close()
 
@@ -239,7 +239,7 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
     publisher = wiring.publisher(wiring.admin(), Wakeup(), lambda *_: None)
 
     def begun() -> None:
-        Claim(wiring.kafka, "another").make()
+        Ownership(wiring.kafka, "another").make()
         publisher.open()
 
     ends_with(Fenced, shop, Slow, meanwhile=begun, aside=True)

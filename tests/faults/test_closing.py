@@ -16,13 +16,13 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
-from tailrace.kafka.topics import TopicKeeper
+from tailrace.kafka.topics import TopicManager
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
 from tailrace.state.owner_watch import OwnerWatch
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.testkit.stack import KafkaBroker, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import read_all
 from tailrace.wakeup import Wakeup
@@ -50,9 +50,9 @@ def opened(options: KafkaOptions) -> Callable[[], Publisher]:
     def opened() -> Publisher:
         topic = TopicSpec(options.pipeline, 1, 1)
         watch = PartitionWatch(options.pipeline)
-        keeper = TopicKeeper(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
-        keeper.require([options.pipeline])
-        publisher = Publisher(options, keeper, wake=Wakeup())
+        topic_manager = TopicManager(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
+        topic_manager.require([options.pipeline])
+        publisher = Publisher(options, topic_manager, wake=Wakeup())
         publisher.open()
         return publisher
 
@@ -116,29 +116,29 @@ def test_a_thread_that_outlives_its_close_stores_nothing(
 
 def test_a_release_does_not_erase_the_claim_of_another(options: KafkaOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made between the look at the claims and the release."""
-    first, second = Claim(options, "first"), Claim(options, "second")
-    first.make()
+    first, second = Ownership(options, "first"), Ownership(options, "second")
+    first.take()
 
     def lost() -> bool:
-        second.make()
+        second.take()
         return False
 
     with monkeypatch.context() as patch:
         patch.setattr(first, "lost", lost)
         first.release()
-    if not second.made:
-        second.make()
+    if not second.taken:
+        second.take()
     assert first.lost()
     assert not second.lost()
     second.release()
-    assert not Claim(options, "third").lost()
+    assert not Ownership(options, "third").lost()
 
 
 def test_signs_of_one_that_was_replaced_say_nothing_of_the_owner(options: KafkaOptions) -> None:
     """It does not know yet, and gives signs of life after the other has left: the pipeline is free all the same."""
-    replaced, owner, watch = Claim(options, "replaced"), Claim(options, "owner"), OwnerWatch(options)
-    replaced.make()
-    owner.make()
+    replaced, owner, watch = Ownership(options, "replaced"), Ownership(options, "owner"), OwnerWatch(options)
+    replaced.take()
+    owner.take()
     owner.release()
     watch.look()
     end = watch._follower._next
@@ -152,9 +152,9 @@ def test_signs_of_one_that_was_replaced_say_nothing_of_the_owner(options: KafkaO
     assert not replaced.lost()
     assert not replaced.is_last, "it has to claim the pipeline before others can see that it runs it"
     replaced.withdraw()
-    replaced.make()
+    replaced.take()
     assert not replaced.lost()
     assert replaced.is_last
-    assert Claim(options, "third").lost()
+    assert Ownership(options, "third").lost()
     replaced.release()
     watch.close()

@@ -35,7 +35,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.worker.wiring import kafka_options
 
@@ -53,7 +53,7 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
         )
     for ago in minutes:
         at_ms = time.time_ns() // 1_000_000 - ago * 60_000
-        entry = Entry(replace(shop.positions()[0], at_ms=at_ms), at_ms, {shop.topic: ends})
+        entry = PositionEntry(replace(shop.positions()[0], at_ms=at_ms), at_ms, {shop.topic: ends})
         producer.produce("tailrace-offsets-ledger", json.dumps(entry.to_json()), f"{shop.name}/{ago} min ago")
     assert producer.flush(10) == 0
 

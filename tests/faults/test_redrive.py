@@ -19,9 +19,9 @@ from helpers.shop import SCHEMA, Shop
 from tailrace import failpoints
 from tailrace.config.load import load_pipeline
 from tailrace.dlq import resolutions
-from tailrace.dlq.reader import LetterBox
-from tailrace.dlq.redrive import Desk, Posting, pass_again
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.reader import DeadLetterReader
+from tailrace.dlq.redrive import RedriveItem, RedrivePublisher, pass_again
+from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Fenced
 from tailrace.state.offsets import admin_client
 from tailrace.testkit.stack import wait_until
@@ -110,16 +110,16 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     shop.start()
     events = set_aside(shop, 3)
     wiring = wire(load_pipeline(shop.file))
-    line, box = wiring.line(), LetterBox(wiring.kafka)
+    line, reader = wiring.line(), DeadLetterReader(wiring.kafka)
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
 
-    def opened() -> Desk:
-        desk = Desk(wiring.kafka, lambda _: None)
+    def opened() -> RedrivePublisher:
+        desk = RedrivePublisher(wiring.kafka, lambda _: None)
         desk.open()
-        marked = box.marked(final=True)
-        for letter in box.letters(box.spans()):
+        marked = reader.resolved_ids(final=True)
+        for letter in reader.dead_letters(reader.spans()):
             assert letter not in marked
-            desk.add(Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(line, letter)))
+            desk.add(RedriveItem(letter, Resolution("redriven", 1, position=letter.position), pass_again(line, letter)))
         return desk
 
     older, newer = opened(), opened()
@@ -136,9 +136,11 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     shop.start()
     (event,) = set_aside(shop, 1)
     wiring = wire(load_pipeline(shop.file))
-    box, desk = LetterBox(wiring.kafka), Desk(wiring.kafka, lambda _: None)
-    (letter,) = box.letters(box.spans())
-    posting = Posting(letter, Mark("redriven", 1, position=letter.position), pass_again(wiring.line(), letter))
+    reader, desk = DeadLetterReader(wiring.kafka), RedrivePublisher(wiring.kafka, lambda _: None)
+    (letter,) = reader.dead_letters(reader.spans())
+    posting = RedriveItem(
+        letter, Resolution("redriven", 1, position=letter.position), pass_again(wiring.line(), letter)
+    )
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
     desk.open()
 
@@ -158,7 +160,7 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     desk.add(posting)
     desk.flush()
     assert times_published(shop) == Counter([event])
-    assert letter in box.marked(final=True)
+    assert letter in reader.resolved_ids(final=True)
 
 
 def test_a_topic_that_refuses_us_leaves_its_letters_open(shop: Shop) -> None:

@@ -29,7 +29,7 @@ def again(service: Service) -> tuple[Counter[str], Counter[str]]:
     return found
 
 
-def entries(service: Service) -> list[position_history.Entry]:
+def entries(service: Service) -> list[position_history.PositionEntry]:
     return position_history.read(kafka_options(load_pipeline(service.file)))
 
 
@@ -43,10 +43,10 @@ def write(service: Service, number: int) -> list[str]:
     return [entry.id for entry in writer.written if entry.id not in known]
 
 
-def noted(service: Service) -> position_history.Entry:
+def noted(service: Service) -> position_history.PositionEntry:
     """Waits until the ledger has the position that is stored."""
 
-    def found() -> position_history.Entry | None:
+    def found() -> position_history.PositionEntry | None:
         at = service.positions()[-1].progress
         return next((entry for entry in entries(service) if entry.position.progress >= at), None)
 

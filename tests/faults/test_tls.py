@@ -21,7 +21,7 @@ from helpers.tls import FLAWS, HOST, Certificates, Flaw, TlsFront
 from tailrace.errors import CertificateInvalid, TailraceError
 from tailrace.kafka import tail
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app import ProjectionApp, projection_app
 from tailrace.projections.faust.maintenance import Maintenance
@@ -97,7 +97,7 @@ def test_kafka(certificates: Certificates, flaw: Flaw, monkeypatch: pytest.Monke
     with TlsFront(certificates.server(flaw)) as front:
         settings = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
         with pytest.raises(CertificateInvalid, match="Kafka") as caught:
-            Observer(KafkaOptions(f"{HOST}:{front.port}", "tls", settings=settings)).look()
+            ClusterObserver(KafkaOptions(f"{HOST}:{front.port}", "tls", settings=settings)).look()
         assert "ssl.ca.location" in caught.value.remedy
 
 

@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from helpers.shop import Shop
 from tailrace.config.load import load_pipeline
 from tailrace.dlq import requests as park_requests
-from tailrace.dlq.letter import LetterId
-from tailrace.dlq.parked_keys import Board, Request
+from tailrace.dlq.dead_letter import DeadLetterId
+from tailrace.dlq.parked_keys import ParkingState, Request
 from tailrace.kafka.client import KafkaOptions
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -34,7 +34,7 @@ def options(shop: Shop) -> KafkaOptions:
     return kafka_options(load_pipeline(shop.file))
 
 
-def board(shop: Shop, *, final: bool = True) -> Board:
+def board(shop: Shop, *, final: bool = True) -> ParkingState:
     """`final` waits for open transactions: of a connector that was killed, for a minute or until the next has begun."""
     return park_requests.board(options(shop), final=final)
 
@@ -43,8 +43,8 @@ def letters(shop: Shop) -> list[Message]:
     return read_all(shop.kafka.bootstrap, [shop.letters])
 
 
-def name_of(message: Message) -> LetterId:
-    return LetterId(int(message.partition() or 0), int(message.offset() or 0))
+def name_of(message: Message) -> DeadLetterId:
+    return DeadLetterId(int(message.partition() or 0), int(message.offset() or 0))
 
 
 def in_front(shop: Shop, *, final: bool = True) -> list[Message]:

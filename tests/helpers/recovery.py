@@ -20,7 +20,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.errors import TailraceError
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.testkit.oracle import OracleVerdict, backward_positions
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import stored_positions
@@ -118,7 +118,7 @@ def right(service: Service) -> OracleVerdict:
     return verdict
 
 
-def entries(service: Service) -> list[Entry]:
+def entries(service: Service) -> list[PositionEntry]:
     return position_history.read(kafka_options(load_pipeline(service.file)))
 
 

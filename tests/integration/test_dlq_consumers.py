@@ -17,10 +17,10 @@ from confluent_kafka import Message, Producer
 
 from tailrace import failpoints
 from tailrace.cli import main
-from tailrace.cli.dlq.context import find_office
+from tailrace.cli.dlq.context import find_context
 from tailrace.dlq import resolutions
-from tailrace.dlq.redrive import Desk, Posting
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.redrive import RedriveItem, RedrivePublisher
+from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Fenced, Reason
 from tailrace.event import Record
 from tailrace.projections.core.dead_letters import Failure, letter
@@ -230,16 +230,16 @@ def test_killed_and_run_again(summary: Summary, point: str) -> None:
 
 def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeline_file: Path) -> None:
     summary.set_aside(summary.event(1))
-    by_file = find_office(pipeline_file, summary.letters, "", [])
-    (found,) = by_file.box().letters(by_file.box().spans())
+    by_file = find_context(pipeline_file, summary.letters, "", [])
+    (found,) = by_file.reader().dead_letters(by_file.reader().spans())
     resolutions.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
     older, newer = (
-        Desk(office.kafka, office.publishing().keeper())
-        for office in (by_file, find_office(None, summary.letters, summary.kafka.bootstrap, []))
+        RedrivePublisher(office.kafka, office.publishing().keeper())
+        for office in (by_file, find_context(None, summary.letters, summary.kafka.bootstrap, []))
     )
     older.open()
     newer.open()
-    older.add(Posting(found, Mark("redriven", position=found.position), by_file.publishing().again(found)))
+    older.add(RedriveItem(found, Resolution("redriven", position=found.position), by_file.publishing().again(found)))
     with pytest.raises(Fenced):
         older.flush()
     assert summary.published() == []

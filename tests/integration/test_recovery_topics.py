@@ -20,7 +20,7 @@ from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.published_index import IdIndex, PublishedIndex
 from tailrace.recovery.record_owner import OwnerRules
 from tailrace.recovery.rules import SKEW_MS
-from tailrace.state.position_history import Offsets, Reached
+from tailrace.state.position_history import Offsets, TopicEnds
 from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.verify.backend import Window
 from tailrace.verify.kafka_records import KafkaRecords
@@ -161,16 +161,16 @@ def seen(shop: Shop) -> Iterator[Callable[..., PublishedIndex]]:
 def test_a_topic_that_was_written_and_is_gone(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     topic = Topic(shop.kafka, shop.topic)
     assert seen().kept_since == 0
-    assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == inf
+    assert seen(reached=dict.fromkeys([shop.topic], TopicEnds({}))).kept_since == inf
     topic.make()
-    assert seen(reached=dict.fromkeys([shop.topic], Reached({}))).kept_since == 0
+    assert seen(reached=dict.fromkeys([shop.topic], TopicEnds({}))).kept_since == 0
 
 
 def test_topics_that_a_row_would_not_go_to_today(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
     Topic(shop.kafka, shop.topic).make()
     Topic(shop.kafka, f"{shop.topic}.once").make(cleanup_policy="compact")
     assert seen().kept_since == 0
-    assert seen(reached=dict.fromkeys([f"{shop.topic}.once"], Reached({}))).kept_since == inf
+    assert seen(reached=dict.fromkeys([f"{shop.topic}.once"], TopicEnds({}))).kept_since == inf
 
 
 def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
@@ -183,9 +183,9 @@ def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Call
     assert deepened.kept_since == inf
     assert seen({shop.topic: {0: 1}}).kept_since == 0
     # The ledger alone knows.
-    assert seen(reached={shop.topic: Reached({0: 3})}).kept_since == inf
-    assert seen(reached={shop.topic: Reached({0: 2}, THEN)}).kept_since == THEN + SKEW_MS
-    assert seen(reached={shop.topic: Reached({0: 2})}).kept_since == 0
+    assert seen(reached={shop.topic: TopicEnds({0: 3})}).kept_since == inf
+    assert seen(reached={shop.topic: TopicEnds({0: 2}, THEN)}).kept_since == THEN + SKEW_MS
+    assert seen(reached={shop.topic: TopicEnds({0: 2})}).kept_since == 0
 
 
 def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:

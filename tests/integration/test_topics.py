@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from tailrace.cli import main
 from tailrace.kafka.client import KafkaOptions, producer_config
-from tailrace.kafka.tail import Watch
+from tailrace.kafka.tail import TopicTail
 from tailrace.kafka.topics import topic_states
 from tailrace.routing.partition import partition_of
 from tailrace.testkit.stack import KafkaBroker, wait_until
@@ -207,7 +207,7 @@ def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, 
     for key in keys:
         producer.produce(topic, b"{}", key)
     producer.commit_transaction(30)
-    watch = Watch(options, lambda name: name == topic, beginning=True)
+    watch = TopicTail(options, lambda name: name == topic, beginning=True)
     try:
         landed = {seen.key: seen.partition for _, seen in zip(keys, watch, strict=False)}
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 from tailrace.archive.disk_set import DiskSet
 from tailrace.dlq import requests
 from tailrace.dlq.parked_keys import waiting_event, waiting_topic
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
@@ -43,10 +43,10 @@ class PinnedRows:
 
     def _open(self, kafka: KafkaOptions) -> Iterator[str]:
         """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
-        box = LetterBox(kafka)
-        spans = box.spans_of(kafka.dead_letter_topic, final=True)
-        marked = box.marked()
-        with closing(box.letters(spans)) as letters:
+        reader = DeadLetterReader(kafka)
+        spans = reader.spans_of(kafka.dead_letter_topic, final=True)
+        marked = reader.resolved_ids()
+        with closing(reader.dead_letters(spans)) as letters:
             for letter in letters:
                 if letter in marked:
                     continue
@@ -60,8 +60,8 @@ def _waiting(kafka: KafkaOptions) -> Iterator[str]:
     """All that ever waited of keys that are parked now: those released already are only held for longer."""
     if not requests.board(kafka, final=True).keys:
         return
-    box, topic = LetterBox(kafka), waiting_topic(kafka)
-    with closing(box.scan(topic, box.spans_of(topic, final=True))) as messages:
+    reader, topic = DeadLetterReader(kafka), waiting_topic(kafka)
+    with closing(reader.scan(topic, reader.spans_of(topic, final=True))) as messages:
         for message in messages:
             headers: Any = message.headers()
             yield waiting_event(headers, message.value() or b"").id

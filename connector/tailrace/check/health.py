@@ -17,10 +17,10 @@ from tailrace.check.health_server import SourceStatus
 from tailrace.check.result import human_seconds
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq import requests
-from tailrace.dlq.reader import LetterBox, OpenLetters
+from tailrace.dlq.reader import DeadLetterReader, OpenDeadLetters
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.positions.base import Position
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import offsets
@@ -92,11 +92,11 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
         news = read_kafka_status(kafka_options(settings))
     except TailraceError as error:
         away["kafka"] = f"{error.code}: {error.what}"
-    letters: OpenLetters | None = None
+    letters: OpenDeadLetters | None = None
     parked: dict[str, Any] | None = None
     if news is not None:
         try:
-            letters = LetterBox(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
+            letters = DeadLetterReader(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
             parked = _parked(kafka_options(settings))
         except TailraceError as error:
             away["dead letters"] = f"{error.code}: {error.what}"
@@ -128,7 +128,7 @@ def _parked(options: KafkaOptions) -> dict[str, Any] | None:
 
 
 def read_kafka_status(options: KafkaOptions) -> KafkaStatus:
-    if options.offsets_topic not in Observer(options).look().topics:
+    if options.offsets_topic not in ClusterObserver(options).look().topics:
         return KafkaStatus()
     position, status, standby = options.pipeline.encode(), status_key(options.pipeline), standby_key(options.pipeline)
     found = offsets.read_keys(options, {position, status, standby}, timeout=READ_SECONDS)

@@ -9,13 +9,13 @@ from tailrace.check.rules import NOT_VERIFIED, check_copies, check_partitions
 from tailrace.dlq.parking import Bounds, require_kept
 from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
 from tailrace.kafka.client import KafkaOptions, require_usable
-from tailrace.kafka.tail import Cluster, Observer, topic_matcher
+from tailrace.kafka.tail import Cluster, ClusterObserver, topic_matcher
 from tailrace.kafka.topic_plan import Change, TopicState, differences
 from tailrace.kafka.topics import make_change, topic_config
 from tailrace.positions.base import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
-from tailrace.state.prior_run import require_remembered
+from tailrace.state.prior_run import require_position_known
 from tailrace.worker.wiring import DEAD_LETTER_BYTES, own_topics
 
 RECORD_OVERHEAD = 512
@@ -52,7 +52,7 @@ class KafkaChecks:
         options = self._options
         try:
             require_usable(options)
-            self._observer = Observer(options)
+            self._observer = ClusterObserver(options)
             self._cluster = self._observer.look()
         except TailraceError as error:
             remedy = "" if error.exit_code == 2 else f"Start Kafka, or correct kafka.bootstrap ({options.bootstrap})."
@@ -75,9 +75,9 @@ class KafkaChecks:
             return None
         return offsets.read(self._options)
 
-    def require_remembered(self) -> None:
+    def require_position_known(self) -> None:
         """Refuses a pipeline that has left other traces than a position."""
-        require_remembered(self._options, self._observer.admin)
+        require_position_known(self._options, self._observer.admin)
 
     def _transport(self) -> list[CheckResult]:
         protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()

@@ -186,7 +186,7 @@ def _start(database: DatabaseChecks, kafka: KafkaChecks, before: list[CheckResul
         # that runs meanwhile cannot make them look contradictory.
         stored = kafka.stored()
         if stored is None and not database.remembers:
-            kafka.require_remembered()
+            kafka.require_position_known()
         return [database.start(stored)]
     except TailraceError as error:
         return [failed("start", error)]

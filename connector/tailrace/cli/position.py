@@ -21,7 +21,7 @@ from tailrace.replay.reset import require_stopped, reset
 from tailrace.replay.resolve import resolve
 from tailrace.replay.source_log import describe_position, format_time, open_log
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry, Offsets
+from tailrace.state.position_history import Offsets, PositionEntry
 from tailrace.worker.wiring import Wiring, wire
 
 app = typer.Typer(
@@ -217,7 +217,7 @@ def _now() -> datetime:
     return datetime.now().astimezone()
 
 
-def _nearest(entries: list[Entry], position: Position) -> Entry | None:
+def _nearest(entries: list[PositionEntry], position: Position) -> PositionEntry | None:
     """The last entry of this log that is not beyond the position."""
     same = [entry for entry in entries if entry.position.is_alike(position)]
     return next((entry for entry in reversed(same) if entry.position.progress <= position.progress), None)

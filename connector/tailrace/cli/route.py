@@ -14,7 +14,7 @@ from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError, Rejected, TailraceError
 from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.client import KafkaOptions, producer_config
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topics import GLANCE_TIMEOUT, partition_counts
 from tailrace.records.plain import chosen_key
 from tailrace.routing.folder import load_topics
@@ -142,7 +142,7 @@ def _live_partitions(topic: str, options: KafkaOptions) -> int | None:
     """What Kafka says, if it is there to ask: this command is also for machines without one."""
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     try:
-        return partition_counts(Observer(options).admin, timeout=GLANCE_TIMEOUT).get(topic)
+        return partition_counts(ClusterObserver(options).admin, timeout=GLANCE_TIMEOUT).get(topic)
     except TailraceError:
         return None
 

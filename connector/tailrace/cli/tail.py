@@ -18,7 +18,7 @@ import typer
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
-from tailrace.kafka.tail import Seen, Watch, topic_matcher
+from tailrace.kafka.tail import Seen, TopicTail, topic_matcher
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.routing.folder import load_topics
 from tailrace.worker.wiring import kafka_options, own_topics
@@ -54,7 +54,7 @@ def tail(
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     settings = load_pipeline(file)
     letters, own = settings.kafka.dead_letter_topic, settings.pipeline
-    watch = Watch(kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning)
+    watch = TopicTail(kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning)
     say(f"watching {', '.join(watch.topics) or 'for topics: there are none yet'}", sys.stderr)
     sys.stderr.flush()
     shown = 0

@@ -18,7 +18,7 @@ from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topic_plan import Change, Kind, plan
 from tailrace.kafka.topics import make_change, topic_states, unsettled
 from tailrace.routing.folder import load_topics
@@ -39,7 +39,7 @@ FILES = typer.Argument(..., metavar="FILE...", help="The settings of one or more
 class _Cluster(NamedTuple):
     """One Kafka, and what the pipelines declare there."""
 
-    observer: Observer
+    observer: ClusterObserver
     bootstrap: str
     changes: list[Change]
 
@@ -127,7 +127,7 @@ def _clusters(files: list[Path]) -> Iterator[_Cluster]:
                     remedy="Make them equal, in the topic specs or in kafka.internal_replication of the pipelines.",
                 )
     for bootstrap, (options, topics) in declared.items():
-        observer = Observer(options)
+        observer = ClusterObserver(options)
         observer.look()  # says why Kafka is away, if it is
         live = topic_states(observer.admin, topics)
         yield _Cluster(observer, bootstrap, plan(topics.values(), live))

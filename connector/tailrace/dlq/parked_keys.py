@@ -13,8 +13,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tailrace.dlq.letter import FIRST as FIRST  # noqa: PLC0414 - known to others from here
-from tailrace.dlq.letter import LetterId
+from tailrace.dlq.dead_letter import FIRST as FIRST  # noqa: PLC0414 - known to others from here
+from tailrace.dlq.dead_letter import DeadLetterId
 from tailrace.errors import ConfigError, OffsetRecordCorrupt
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions
@@ -36,7 +36,7 @@ def state_topic(options: KafkaOptions) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedKey:
     """One parked key. `place` is that of the event whose letter is in front; of those behind it, all below `released`
     on the waiting topic have been dealt with. While `releasing`, nobody is in front.
     """
@@ -53,7 +53,7 @@ class Parked:
 class Request:
     """What a person asks for: the letter in front of a key is to go out, changed or not, or to be given up."""
 
-    letter: LetterId
+    letter: DeadLetterId
     action: Literal["redrive", "discard"]
     position: str
     """Of the letter's event: should the topic be made anew, the letter's id may be another's."""
@@ -67,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUpRequest:
     """What a person asks for a key whose letter in front is gone: the event in front is given up, the rest released."""
 
     entity: Entity
@@ -128,14 +128,14 @@ def waiting_key(entity: Entity) -> bytes:
     return _joined(*entity)
 
 
-def state_record(options: KafkaOptions, entity: Entity, state: Parked | None, at_ms: int) -> Record:
+def state_record(options: KafkaOptions, entity: Entity, state: ParkedKey | None, at_ms: int) -> Record:
     """None: the key is no longer parked."""
     value = None if state is None else json.dumps(asdict(state)).encode()
     return Record(state_topic(options), value, _KEY + base64.b64encode(_joined(*entity)), [], at_ms)
 
 
-def request_record(options: KafkaOptions, request: Request | GiveUp, at_ms: int) -> Record:
-    if isinstance(request, GiveUp):
+def request_record(options: KafkaOptions, request: Request | GiveUpRequest, at_ms: int) -> Record:
+    if isinstance(request, GiveUpRequest):
         told = {"position": request.position, "by": request.by, "why": request.why}
         return Record(state_topic(options), json.dumps(told).encode(), _give_up_key(request.entity), [], at_ms)
     return Record(
@@ -167,14 +167,14 @@ def _entity(encoded: bytes) -> Entity:
     return aggregate.decode(), bare
 
 
-class Board:
+class ParkingState:
     """What the state topic says, record by record."""
 
     def __init__(self) -> None:
-        self.keys: dict[Entity, Parked] = {}
-        self.requests: dict[LetterId, Request] = {}
-        self.gives_up: dict[Entity, GiveUp] = {}
-        self.answers: dict[LetterId, str] = {}
+        self.keys: dict[Entity, ParkedKey] = {}
+        self.requests: dict[DeadLetterId, Request] = {}
+        self.gives_up: dict[Entity, GiveUpRequest] = {}
+        self.answers: dict[DeadLetterId, str] = {}
 
     def read(self, key: bytes | None, value: bytes | None) -> None:
         """Takes a record in. A key's state that cannot be read stops the pipeline: its order would be lost."""
@@ -182,7 +182,7 @@ class Board:
         if name.startswith(_KEY):
             try:
                 entity = _entity(name[len(_KEY) :])
-                _keep(self.keys, entity, None if value is None else Parked(**json.loads(value)))
+                _keep(self.keys, entity, None if value is None else ParkedKey(**json.loads(value)))
             except (ValueError, TypeError) as error:
                 raise OffsetRecordCorrupt(
                     f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
@@ -197,10 +197,10 @@ class Board:
         name = key or b""
         try:
             if name.startswith(_REQUEST):
-                letter = LetterId.parse(name[len(_REQUEST) :].decode())
+                letter = DeadLetterId.parse(name[len(_REQUEST) :].decode())
                 _keep(self.requests, letter, None if value is None else _request(letter, json.loads(value)))
             elif name.startswith(_ANSWER):
-                letter = LetterId.parse(name[len(_ANSWER) :].decode())
+                letter = DeadLetterId.parse(name[len(_ANSWER) :].decode())
                 _keep(self.answers, letter, None if value is None else str(json.loads(value)["failure"]))
             elif name.startswith(_GIVE_UP):
                 entity = _entity(name[len(_GIVE_UP) :])
@@ -209,15 +209,15 @@ class Board:
             return
 
 
-def _request(letter: LetterId, told: dict[str, Any]) -> Request:
+def _request(letter: DeadLetterId, told: dict[str, Any]) -> Request:
     payload = told.get("payload")
     action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
     given = None if payload is None else base64.b64decode(payload)
     return Request(letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given)
 
 
-def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUp:
-    return GiveUp(entity, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")))
+def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUpRequest:
+    return GiveUpRequest(entity, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")))
 
 
 def _keep(known: dict[Any, Any], name: object, value: object) -> None:

@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tailrace.dlq import resolutions
-from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.dlq.parked_keys import (
-    Board,
     Entity,
-    Parked,
+    ParkedKey,
+    ParkingState,
     Request,
     answered,
     entity_of,
@@ -32,10 +32,10 @@ from tailrace.dlq.parked_keys import (
     waiting_record,
     waiting_topic,
 )
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.redrive import redriven
-from tailrace.dlq.release import Part, Releasing, Steps, in_front
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.release import Part, Releaser, Steps, in_front
+from tailrace.dlq.resolutions import Resolution
 from tailrace.dlq.waiting_topic import WaitingEvents
 from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected
 from tailrace.event import OutboxEvent, Record
@@ -83,19 +83,19 @@ class Parking:
         self._bounds = bounds
         self._warn = warn
         self._warned: set[str] = set()
-        self._box = LetterBox(options)
-        self._board = Board()
+        self._reader = DeadLetterReader(options)
+        self._board = ParkingState()
         self._tail: Consumer | None = None
         self._polled = 0.0
-        self.keys: dict[Entity, Parked] = self._board.keys
-        self._releasing = Releasing(options, WaitingEvents(options, admin), self.keys)
+        self.keys: dict[Entity, ParkedKey] = self._board.keys
+        self._releasing = Releaser(options, WaitingEvents(options, admin), self.keys)
 
     def open(self) -> None:
         """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
         self._ensure(self._admin)
         topic = state_topic(self._options)
-        spans = self._box.spans_of(topic, final=True, known=True)
-        for message in self._box.scan(topic, spans):
+        spans = self._reader.spans_of(topic, final=True, known=True)
+        for message in self._reader.scan(topic, spans):
             self._board.read(message.key(), message.value())
         if self._parks or self.keys:
             require_kept(self._options, topic_config(self._admin, self._options.dead_letter_topic), self._bounds)
@@ -141,7 +141,7 @@ class Parking:
             )
         self._warn_nearly(len(self.keys) / self._bounds.keys, f"{len(self.keys):,} keys are parked", "park_keys")
         now = time.time_ns() // 1_000_000
-        state = Parked(now, event.position, self._releasing.bound, event=event.id)
+        state = ParkedKey(now, event.position, self._releasing.bound, event=event.id)
         self._releasing.note(entity, state)
         return [in_front(letter), state_record(self._options, entity, state, now)]
 
@@ -189,7 +189,7 @@ class Parking:
             state = self.keys.get(entity)
             part.add(given_up(self._options, entity, now))
             if state is not None and not state.releasing and state.place == request.position:
-                done = Mark("discarded", now, request.by, request.why, position=state.place)
+                done = Resolution("discarded", now, request.by, request.why, position=state.place)
                 part.add(resolutions.given_up(self._options, state.event or state.place, done))
                 part.states[entity] = replace(state, releasing=True)
         yield from self._releasing.committed(part)
@@ -203,7 +203,7 @@ class Parking:
         # By place, and not by the letter's key, which may have been too large for it.
         fronts = {state.place: entity for entity, state in self.keys.items() if not state.releasing}
         part = Part()
-        answered_now: list[LetterId] = []
+        answered_now: list[DeadLetterId] = []
         for request, letter in self._with_letters(requests):
             if part.is_full(steps, limit):
                 yield from self._releasing.committed(part)
@@ -214,21 +214,21 @@ class Parking:
         yield from self._releasing.committed(part)
         self._forget(answered_now)
 
-    def _with_letters(self, requests: dict[LetterId, Request]) -> Iterator[tuple[Request, Letter | None]]:
+    def _with_letters(self, requests: dict[DeadLetterId, Request]) -> Iterator[tuple[Request, DeadLetter | None]]:
         """Each request with its letter, if that is there."""
         left = dict(requests)
-        with closing(self._box.near(requests.keys())) as letters:
+        with closing(self._reader.near(requests.keys())) as letters:
             for letter in letters:
                 yield left.pop(letter.id), letter
         yield from ((request, None) for request in left.values())
 
-    def _forget(self, answered_now: list[LetterId]) -> None:
+    def _forget(self, answered_now: list[DeadLetterId]) -> None:
         for letter in answered_now:
             self._board.requests.pop(letter, None)
         answered_now.clear()
 
     def _answer(
-        self, request: Request, letter: Letter | None, fronts: dict[str, Entity], part: Part, steps: Steps
+        self, request: Request, letter: DeadLetter | None, fronts: dict[str, Entity], part: Part, steps: Steps
     ) -> None:
         now = time.time_ns() // 1_000_000
         try:
@@ -244,7 +244,7 @@ class Parking:
             failure = refusal.explanation if isinstance(refusal, Rejected) else refusal.what
             part.add(*answered(self._options, request, failure, now))
             return
-        done = Mark(
+        done = Resolution(
             action="redriven" if published else "discarded",
             at_ms=now,
             by=request.by,
@@ -259,7 +259,7 @@ class Parking:
         part.states[entity] = replace(self.keys[entity], releasing=True)
         del fronts[request.position]
 
-    def _redriven(self, letter: Letter, request: Request, steps: Steps) -> Record:
+    def _redriven(self, letter: DeadLetter, request: Request, steps: Steps) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
         return redriven(steps.again(whole.event()), letter, edited=_edited(letter, request))
 
@@ -318,7 +318,7 @@ def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bound
         )
 
 
-def _neighbours(requests: dict[LetterId, Request]) -> dict[LetterId, Request]:
+def _neighbours(requests: dict[DeadLetterId, Request]) -> dict[DeadLetterId, Request]:
     """Some whose letters lie near each other, the first ones."""
     names = sorted(requests)
     near = [name for name in names[:REQUESTS] if name[0] == names[0][0] and name[1] - names[0][1] < NEAR]
@@ -329,5 +329,5 @@ def _refusal(what: str) -> ConfigError:
     return ConfigError(what, remedy="See `tailrace dlq list`.")
 
 
-def _edited(letter: Letter, request: Request) -> bool:
+def _edited(letter: DeadLetter, request: Request) -> bool:
     return request.payload is not None and not letter.is_original(request.payload)

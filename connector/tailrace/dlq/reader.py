@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.dlq.letter import Letter, LetterId, Wanted
-from tailrace.dlq.resolutions import Mark, Marked, letter_of, marks_topic
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.resolutions import Resolution, ResolvedIds, dead_letter_id_of, resolutions_topic
 from tailrace.errors import DeadLetterMissing, KafkaUnavailable
 from tailrace.kafka.client import Config, KafkaOptions, consumer_config, error_of, translate, unusable
 from tailrace.kafka.tail import Seen
@@ -41,7 +41,7 @@ Spans = dict[int, Span]
 
 
 @dataclass(slots=True)
-class OpenLetters:
+class OpenDeadLetters:
     """How many letters are open, by reason. `more`: there are further ones, which were not counted."""
 
     by_reason: Counter[str] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class OpenLetters:
         return {"open": self.total, "more": self.more, "by_reason": dict((+self.by_reason).most_common())}
 
 
-class LetterBox:
+class DeadLetterReader:
     """The letters of one pipeline, or those of the consumers that share a topic."""
 
     def __init__(self, options: KafkaOptions, *, of_consumers: bool = False) -> None:
@@ -66,7 +66,7 @@ class LetterBox:
         """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
         return self._spans(self._options.dead_letter_topic, since_ms)
 
-    def letters(self, spans: Spans, *, copies: bool = False) -> Generator[Letter, None, None]:
+    def dead_letters(self, spans: Spans, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
         """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
 
         A letter may have been written more than once (`Letter.fingerprint`): only the first is given, unless `copies`.
@@ -74,7 +74,7 @@ class LetterBox:
         seen: set[int] = set()
         with closing(self._scan(self._options.dead_letter_topic, spans)) as messages:
             for message in messages:
-                letter = letter_in(message)
+                letter = dead_letter_of(message)
                 if letter is None or not self._is_ours(letter):
                     continue
                 if not copies and letter.fingerprint is not None:
@@ -83,19 +83,19 @@ class LetterBox:
                     seen.add(hash(letter.fingerprint))
                 yield letter
 
-    def open(self, wanted: Wanted, spans: Spans, marked: Marked) -> Generator[Letter, None, None]:
+    def open(self, wanted: Wanted, spans: Spans, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
         """Those that are wanted and have no mark."""
-        with closing(self.letters(spans)) as letters:
+        with closing(self.dead_letters(spans)) as letters:
             yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
 
-    def fetch(self, wanted: LetterId) -> Letter:
+    def fetch(self, wanted: DeadLetterId) -> DeadLetter:
         """One letter by its id; DeadLetterMissing if there is none."""
         held = self.spans().get(wanted.partition, Span(0, 0))
         if held.start <= wanted.offset < held.end:
-            with closing(self.letters({wanted.partition: Span(wanted.offset, wanted.offset + 1)})) as letters:
+            with closing(self.dead_letters({wanted.partition: Span(wanted.offset, wanted.offset + 1)})) as letters:
                 for letter in letters:
                     return letter
-        first, last = LetterId(wanted.partition, held.start), LetterId(wanted.partition, held.end - 1)
+        first, last = DeadLetterId(wanted.partition, held.start), DeadLetterId(wanted.partition, held.end - 1)
         whose = "a consumer" if self._of_consumers else self._options.pipeline
         there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
         raise DeadLetterMissing(
@@ -104,33 +104,35 @@ class LetterBox:
             remedy="See `tailrace dlq list`.",
         )
 
-    def near(self, wanted: Collection[LetterId]) -> Generator[Letter, None, None]:
+    def near(self, wanted: Collection[DeadLetterId]) -> Generator[DeadLetter, None, None]:
         """Those of some letters of one partition that are there, in order. Reads all from the first to the last."""
         first, last = min(wanted), max(wanted)
         held = self.spans().get(first.partition, Span(0, 0))
         span = Span(max(first.offset, held.start), min(last.offset + 1, held.end))
         if span.start < span.end:
-            with closing(self.letters({first.partition: span})) as letters:
+            with closing(self.dead_letters({first.partition: span})) as letters:
                 yield from (letter for letter in letters if letter.id in wanted)
 
-    def marked(self, *, final: bool = False) -> Marked:
+    def resolved_ids(self, *, final: bool = False) -> ResolvedIds:
         """Which letters have a mark. `final`: also those whose transaction is just being finished."""
-        found = Marked()
-        for letter, mark in self._marks(final=final):
+        found = ResolvedIds()
+        for letter, mark in self._read_resolutions(final=final):
             found.note(letter, mark)
         return found
 
-    def marks(self, letters: Iterable[Letter]) -> dict[LetterId, Mark]:
+    def resolutions(self, letters: Iterable[DeadLetter]) -> dict[DeadLetterId, Resolution]:
         """The marks of some letters, or of copies of them."""
         asked = {letter.id: letter for letter in letters}
         fingerprints = {letter.fingerprint for letter in asked.values()} - {None}
-        latest: dict[LetterId, Mark] = {}
-        for name, mark in self._marks():
+        latest: dict[DeadLetterId, Resolution] = {}
+        for name, mark in self._read_resolutions():
             latest.pop(name, None)
             if mark is not None and (name in asked or mark.fingerprint in fingerprints):
                 latest[name] = mark
-        of_copies: dict[str | None, Mark] = {each.fingerprint: each for each in latest.values() if each.fingerprint}
-        found: dict[LetterId, Mark] = {}
+        of_copies: dict[str | None, Resolution] = {
+            each.fingerprint: each for each in latest.values() if each.fingerprint
+        }
+        found: dict[DeadLetterId, Resolution] = {}
         for letter in asked.values():
             mark = latest.get(letter.id)
             mark = mark if mark is not None and mark.is_of(letter) else of_copies.get(letter.fingerprint)
@@ -138,13 +140,13 @@ class LetterBox:
                 found[letter.id] = mark
         return found
 
-    def count(self, limit: int, seconds: float) -> OpenLetters:
+    def count(self, limit: int, seconds: float) -> OpenDeadLetters:
         """Open letters by reason; gives up after so many, or after so long."""
         deadline = time.monotonic() + seconds
-        counted, marked = OpenLetters(), Marked()
+        counted, marked = OpenDeadLetters(), ResolvedIds()
         if not (spans := self.spans()):
             return counted
-        with closing(self._marks()) as marks, closing(self.letters(spans)) as letters:
+        with closing(self._read_resolutions()) as marks, closing(self.dead_letters(spans)) as letters:
             for each, mark in marks:
                 marked.note(each, mark)
                 if time.monotonic() > deadline:
@@ -165,19 +167,21 @@ class LetterBox:
         """Every committed record of a topic within `spans`."""
         return self._scan(topic, spans)
 
-    def _is_ours(self, letter: Letter) -> bool:
+    def _is_ours(self, letter: DeadLetter) -> bool:
         """Letters of pipelines and of consumers are kept apart: whoever redrives one kind does not fence the other."""
         if self._of_consumers or letter.consumer is not None:
             return self._of_consumers and letter.consumer is not None
-        return letter.said.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
+        return letter.details.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
 
-    def _marks(self, *, final: bool = False) -> Generator[tuple[LetterId, Mark | None], None, None]:
-        topic = marks_topic(self._options)
+    def _read_resolutions(
+        self, *, final: bool = False
+    ) -> Generator[tuple[DeadLetterId, Resolution | None], None, None]:
+        topic = resolutions_topic(self._options)
         with closing(self._scan(topic, self._spans(topic, uncommitted=final))) as messages:
             for message in messages:
-                letter, value = letter_of(message.key()), message.value()
+                letter, value = dead_letter_id_of(message.key()), message.value()
                 if letter is not None:
-                    yield letter, None if value is None else Mark.parse(value)
+                    yield letter, None if value is None else Resolution.parse(value)
 
     def _spans(
         self, topic: str, since_ms: int | None = None, *, uncommitted: bool = False, known: bool = False
@@ -264,13 +268,13 @@ PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIME
 """A broker that is away for a moment: how long is for the deadline to say."""
 
 
-def letter_in(message: Message) -> Letter | None:
+def dead_letter_of(message: Message) -> DeadLetter | None:
     """None for a record without a value: no letter of ours is one."""
     found: Any = message  # its accessors are typed for what they take, not for what they give
     if found.value() is None:
         return None
-    return Letter(
-        LetterId(found.partition(), found.offset()),
+    return DeadLetter(
+        DeadLetterId(found.partition(), found.offset()),
         found.timestamp()[1],
         found.key(),
         found.value(),
@@ -278,10 +282,10 @@ def letter_in(message: Message) -> Letter | None:
     )
 
 
-def letter_seen(seen: Seen) -> Letter:
+def dead_letter_of_tail(seen: Seen) -> DeadLetter:
     """For people to look at: the headers of what a watch sees are texts already."""
-    return Letter(
-        LetterId(seen.partition, seen.offset),
+    return DeadLetter(
+        DeadLetterId(seen.partition, seen.offset),
         seen.timestamp_ms,
         seen.key,
         seen.value or b"",

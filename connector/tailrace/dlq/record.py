@@ -153,7 +153,7 @@ def enclosed(
     return Record(letter_topic, value, key, ours + kept, time_ms)
 
 
-def what_for(letter: Record) -> tuple[str, str]:
+def reason_and_type(letter: Record) -> tuple[str, str]:
     """Its reason and its event's type, as people are told; a row that could not be read has no type."""
     said = {
         name: value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import failpoints
 from tailrace.dlq import resolutions
-from tailrace.dlq.letter import Letter
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.dead_letter import DeadLetter
+from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import (
     Fenced,
     KafkaUnavailable,
@@ -66,11 +66,11 @@ class Line(Protocol):
     def record(self) -> Callable[[OutboxEvent, Route, ValidatedPayload], Record]: ...
 
 
-class Posting(NamedTuple):
+class RedriveItem(NamedTuple):
     """A letter, its mark, and what is published for it: nothing, if it is discarded."""
 
-    letter: Letter
-    mark: Mark
+    letter: DeadLetter
+    mark: Resolution
     record: Record | None = None
 
     @property
@@ -78,14 +78,14 @@ class Posting(NamedTuple):
         return len(self.letter.value)
 
 
-class Refusal(NamedTuple):
+class RedriveFailure(NamedTuple):
     """A posting that its topic does not take, and why."""
 
-    posting: Posting
+    posting: RedriveItem
     why: TailraceError
 
 
-def pass_again(line: Line, letter: Letter, *, edited: bool = False) -> Record:
+def pass_again(line: Line, letter: DeadLetter, *, edited: bool = False) -> Record:
     """The record that the pipeline of today makes of the letter's event; Rejected if it still cannot be published."""
     try:
         event = line.layout.read(letter.row()) if letter.is_row else letter.event()
@@ -96,7 +96,7 @@ def pass_again(line: Line, letter: Letter, *, edited: bool = False) -> Record:
     return redriven(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
 
 
-def publish_again(letter: Letter, *, edited: bool = False) -> Record:
+def publish_again(letter: DeadLetter, *, edited: bool = False) -> Record:
     """The record that a consumer read, as it was: it has been checked and routed before.
 
     But for its time. With the old one, a topic that is quiet and keeps records for a shorter time than they were set
@@ -109,10 +109,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def redriven(made: Record, letter: Letter, *, edited: bool) -> Record:
+def redriven(made: Record, letter: DeadLetter, *, edited: bool) -> Record:
     """The record with the headers of a redrive. The letter of a replay keeps the replay's: it was published before."""
     told: Headers = [("tailrace.redriven", str(letter.id))]
-    replay = letter.said.get(REPLAY) if letter.consumer is None else None
+    replay = letter.details.get(REPLAY) if letter.consumer is None else None
     if replay is not None and REPLAY not in dict(made.headers):
         told.append((REPLAY, replay))
     if letter.consumer is not None:
@@ -122,7 +122,7 @@ def redriven(made: Record, letter: Letter, *, edited: bool) -> Record:
     return made._replace(headers=[*made.headers, *told])
 
 
-class Desk:
+class RedrivePublisher:
     """Sends postings, a bounded batch a transaction. Belongs to one thread."""
 
     def __init__(self, options: KafkaOptions, require: Callable[[list[str]], None]) -> None:
@@ -130,7 +130,7 @@ class Desk:
         self._options = options
         self._require = require
         self._refused: tuple[KafkaError, str] | None = None
-        self._batch: list[Posting] = []
+        self._batch: list[RedriveItem] = []
         self._size = 0
 
     def open(self) -> None:
@@ -145,7 +145,7 @@ class Desk:
         except KafkaException as error:
             raise translate(error_of(error), "taking over from other redrives") from None
 
-    def add(self, posting: Posting) -> tuple[list[Posting], list[Refusal]]:
+    def add(self, posting: RedriveItem) -> tuple[list[RedriveItem], list[RedriveFailure]]:
         """Takes one; gives those that were sent on this occasion, which may be none yet."""
         full = self._batch and (len(self._batch) >= BATCH_LETTERS or self._size + posting.size > BATCH_BYTES)
         done = self.flush() if full else ([], [])
@@ -153,7 +153,7 @@ class Desk:
         self._size += posting.size
         return done
 
-    def flush(self) -> tuple[list[Posting], list[Refusal]]:
+    def flush(self) -> tuple[list[RedriveItem], list[RedriveFailure]]:
         """Sends what was added; gives what is committed, and what its topic refuses."""
         batch, self._batch, self._size = self._batch, [], 0
         if not batch:
@@ -166,8 +166,8 @@ class Desk:
         else:
             return batch, []
         # Kafka refuses a whole set of records for one of them. Alone, the others pass.
-        sent: list[Posting] = []
-        refused: list[Refusal] = []
+        sent: list[RedriveItem] = []
+        refused: list[RedriveFailure] = []
         for posting in batch:
             try:
                 self._send([posting])
@@ -175,10 +175,10 @@ class Desk:
             except TopicRefused as error:
                 if not self._concerns_a_record(error):
                     raise
-                refused.append(Refusal(posting, error))
+                refused.append(RedriveFailure(posting, error))
         return sent, refused
 
-    def _send(self, batch: list[Posting]) -> None:
+    def _send(self, batch: list[RedriveItem]) -> None:
         """A transaction that Kafka wants aborted, and that is, may be tried again: one after a refusal often fails."""
         published = [posting.record for posting in batch if posting.record is not None]
         if published:
@@ -198,7 +198,7 @@ class Desk:
                 raise
         failpoints.reached(failpoints.REDRIVE_AFTER_COMMIT)
 
-    def _transact(self, published: list[Record], batch: list[Posting]) -> None:
+    def _transact(self, published: list[Record], batch: list[RedriveItem]) -> None:
         self._refused = None
         self._producer.begin_transaction()
         failpoints.reached(failpoints.REDRIVE_BEFORE_PRODUCE)

@@ -16,8 +16,8 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from tailrace import failpoints
-from tailrace.dlq.parked_keys import FIRST, Entity, Parked, state_record, waiting_event, waiting_key
-from tailrace.dlq.reader import letter_in
+from tailrace.dlq.parked_keys import FIRST, Entity, ParkedKey, state_record, waiting_event, waiting_key
+from tailrace.dlq.reader import dead_letter_of
 from tailrace.dlq.waiting_topic import WaitingEvents
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Record
@@ -53,7 +53,7 @@ class Part:
     """One transaction: records, and the states of keys behind them. None: a key is free."""
 
     records: list[Record] = field(default_factory=list)
-    states: dict[Entity, Parked | None] = field(default_factory=dict)
+    states: dict[Entity, ParkedKey | None] = field(default_factory=dict)
     size: int = 0
 
     def add(self, *records: Record) -> None:
@@ -65,10 +65,10 @@ class Part:
         return len(self.records) + len(self.states) >= limit or self.size >= steps.batch_bytes
 
 
-class Releasing:
+class Releaser:
     """The keys that are being released. Belongs to the pipeline's thread."""
 
-    def __init__(self, options: KafkaOptions, waiting: WaitingEvents, keys: dict[Entity, Parked]) -> None:
+    def __init__(self, options: KafkaOptions, waiting: WaitingEvents, keys: dict[Entity, ParkedKey]) -> None:
         self._options = options
         self._waiting = waiting
         self._keys = keys
@@ -104,7 +104,7 @@ class Releasing:
         for entity, state in part.states.items():
             self.note(entity, state)
 
-    def note(self, entity: Entity, state: Parked | None) -> None:
+    def note(self, entity: Entity, state: ParkedKey | None) -> None:
         """Takes over a key's new state, which is committed or about to be. None: it is no longer parked."""
         self.key_bytes += (state is not None) * _size(entity) - (entity in self._keys) * _size(entity)
         if state is None:
@@ -160,7 +160,7 @@ class Releasing:
         """Adds what becomes of an event that waited, if it is one of a key that is released."""
         key = message.key()
         entity = self._members.get(key) if isinstance(key, bytes) else None
-        found = letter_in(message) if entity is not None else None
+        found = dead_letter_of(message) if entity is not None else None
         if entity is None or found is None:
             return
         state = part.states.get(entity) or self._keys[entity]
@@ -174,7 +174,7 @@ class Releasing:
             letter = steps.letter(event, rejected)
             if rejected.reason in steps.park_on:
                 part.add(in_front(letter))
-                part.states[entity] = Parked(state.since_ms, event.position, offset + 1, event=event.id)
+                part.states[entity] = ParkedKey(state.since_ms, event.position, offset + 1, event=event.id)
                 del self._members[waiting_key(entity)]
                 return
             part.add(letter)

@@ -13,11 +13,11 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from tailrace.dlq.letter import FIRST, Letter
+from tailrace.dlq.dead_letter import FIRST, DeadLetter
 from tailrace.dlq.parked_keys import (
-    Board,
     Entity,
-    GiveUp,
+    GiveUpRequest,
+    ParkingState,
     Request,
     entity_of,
     request_record,
@@ -25,7 +25,7 @@ from tailrace.dlq.parked_keys import (
     waiting_event,
     waiting_topic,
 )
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
 
@@ -34,7 +34,7 @@ AT_ONCE = 10_000
 """Requests that are sent before their delivery is awaited."""
 
 
-def ask(options: KafkaOptions, requests: Sequence[Request | GiveUp]) -> None:
+def ask(options: KafkaOptions, requests: Sequence[Request | GiveUpRequest]) -> None:
     """Writes the requests down; returns when Kafka has them."""
     failed: list[object] = []
     topic = state_topic(options)
@@ -64,22 +64,22 @@ def ask(options: KafkaOptions, requests: Sequence[Request | GiveUp]) -> None:
         )
 
 
-def board(options: KafkaOptions, *, final: bool = False) -> Board:
+def board(options: KafkaOptions, *, final: bool = False) -> ParkingState:
     """What is parked, asked for and answered now. `final`: also what an open transaction still hides."""
-    box = LetterBox(options)
+    reader = DeadLetterReader(options)
     topic = state_topic(options)
-    found = Board()
-    for message in box.scan(topic, box.spans_of(topic, final=final)):
+    found = ParkingState()
+    for message in reader.scan(topic, reader.spans_of(topic, final=final)):
         found.read(message.key(), message.value())
     return found
 
 
-def waiting_counts(options: KafkaOptions, found: Board) -> Counter[Entity]:
+def waiting_counts(options: KafkaOptions, found: ParkingState) -> Counter[Entity]:
     """How many events wait behind each parked key."""
-    box, topic, counts = LetterBox(options), waiting_topic(options), Counter[Entity]()
+    reader, topic, counts = DeadLetterReader(options), waiting_topic(options), Counter[Entity]()
     if not found.keys:
         return counts
-    with closing(box.scan(topic, box.spans_of(topic))) as messages:
+    with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
         for message in messages:
             headers: Any = message.headers()
             entity = entity_of(waiting_event(headers, message.value() or b""))
@@ -89,14 +89,14 @@ def waiting_counts(options: KafkaOptions, found: Board) -> Counter[Entity]:
     return counts
 
 
-def fronts(options: KafkaOptions, found: Board) -> dict[Entity, Letter | None]:
+def fronts(options: KafkaOptions, found: ParkingState) -> dict[Entity, DeadLetter | None]:
     """The letter in front of each parked key that is not being released; None where the letter is gone."""
     places = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
-    letters: dict[Entity, Letter | None] = dict.fromkeys(places.values())
+    letters: dict[Entity, DeadLetter | None] = dict.fromkeys(places.values())
     if places:
-        box = LetterBox(options)
-        with closing(box.letters(box.spans_of(options.dead_letter_topic, final=True))) as there:
+        reader = DeadLetterReader(options)
+        with closing(reader.dead_letters(reader.spans_of(options.dead_letter_topic, final=True))) as there:
             for letter in there:
-                if FIRST in letter.said and letter.position in places:
+                if FIRST in letter.details and letter.position in places:
                     letters[places[letter.position]] = letter
     return letters

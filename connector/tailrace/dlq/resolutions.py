@@ -17,7 +17,7 @@ from typing import Any, Literal
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.errors import ConfigError, PublishError
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, error_of, translate
@@ -34,7 +34,7 @@ UNREADABLE = "marked"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Resolution:
     """What was done with a letter, when, by whom and why. `topic` is where it went; "" if nowhere."""
 
     action: Action | str
@@ -47,14 +47,14 @@ class Mark:
     fingerprint: str | None = None
     """Of a consumer's letter, which may be there twice: the mark counts for its copies, too."""
 
-    def is_of(self, letter: Letter) -> bool:
+    def is_of(self, letter: DeadLetter) -> bool:
         return self.position is None or self.position == letter.position
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def parse(cls, value: bytes) -> Mark:
+    def parse(cls, value: bytes) -> Resolution:
         try:
             found = json.loads(value)
             return cls(
@@ -71,15 +71,15 @@ class Mark:
             return cls(UNREADABLE)
 
 
-class Marked:
+class ResolvedIds:
     """Which letters have a mark, in little memory: of each only its offset and a hash or two."""
 
     def __init__(self) -> None:
         self._positions: dict[int, dict[int, int | None]] = {}
-        self._fingerprints: dict[LetterId, int] = {}
+        self._fingerprints: dict[DeadLetterId, int] = {}
         self._copies: Counter[int] = Counter()
 
-    def note(self, letter: LetterId, mark: Mark | None) -> None:
+    def note(self, letter: DeadLetterId, mark: Resolution | None) -> None:
         """`None` takes a mark away, as a tombstone does."""
         known = self._positions.setdefault(letter.partition, {})
         if mark is None:
@@ -92,20 +92,20 @@ class Marked:
             self._fingerprints[letter] = hash(mark.fingerprint)
             self._copies[hash(mark.fingerprint)] += 1
 
-    def __contains__(self, letter: Letter) -> bool:
+    def __contains__(self, letter: DeadLetter) -> bool:
         if letter.fingerprint is not None and self._copies[hash(letter.fingerprint)]:
             return True
         known = self._positions.get(letter.id.partition, {})
         return letter.id.offset in known and known[letter.id.offset] in (None, hash(letter.position))
 
 
-def marks_topic(options: KafkaOptions) -> str:
+def resolutions_topic(options: KafkaOptions) -> str:
     return options.dead_letter_topic + SUFFIX
 
 
-def record(options: KafkaOptions, letter: LetterId, mark: Mark) -> Record:
+def record(options: KafkaOptions, letter: DeadLetterId, mark: Resolution) -> Record:
     return Record(
-        topic=marks_topic(options),
+        topic=resolutions_topic(options),
         value=json.dumps(mark.to_json()).encode(),
         key=str(letter).encode(),
         headers=[],
@@ -113,9 +113,11 @@ def record(options: KafkaOptions, letter: LetterId, mark: Mark) -> Record:
     )
 
 
-def given_up(options: KafkaOptions, event: str, mark: Mark) -> Record:
+def given_up(options: KafkaOptions, event: str, mark: Resolution) -> Record:
     """What became of an event in front of a parked key whose letter is gone: kept under the event's id."""
-    return Record(marks_topic(options), json.dumps(mark.to_json()).encode(), _EVENT + event.encode(), [], mark.at_ms)
+    return Record(
+        resolutions_topic(options), json.dumps(mark.to_json()).encode(), _EVENT + event.encode(), [], mark.at_ms
+    )
 
 
 def event_of(key: bytes | None) -> str | None:
@@ -124,17 +126,17 @@ def event_of(key: bytes | None) -> str | None:
     return name[len(_EVENT) :].decode(errors="replace") if name.startswith(_EVENT) else None
 
 
-def letter_of(key: bytes | None) -> LetterId | None:
+def dead_letter_id_of(key: bytes | None) -> DeadLetterId | None:
     """The letter whose mark has this key; None for what is no mark of ours."""
     try:
-        return LetterId.parse((key or b"").decode())
+        return DeadLetterId.parse((key or b"").decode())
     except (UnicodeDecodeError, ConfigError):
         return None
 
 
 def ensure(options: KafkaOptions, admin: AdminClient) -> None:
     """Creates the topic if it is missing; refuses one that would forget marks."""
-    name = marks_topic(options)
+    name = resolutions_topic(options)
     try:
         found = admin.list_topics(timeout=10).topics.get(name)
     except KafkaException as error:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import failpoints
-from tailrace.dlq.record import what_for
+from tailrace.dlq.record import reason_and_type
 from tailrace.errors import (
     Fenced,
     KafkaUnavailable,
@@ -37,8 +37,8 @@ from tailrace.kafka.client import (
     translate,
     unusable,
 )
-from tailrace.kafka.rejected_records import TOO_LARGE, Suspects, guilty, places_of, record_bytes
-from tailrace.kafka.topics import NameRefused, TopicKeeper
+from tailrace.kafka.rejected_records import TOO_LARGE, Suspects, find_rejected, places_of, record_bytes
+from tailrace.kafka.topics import NameRefused, TopicManager
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
 from tailrace.state import offsets, rewind_marker
@@ -72,7 +72,7 @@ class Publisher:
     def __init__(
         self,
         options: KafkaOptions,
-        topics: TopicKeeper,
+        topics: TopicManager,
         *,
         wake: Wakeup,
         tell: Callable[[str, str, int], None] = lambda *_: None,
@@ -242,7 +242,7 @@ class Publisher:
         self.dead_letters += batch.dead_letters
         if self._options.dead_letter_topic in batch.topics:
             letters = (record for record in batch.records if record.topic == self._options.dead_letter_topic)
-            for (reason, type_name), count in Counter(map(what_for, letters)).items():
+            for (reason, type_name), count in Counter(map(reason_and_type, letters)).items():
                 self._tell(reason, type_name, count)
 
     def _require_fit(self, what: str) -> None:
@@ -270,7 +270,7 @@ class Publisher:
             self._require_fit(why.what)
         if code == KafkaError.INVALID_TIMESTAMP and limits.distrust_times():
             self._require_fit(why.what)
-        found = self._name_guilty(batch)
+        found = self._find_rejected(batch)
         if found:
             raise RecordsRefused(why.what, found) from None
         alone = any(record in self._suspects and record_bytes(record) > self._batch_bytes for record in batch.records)
@@ -278,7 +278,7 @@ class Publisher:
         if code in TOO_LARGE and not alone and limits.shrink(self._batch_bytes):
             self._require_fit(why.what)
 
-    def _name_guilty(self, batch: Batch) -> dict[str, str]:
+    def _find_rejected(self, batch: Batch) -> dict[str, str]:
         """The records that are refused even alone, if it was about single ones: the next attempt sets those aside."""
         limits, for_size = self._topics.limits, self._suspects.for_size
         # Behind those that came back refused, others failed only because these did. In a transaction, which is aborted,
@@ -305,7 +305,7 @@ class Publisher:
             return not self._closing and time.monotonic() < deadline
 
         try:
-            return guilty(producer, suspects, transactional=self._options.exactly_once, going=going)
+            return find_rejected(producer, suspects, transactional=self._options.exactly_once, going=going)
         except KafkaException as error:
             raise translate(error_of(error), "finding the record that a topic refuses") from None
 

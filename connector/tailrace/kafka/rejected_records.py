@@ -62,7 +62,7 @@ def record_bytes(record: Record) -> int:
     return BATCH_HEADER_BYTES + len(record.value or b"") + len(record.key or b"") + headers
 
 
-def guilty(
+def find_rejected(
     producers: Callable[[], Producer], suspects: Iterable[Record], *, transactional: bool, going: Callable[[], bool]
 ) -> dict[str, str]:
     """Why those of the suspects that are refused even alone are refused. Sends them; nobody gets to see them.

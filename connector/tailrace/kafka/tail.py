@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     headers: dict[str, str]
 
 
-class Observer:
+class ClusterObserver:
     """An admin client that remembers why Kafka is away: a refused login looks like silence otherwise."""
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -87,7 +87,7 @@ def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
     if not str(options.settings.get("security.protocol", "")).lower().endswith("ssl"):
         return None
     try:
-        Observer(options).look()
+        ClusterObserver(options).look()
     except CertificateInvalid as error:
         return error
     except TailraceError:
@@ -112,7 +112,7 @@ def answering(options: KafkaOptions) -> Callable[[], bool]:
     return answers
 
 
-class Watch:
+class TopicTail:
     """Follows every topic that `wanted` names, old and new, until closed. Belongs to one thread."""
 
     def __init__(self, options: KafkaOptions, wanted: Callable[[str], bool], *, beginning: bool) -> None:

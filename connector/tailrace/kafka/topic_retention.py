@@ -14,14 +14,14 @@ from tailrace.state.offsets import Admin
 ASK_TIMEOUT = 15.0
 
 
-class Keeping(NamedTuple):
+class TopicRetention(NamedTuple):
     """`starts`: the first offset of each partition, 0 unless records were deleted."""
 
     starts: dict[int, int]
     compacted: bool
 
 
-def keeping(admin: Admin, topic: str, partitions: int) -> Keeping:
+def topic_retention(admin: Admin, topic: str, partitions: int) -> TopicRetention:
     earliest: Any = OffsetSpec  # untyped in the driver
     asked = {TopicPartition(topic, number): earliest.earliest() for number in range(partitions)}
     try:
@@ -29,4 +29,4 @@ def keeping(admin: Admin, topic: str, partitions: int) -> Keeping:
         starts = {place.partition: int(answer.result(ASK_TIMEOUT).offset) for place, answer in found.items()}
     except KafkaException as error:
         raise translate(error_of(error), f"asking for the beginning of {topic}", topic) from None
-    return Keeping(starts, "compact" in topic_config(admin, topic).get("cleanup.policy", ""))
+    return TopicRetention(starts, "compact" in topic_config(admin, topic).get("cleanup.policy", ""))

@@ -41,7 +41,7 @@ _REFUSALS = {
 """What a broker answers when the declaration itself is at fault, and the field if the answer tells."""
 
 
-class TopicKeeper:
+class TopicManager:
     """Answers once per topic whether it may be written to; creates it if that is allowed."""
 
     def __init__(

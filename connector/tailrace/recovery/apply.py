@@ -29,7 +29,7 @@ from tailrace.recovery.plan import RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import RowFilter, undecided
 from tailrace.recovery.rules import RecoveryTally
 from tailrace.state import rewind_marker
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.state.status import announce
 from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
@@ -57,13 +57,13 @@ class RecoveryRun:
         wake: Wakeup,
         stopping: Callable[[], bool] = lambda: False,
         looked: Callable[[int], None] = lambda _: None,
-        claim: Claim | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self._survey = survey
         self._plan = plan
         self._wake = wake
         self._stopping = stopping
-        self._claim = claim
+        self._ownership = ownership
         self._sieve = survey.sieve(plan.case, plan.ground, strict=True, looked=looked)
         self._counts: Counter[str] = Counter()
 
@@ -75,11 +75,11 @@ class RecoveryRun:
         self._survey.wiring.ensure_offsets(admin)
         # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
         self._require_unmoved(read_kafka_status(kafka).position)
-        if self._claim is not None:
+        if self._ownership is not None:
             # Without a stored position nobody can run it, and a claim would be a trace: were this killed now, a start
             # would find that, and begin as a first one does.
-            if self._plan.case.stored is not None and not self._claim.made:
-                self._claim.make()
+            if self._plan.case.stored is not None and not self._ownership.taken:
+                self._ownership.take()
             announce(kafka, "RECOVERING")
         try:
             recovered = self._run()
@@ -91,15 +91,15 @@ class RecoveryRun:
                 remedy="Let it end, and see `tailrace recover plan FILE`. Nothing is published twice.",
             ) from None
         except TailraceError as error:
-            if self._claim is not None:
+            if self._ownership is not None:
                 announce(kafka, "FAILED", error)
             raise
         finally:
-            if self._claim is not None:
-                self._claim.release()
+            if self._ownership is not None:
+                self._ownership.release()
         if recovered.complete and not self._plan.case.skips:
             rewind_marker.forget(kafka)
-        if self._claim is not None:
+        if self._ownership is not None:
             announce(kafka, "STOPPED")
         return recovered
 
@@ -129,10 +129,10 @@ class RecoveryRun:
 
         By now the other may be done, and its claim given back: then the position tells.
         """
-        if self._claim is None:
+        if self._ownership is None:
             return
         stored = read_kafka_status(self._survey.wiring.kafka).position
-        if (self._claim.made and self._claim.lost()) or (stored != self._plan.case.stored and streams(stored)):
+        if (self._ownership.taken and self._ownership.lost()) or (stored != self._plan.case.stored and streams(stored)):
             raise Fenced("this recovery was taken over, or its last commit was not heard of")
 
     def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
@@ -189,17 +189,17 @@ class RecoveryRun:
             )
 
 
-def fence(wiring: Wiring, claim: Claim | None = None) -> None:
+def fence(wiring: Wiring, ownership: Ownership | None = None) -> None:
     """Ends what an instance that was killed has left open: readers would have to wait for its timeout.
 
     One that lives looks for a claim when it hears of the fence, so that is made first.
     """
     admin = wiring.admin()
     wiring.ensure_offsets(admin)
-    if claim is not None:
-        claim.make()
+    if ownership is not None:
+        ownership.take()
     # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
-    publisher = Publisher(wiring.kafka, wiring.keeper(admin), wake=Wakeup())
+    publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), wake=Wakeup())
     try:
         publisher.open()
     finally:

@@ -31,7 +31,7 @@ from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import Evidence
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 
 RECOVERABLE = (
@@ -96,7 +96,7 @@ class Backend(Protocol):
         """What of the outbox is there to be read; None if all of it is yet to be created."""
 
     def weigh(
-        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+        self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         """What the ledger is still worth."""
 

@@ -18,7 +18,7 @@ from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.state.position_history import Entry, Offsets, offsets_at
+from tailrace.state.position_history import Offsets, PositionEntry, offsets_at
 
 MARGIN_MS = 600_000
 """Topics are read from where they ended so long before the first event that matters can have been published: an entry's
@@ -35,7 +35,7 @@ class Evidence:
     """
 
     passed: int | None = None
-    entry: Entry | None = None
+    entry: PositionEntry | None = None
     offsets: Offsets = field(default_factory=dict)
     from_ms: int = 0
 
@@ -74,7 +74,7 @@ def is_true(
 
 
 def weigh(
-    entries: Sequence[Entry],
+    entries: Sequence[PositionEntry],
     lost: LsnPosition | None,
     server: ServerIdentity,
     left: dict[int, int],
@@ -102,7 +102,7 @@ def weigh(
     return Evidence()
 
 
-def by_time(entries: Sequence[Entry], until_ms: int | None) -> Evidence:
+def by_time(entries: Sequence[PositionEntry], until_ms: int | None) -> Evidence:
     """Without snapshots: from where topics must be read to see what was created not long before `until_ms`."""
     if until_ms is None:
         return Evidence()
@@ -113,11 +113,11 @@ def by_time(entries: Sequence[Entry], until_ms: int | None) -> Evidence:
     return Evidence(None, None, offsets_at(entries, early[-1]), _latest_ms(early[-1]) + SKEW_MS)
 
 
-def _latest_ms(entry: Entry) -> int:
+def _latest_ms(entry: PositionEntry) -> int:
     return max(entry.sampled_ms, entry.position.at_ms)
 
 
-def _readable_from(entries: Sequence[Entry], oldest: int) -> Entry | None:
+def _readable_from(entries: Sequence[PositionEntry], oldest: int) -> PositionEntry | None:
     """An entry at which no transaction from `oldest` on had been published; None if none is known.
 
     A snapshot lists running transactions, but not the parts that have numbers of their own (savepoints): so it counts

@@ -31,7 +31,7 @@ from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader, require_order
 from tailrace.sources.mongo.stream_spec import Stage, can_split
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 
 REST_SECONDS = 0.2
@@ -106,7 +106,7 @@ class MongoBackend:
         return replace(self._options, collections=there) if there else None
 
     def weigh(
-        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+        self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         """Documents do not tell in which transaction they were written: time is all there is."""
         return by_time(entries, until_ms)

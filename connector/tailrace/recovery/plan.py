@@ -34,7 +34,7 @@ from tailrace.recovery.row_filter import RowFilter
 from tailrace.recovery.rules import DecisionRules, RecoveryTally, RowDecision
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import position_history, rewind_marker
-from tailrace.state.prior_run import require_remembered
+from tailrace.state.prior_run import require_position_known
 from tailrace.state.rewind_marker import Rewind
 from tailrace.verify.backend import Window
 from tailrace.verify.verification import open_outbox
@@ -161,7 +161,7 @@ class RecoveryPlanner:
             known.of_others,
             self._furthest(case, ground),
         )
-        self.seen = PublishedIndex(self.wiring, self.line, evidence, position_history.reached(entries), known, whose)
+        self.seen = PublishedIndex(self.wiring, self.line, evidence, position_history.topic_ends(entries), known, whose)
         self.seen.read()
         tally = self._read(case, ground, looked)
         return RecoveryPlan(
@@ -210,7 +210,7 @@ class RecoveryPlanner:
     def _trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None and is_mongo(self.wiring):
             try:
-                require_remembered(self.wiring.kafka, self.wiring.admin())
+                require_position_known(self.wiring.kafka, self.wiring.admin())
             except PositionForgotten as forgotten:
                 return forgotten
         try:
@@ -265,7 +265,7 @@ def furthest(stored: Position | None, rewind: Rewind | None) -> Position | None:
     return max(stored, rewind.until, key=lambda position: position.progress)
 
 
-def ground_of(case: Case, entries: list[position_history.Entry], settings: PipelineSettings) -> DecisionRules:
+def ground_of(case: Case, entries: list[position_history.PositionEntry], settings: PipelineSettings) -> DecisionRules:
     """What is known before the ledger's snapshots are weighed."""
     since_ms = case.mark.since_ms
     beginning = settings.source.start == "beginning"

@@ -39,7 +39,7 @@ from tailrace.sources.postgres.timelines import follow, read_forks, require_prom
 from tailrace.sources.postgres.transactions import moved_too_early
 from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.sql_names import quote, quote_table, split_table
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 
 ZONED = 1184
@@ -143,7 +143,7 @@ class PostgresBackend:
         return self._options
 
     def weigh(
-        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+        self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         server = self._server
         place = lost if isinstance(lost, LsnPosition) else None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tailrace.errors import Rejected, SourceError
 from tailrace.event import Headers, OutboxEvent
-from tailrace.kafka.topic_retention import keeping
+from tailrace.kafka.topic_retention import topic_retention
 from tailrace.kafka.topics import topic_config
 from tailrace.pipeline.processor import Line
 from tailrace.records.cloudevents import CONTENT_TYPE, STRUCTURED
@@ -27,7 +27,7 @@ from tailrace.records.plain import chosen_key
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.record_owner import UNKNOWN_IDENTITY, OwnerRules, RecordOwner, identity
 from tailrace.recovery.rules import SKEW_MS
-from tailrace.state.position_history import Offsets, Reached
+from tailrace.state.position_history import Offsets, TopicEnds
 from tailrace.verify.backend import Window
 from tailrace.verify.compare import AGAIN, EDITED, ORDER, PUBLISHED, UNKNOWN, WAITING
 from tailrace.verify.kafka_records import KafkaRecords, RecordOrigin
@@ -142,7 +142,7 @@ class PublishedIndex:
         wiring: Wiring,
         line: Line,
         evidence: Evidence,
-        reached: Mapping[str, Reached] | None = None,
+        reached: Mapping[str, TopicEnds] | None = None,
         known: KnownPipelines | None = None,
         ownership: OwnerRules | None = None,
     ) -> None:
@@ -274,7 +274,7 @@ class PublishedIndex:
         """Letters are kept for so long from when they were written, whatever the age of their events."""
         topic, admin = self._wiring.kafka.dead_letter_topic, self._wiring.admin()
         partitions = self._side.existing(lambda name: name == topic).get(topic, 0)
-        if not any(keeping(admin, topic, partitions).starts.values() if partitions else ()):
+        if not any(topic_retention(admin, topic, partitions).starts.values() if partitions else ()):
             return 0
         kept_ms = int(topic_config(admin, topic).get("retention.ms", "-1"))
         return 0 if kept_ms < 0 else time.time_ns() // 1_000_000 - kept_ms

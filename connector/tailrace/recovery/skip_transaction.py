@@ -39,7 +39,7 @@ from tailrace.sources.postgres.snapshot import TableReader, reading_order, requi
 from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.table_rescan import LogRescan
 from tailrace.sources.postgres.timelines import follow
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.verify.compare import WAITING
 from tailrace.wakeup import Wakeup
 
@@ -157,7 +157,7 @@ class SkipBackend(PostgresBackend):
         ]
 
     def weigh(
-        self, entries: Sequence[Entry], lost: Position | None, until_ms: int | None, *, went_back: bool
+        self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         found = super().weigh(entries, lost, until_ms, went_back=went_back)
         return replace(found, passed=self.around.xid % _WRAP)

@@ -25,7 +25,7 @@ from tailrace.errors import (
 from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
-from tailrace.kafka.topics import TopicKeeper, topic_states
+from tailrace.kafka.topics import TopicManager, topic_states
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
@@ -219,11 +219,11 @@ class ReplayRun:
                 self._originals.fill(wiring.kafka, topics, plan.figures.first_ms)
         return self._originals.namer(line.layout)
 
-    def _keeper(self, admin: offsets.Admin) -> TopicKeeper:
+    def _keeper(self, admin: offsets.Admin) -> TopicManager:
         """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
         plan, wiring = self._plan, self._wiring
         if not plan.suffix:
-            return wiring.keeper(admin, UncompactedTopics)
+            return wiring.topic_manager(admin, UncompactedTopics)
         topics = [*plan.figures.by_topic, wiring.kafka.dead_letter_topic]
         specs: dict[str, TopicSpec] = {}
         for topic, state in topic_states(admin, topics).items():
@@ -233,7 +233,7 @@ class ReplayRun:
             specs[name] = TopicSpec(name, state.partitions, state.replication, config)
         given = wiring.settings.topics
         default = TopicSpec("", given.partitions, given.replication)
-        return TopicKeeper(admin, specs, default, wiring.partitions, wiring.limits, create=given.create)
+        return TopicManager(admin, specs, default, wiring.partitions, wiring.limits, create=given.create)
 
 
 def replay_options(options: KafkaOptions, plan: ReplayPlan) -> KafkaOptions:

@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.replay.original_records import MARGIN_MS
 from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.resolve import topics_of
@@ -113,7 +113,7 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
     kafka = wiring.kafka
     real = topics_of(wiring, position_history.read(kafka))
     real = [topic for topic in real if not topic.endswith(plan.suffix)]
-    there = Observer(kafka).look().topics
+    there = ClusterObserver(kafka).look().topics
     if not any(topic + plan.suffix in there for topic in (*real, kafka.dead_letter_topic)):
         raise ConfigError(
             f"there are no topics that end in {plan.suffix}",
@@ -135,10 +135,10 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
 
 
 def _put_by(spool: SpillFile, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: ReplayPlan) -> None:
-    box = LetterBox(replace(kafka, dead_letter_topic=topic))  # a box reads any topic
+    reader = DeadLetterReader(replace(kafka, dead_letter_topic=topic))  # a reader reads any topic
     first = plan.figures.first_ms
-    spans = box.spans(None if first is None or stream != REAL else first - MARGIN_MS)
-    with closing(box.scan(topic, spans)) as messages:
+    spans = reader.spans(None if first is None or stream != REAL else first - MARGIN_MS)
+    with closing(reader.scan(topic, spans)) as messages:
         for message in messages:
             given: Any = message
             headers = given.headers() or []

@@ -22,7 +22,7 @@ from tailrace.sources.mongo.client import collection_ids, identify, translated_e
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.resume_check import check_resume
 from tailrace.sources.mongo.stream_spec import Stage, can_split
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 
 FORMS = "a time, a cluster time such as `1773403200.7`, a resume token, `event:ID`, or `oldest`"
 GLANCE_MS = 100
@@ -31,7 +31,7 @@ GLANCE_MS = 100
 class MongoLog:
     """Implements `Log`."""
 
-    def __init__(self, options: MongoOptions, stored: Position, entries: Sequence[Entry]) -> None:
+    def __init__(self, options: MongoOptions, stored: Position, entries: Sequence[PositionEntry]) -> None:
         """`entries` of the ledger are not needed: the server knows times itself."""
         if not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import Rejected, SourceError
 from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
@@ -45,10 +45,10 @@ class OriginalRecords:
 
     def fill(self, options: KafkaOptions, topics: Iterable[str], since_ms: int | None) -> None:
         for topic in topics:
-            box = LetterBox(replace(options, dead_letter_topic=topic))  # a box reads any topic
+            reader = DeadLetterReader(replace(options, dead_letter_topic=topic))  # a reader reads any topic
             batch: list[Original] = []
-            spans = box.spans(since_ms - MARGIN_MS if since_ms else None)
-            with closing(box.scan(topic, spans)) as messages:
+            spans = reader.spans(since_ms - MARGIN_MS if since_ms else None)
+            with closing(reader.scan(topic, spans)) as messages:
                 for message in messages:
                     headers: Any = message.headers() or []
                     said = {name: value.decode(errors="replace") for name, value in headers if value is not None}

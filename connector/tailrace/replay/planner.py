@@ -29,7 +29,7 @@ from tailrace.replay.source_log import describe_position, open_log
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position, time_of
 from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
@@ -122,7 +122,7 @@ def _way(
     wiring: Wiring,
     request: ReplayRequest,
     stored: Position,
-    entries: Sequence[Entry],
+    entries: Sequence[PositionEntry],
     since: Point,
     until: Point | None,
 ) -> ReplayRange:
@@ -150,7 +150,7 @@ def _log(
     wiring: Wiring,
     request: ReplayRequest,
     stored: Position,
-    entries: Sequence[Entry],
+    entries: Sequence[PositionEntry],
     selection: Selection,
     since: Point,
     until: Point | None,
@@ -188,7 +188,7 @@ def _log(
 def _table(
     wiring: Wiring,
     stored: Position,
-    entries: Sequence[Entry],
+    entries: Sequence[PositionEntry],
     selection: Selection,
     since: Point,
     until: Point | None,
@@ -216,7 +216,7 @@ def _table(
     return ReplayRange("table", start, end, selection, tuple(notes))
 
 
-def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[Entry]) -> Selection:
+def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[PositionEntry]) -> Selection:
     """By times alone, which is all that a table or an archive knows."""
     since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
     return replace(selection, since_ms=since_ms, until_ms=until_ms)

@@ -23,7 +23,7 @@ from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 
 DISORDER_MS = 2000
 FORMS = "a time, an LSN such as `0/1A2B3C8`, `event:ID`, or `oldest`"
@@ -32,7 +32,7 @@ FORMS = "a time, an LSN such as `0/1A2B3C8`, `event:ID`, or `oldest`"
 class PostgresLog:
     """Implements `Log`. The slot may be in use meanwhile: that is for whoever wants to rewind it to forbid."""
 
-    def __init__(self, options: PostgresOptions, stored: Position, entries: Sequence[Entry]) -> None:
+    def __init__(self, options: PostgresOptions, stored: Position, entries: Sequence[PositionEntry]) -> None:
         if not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         with ExitStack() as links:

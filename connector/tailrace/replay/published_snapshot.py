@@ -23,7 +23,7 @@ from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.unpublished_rows import PartitionWatch
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 
 PATIENCE = 15.0
 """Seconds in which a running pipeline stores its position at least once, also when it is idle."""
@@ -41,7 +41,7 @@ class PublishedRows:
 def passed_rows(
     options: PostgresOptions,
     stored: LsnPosition,
-    entries: Sequence[Entry],
+    entries: Sequence[PositionEntry],
     again: Callable[[], Position | None],
 ) -> PublishedRows:
     """`again` gives the stored position as it is by then, or None if it will not move any more."""

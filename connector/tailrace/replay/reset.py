@@ -20,7 +20,7 @@ from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
 from tailrace.replay.source_log import SourceLog, describe_position
 from tailrace.state import rewind_marker
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
 from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
@@ -80,8 +80,8 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
     # In a transaction, however the pipeline delivers: half of it would be a stretch that is not marked, or wrongly so.
     wiring = replace(wiring, kafka=replace(wiring.kafka, exactly_once=True))
     admin = wiring.admin()
-    claim = Claim(wiring.kafka, uuid.uuid4().hex)
-    claim.make()
+    ownership = Ownership(wiring.kafka, uuid.uuid4().hex)
+    ownership.take()
     publisher = wiring.publisher(admin, Wakeup(), lambda *_: None)
     try:
         before = publisher.open()
@@ -105,7 +105,7 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
             pass
     finally:
         publisher.close()
-        claim.release()
+        ownership.release()
     return Reset(rewind.id, before, to, until)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer, topic_matcher
+from tailrace.kafka.tail import ClusterObserver, topic_matcher
 from tailrace.positions.base import Position
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.replay.points import EventId, Point
 from tailrace.replay.source_log import SourceLog
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.worker.wiring import Wiring, own_topics
 
 ID, POSITION = "id", "position"
@@ -22,7 +22,7 @@ ID, POSITION = "id", "position"
 FROM_TABLE = "table:"
 
 
-def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[Entry], point: Point) -> Position:
+def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[PositionEntry], point: Point) -> Position:
     """ConfigError for an event that is nowhere; OutOfReach, with the nearest points, for what the log has no more."""
     if not isinstance(point, EventId):
         return log.at(point)
@@ -43,21 +43,21 @@ def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[Entry], point: Poi
         ) from None
 
 
-def topics_of(wiring: Wiring, entries: Iterable[Entry]) -> list[str]:
+def topics_of(wiring: Wiring, entries: Iterable[PositionEntry]) -> list[str]:
     """Where the pipeline publishes, as far as settings and ledger tell; those that exist."""
     never = set(own_topics(wiring.kafka))
     noted = {topic for entry in entries for topic in entry.offsets}
     matches = topic_matcher({*wiring.specs, *noted}, wiring.settings.topics.template, never)
-    existing = Observer(wiring.kafka).look().topics
+    existing = ClusterObserver(wiring.kafka).look().topics
     return [topic for topic in existing if topic not in never and matches(topic)]
 
 
 def place_of(options: KafkaOptions, topics: Iterable[str], event: str) -> str | None:
     """The position that the record of this event tells; reads topics until it is found."""
-    box = LetterBox(options)
+    reader = DeadLetterReader(options)
     wanted, own = event.encode(), options.pipeline.encode()
     for topic in topics:
-        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
             for message in messages:
                 headers: Any = message.headers() or []
                 others = any(name == PIPELINE_HEADER and value != own for name, value in headers)

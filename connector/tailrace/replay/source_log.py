@@ -10,7 +10,7 @@ from tailrace.errors import ConfigError, OutOfReach
 from tailrace.positions.base import Position
 from tailrace.replay.points import Point
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.worker.wiring import Wiring
 
 
@@ -35,7 +35,7 @@ class SourceLog(Protocol):
     def close(self) -> None: ...
 
 
-def open_log(wiring: Wiring, stored: Position, entries: Sequence[Entry]) -> SourceLog:
+def open_log(wiring: Wiring, stored: Position, entries: Sequence[PositionEntry]) -> SourceLog:
     """Raises what a start would: a log that cannot be followed cannot be rewound either."""
     if isinstance(wiring.database, MongoOptions):
         from tailrace.replay.mongo_log import MongoLog  # its driver is only there for those who need it

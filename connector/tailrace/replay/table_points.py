@@ -15,12 +15,12 @@ from tailrace.replay.published_snapshot import passed_rows
 from tailrace.replay.source_log import format_time
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.source import PostgresOptions
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 from tailrace.verify.verification import ENDED
 from tailrace.worker.wiring import Wiring
 
 
-def time_of(point: Point | None, entries: Sequence[Entry], option: str) -> int | None:
+def time_of(point: Point | None, entries: Sequence[PositionEntry], option: str) -> int | None:
     """The time that a point stands for; None for no bound. An LSN has that of the last entry of the ledger before."""
     match point:
         case None | Oldest():
@@ -77,7 +77,7 @@ def _require_own(database: PostgresOptions | MongoOptions, stored: Position) -> 
             )
 
 
-def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[Entry]) -> tuple[LsnPosition, bool]:
+def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[PositionEntry]) -> tuple[LsnPosition, bool]:
     """Where to begin with the rows that the pipeline has published by now, and whether those are all."""
     if isinstance(wiring.database, MongoOptions):
         raise TypeError("a position of Postgres, and settings of MongoDB")

@@ -10,16 +10,16 @@ from contextlib import closing
 from typing import Any
 
 from tailrace.dlq import requests
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError
-from tailrace.kafka.tail import Observer
-from tailrace.kafka.topics import TopicKeeper, topic_states
+from tailrace.kafka.tail import ClusterObserver
+from tailrace.kafka.topics import TopicManager, topic_states
 from tailrace.state.offsets import Admin
 from tailrace.state.rewind_marker import HEADER
 from tailrace.worker.wiring import Wiring
 
 
-class UncompactedTopics(TopicKeeper):
+class UncompactedTopics(TopicManager):
     """Refuses compacted topics when they are first written to: rules may have changed since the plan was made."""
 
     def require(self, topics: list[str]) -> None:
@@ -44,7 +44,7 @@ def require_uncompacted(admin: Admin, topics: Iterable[str]) -> None:
 
 def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
     """Refuses shadow topics that exist: they are another replay's, or somebody's own."""
-    there = Observer(wiring.kafka).look().topics
+    there = ClusterObserver(wiring.kafka).look().topics
     taken = [topic for topic in shadows if topic in there]
     if taken:
         raise _taken(taken)
@@ -52,12 +52,12 @@ def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
 
 def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
     """Refuses shadow topics with records of anything but the plan `id_`, which an earlier `apply` may have begun."""
-    there = Observer(wiring.kafka).look().topics
-    box = LetterBox(wiring.kafka)
+    there = ClusterObserver(wiring.kafka).look().topics
+    reader = DeadLetterReader(wiring.kafka)
     for topic in shadows:
         if topic not in there:
             continue
-        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
             for message in messages:
                 headers: Any = message.headers() or []
                 if (HEADER, id_.encode()) not in headers:

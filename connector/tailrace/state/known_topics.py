@@ -23,7 +23,7 @@ SUFFIX = "/topics/"
 TIMEOUT = 30.0
 
 
-class Remembered(NamedTuple):
+class KnownTopics(NamedTuple):
     """`complete`: the first rules were remembered at the pipeline's first start, so no others were ever used."""
 
     topics: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ def remember(options: KafkaOptions, topics: Collection[str], template: str | Non
         raise KafkaUnavailable("writing the pipeline's topic rules: no answer", remedy="It is tried again.")
 
 
-def recall(pipeline: str, found: Mapping[bytes, bytes]) -> Remembered:
+def recall(pipeline: str, found: Mapping[bytes, bytes]) -> KnownTopics:
     """The rules of a pipeline, from the keys of the offsets topic; what is not readable is not among them."""
     topics: set[str] = set()
     templates: list[str] = []
@@ -77,4 +77,4 @@ def recall(pipeline: str, found: Mapping[bytes, bytes]) -> Remembered:
             complete |= bool(told["first"])
         except (ValueError, KeyError, TypeError):
             continue
-    return Remembered(frozenset(topics), tuple(templates), complete)
+    return KnownTopics(frozenset(topics), tuple(templates), complete)

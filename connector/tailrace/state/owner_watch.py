@@ -18,9 +18,9 @@ from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.process_identity import has_ended
 
-CLAIM_SUFFIX = "/claim"
-SIGN_SUFFIX = "/alive"
-SIGN_SECONDS = 1.0
+OWNER_SUFFIX = "/claim"
+HEARTBEAT_SUFFIX = "/alive"
+HEARTBEAT_SECONDS = 1.0
 """How often an instance that runs a pipeline gives a sign of life."""
 SILENT_SECONDS = 5.0
 """Without a sign for this long, an instance is taken for gone."""
@@ -44,24 +44,24 @@ class Owner:
         return f"process {self.pid} on {self.host}, since {at}"
 
 
-def claim_key(options: KafkaOptions) -> bytes:
-    return (options.pipeline + CLAIM_SUFFIX).encode()
+def ownership_key(options: KafkaOptions) -> bytes:
+    return (options.pipeline + OWNER_SUFFIX).encode()
 
 
-def sign_key(options: KafkaOptions) -> bytes:
-    return (options.pipeline + SIGN_SUFFIX).encode()
+def heartbeat_key(options: KafkaOptions) -> bytes:
+    return (options.pipeline + HEARTBEAT_SUFFIX).encode()
 
 
-def claim_value(owner: Owner) -> bytes:
+def ownership_value(owner: Owner) -> bytes:
     return json.dumps(asdict(owner)).encode()
 
 
-def sign_value(instance: str, *, released: bool = False) -> bytes:
+def heartbeat_value(instance: str, *, released: bool = False) -> bytes:
     """`released`: the instance has left the pipeline to others."""
     return json.dumps({"instance": instance, "released": released}).encode()
 
 
-def parse_claim(value: bytes | None) -> Owner | None:
+def parse_owner(value: bytes | None) -> Owner | None:
     """None for no claim. A value that is not a claim of this version still names its instance."""
     if not value or value == b"-":
         return None
@@ -118,11 +118,11 @@ class OwnerWatch:
 
     def _note(self, key: bytes, value: bytes | None) -> bool:
         """Whether this record is from the owner."""
-        if key == claim_key(self._options):
-            self.owner = parse_claim(value)
+        if key == ownership_key(self._options):
+            self.owner = parse_owner(value)
             self.claims += 1
             return True
-        if key == sign_key(self._options):
+        if key == heartbeat_key(self._options):
             # One that was replaced and does not know it yet may still give signs: they say nothing of the owner.
             ours = self.owner is not None and _object(value or b"").get("instance") == self.owner.instance
             self._sign = value if ours else self._sign

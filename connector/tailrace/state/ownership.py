@@ -20,13 +20,21 @@ from confluent_kafka import KafkaException, Producer
 
 from tailrace.errors import Fenced, KafkaUnavailable, TailraceError
 from tailrace.kafka.client import KafkaOptions, admin_config
-from tailrace.state.owner_watch import SIGN_SECONDS, Owner, OwnerWatch, claim_key, claim_value, sign_key, sign_value
+from tailrace.state.owner_watch import (
+    HEARTBEAT_SECONDS,
+    Owner,
+    OwnerWatch,
+    heartbeat_key,
+    heartbeat_value,
+    ownership_key,
+    ownership_value,
+)
 from tailrace.state.process_identity import this_process
 
-CLAIM_TIMEOUT = 10.0
+TAKE_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
 """It is said on the way out, where nobody wants to wait."""
-SIGN_TIMEOUT_MS = 2000
+HEARTBEAT_TIMEOUT_MS = 2000
 """A sign that is not delivered by then is replaced by the next ones."""
 LEASE_SECONDS = 3.0
 """Without transactions: an instance publishes only if it was seen to be the owner this recently. Less than the silence
@@ -34,30 +42,30 @@ after which another one takes over, so that it has stopped by then."""
 LEAVE_SECONDS = 1.0
 
 
-class Claim:
+class Ownership:
     """The claim of one instance, which its `instance` id tells from every other."""
 
     def __init__(self, options: KafkaOptions, instance: str) -> None:
         self._options = options
         self._instance = instance
-        self._signs: _Signs | None = None
+        self._heartbeat: _Heartbeat | None = None
         self._watch: OwnerWatch | None = None
-        self.made = False
+        self.taken = False
         self.is_last = False
         """Whether no other claim has been made since, as far as it was looked for."""
 
-    def make(self, watch: OwnerWatch | None = None) -> None:
+    def take(self, watch: OwnerWatch | None = None) -> None:
         """Takes the pipeline over, and gives signs of life from now on.
 
         With `watch`, which must have looked before, another claim is noticed within seconds; see `require_held`.
         """
         owner = Owner(self._instance, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000, this_process())
-        if not self._write(claim_key(self._options), claim_value(owner), CLAIM_TIMEOUT):
+        if not self._write(ownership_key(self._options), ownership_value(owner), TAKE_TIMEOUT):
             raise KafkaUnavailable(
-                f"Kafka did not take this instance's claim of the pipeline within {CLAIM_TIMEOUT:.0f} s",
+                f"Kafka did not take this instance's claim of the pipeline within {TAKE_TIMEOUT:.0f} s",
                 remedy="Tailrace tries again by itself.",
             )
-        self.made = self.is_last = True
+        self.taken = self.is_last = True
         self._watch = watch
         if watch is not None:
             before = watch.claims
@@ -65,18 +73,18 @@ class Claim:
             if watch.claims > before + 1:
                 # Another instance found the pipeline free at the same moment: by then it knows whose claim is the last.
                 time.sleep(LEASE_SECONDS)
-        self.show_life()
+        self.start_heartbeat()
 
-    def show_life(self) -> None:
-        """Gives a sign of life now and every second until `rest`."""
-        if self._signs is None:
-            self._signs = _Signs(self._options, self._instance, self._watch)
+    def start_heartbeat(self) -> None:
+        """Gives a sign of life now and every second until `stop_heartbeat`."""
+        if self._heartbeat is None:
+            self._heartbeat = _Heartbeat(self._options, self._instance, self._watch)
 
-    def rest(self) -> None:
+    def stop_heartbeat(self) -> None:
         """No more signs: an instance that waits for its database, say, leaves the pipeline to one that can run it."""
-        if self._signs is not None:
-            self._signs.close()
-            self._signs = None
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+            self._heartbeat = None
 
     def require_held(self, patience: float) -> None:
         """Raises Fenced if another instance has claimed the pipeline, as far as that was looked for.
@@ -85,8 +93,8 @@ class Claim:
         """
         if self._watch is None:
             return
-        if self._signs is not None:
-            self._signs.require_held(patience)
+        if self._heartbeat is not None:
+            self._heartbeat.require_held(patience)
         elif patience and self.lost():
             raise _taken()
 
@@ -107,14 +115,14 @@ class Claim:
 
     def withdraw(self) -> None:
         """The claim does not count any more: another one was made since."""
-        self.rest()
-        self.made = False
+        self.stop_heartbeat()
+        self.taken = False
 
     def release(self) -> None:
         """Leaves the pipeline to whoever still tries to run it; of no consequence if Kafka does not hear it."""
-        self.rest()
-        if self.made:
-            self._write(sign_key(self._options), sign_value(self._instance, released=True), RELEASE_TIMEOUT)
+        self.stop_heartbeat()
+        if self.taken:
+            self._write(heartbeat_key(self._options), heartbeat_value(self._instance, released=True), RELEASE_TIMEOUT)
 
     def _write(self, key: bytes, value: bytes, timeout: float) -> bool:
         failed: list[object] = []
@@ -139,7 +147,7 @@ def _taken() -> Fenced:
     )
 
 
-class _Signs:
+class _Heartbeat:
     """A thread that gives signs of life and, with a watch, looks for claims of others."""
 
     def __init__(self, options: KafkaOptions, instance: str, watch: OwnerWatch | None) -> None:
@@ -174,18 +182,18 @@ class _Signs:
 
     def _run(self) -> None:
         producer: Producer | None = None
-        key, value = sign_key(self._options), sign_value(self._instance)
+        key, value = heartbeat_key(self._options), heartbeat_value(self._instance)
         while not self._leaving.is_set():
             try:
                 if producer is None:
-                    config = {"message.timeout.ms": SIGN_TIMEOUT_MS, "queue.buffering.max.kbytes": 1024}
+                    config = {"message.timeout.ms": HEARTBEAT_TIMEOUT_MS, "queue.buffering.max.kbytes": 1024}
                     producer = Producer({**admin_config(self._options), **config})
                 producer.produce(self._options.offsets_topic, value, key)
                 producer.poll(0)
             except (KafkaException, BufferError):
                 pass  # the next one is due in a moment
             self._look()
-            self._leaving.wait(SIGN_SECONDS)
+            self._leaving.wait(HEARTBEAT_SECONDS)
 
     def _look(self) -> None:
         if self._watch is None:

@@ -34,7 +34,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PositionEntry:
     """`sampled_ms` is the connector's clock. `offsets` are the ends of the topics that it had written to by then.
 
     `passed` is a Postgres snapshot that was taken before the log reached `position`; empty if none is known. What it
@@ -58,7 +58,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Entry:
+    def from_json(cls, found: dict[str, Any]) -> PositionEntry:
         """ValueError, KeyError, TypeError or AttributeError if it is not one."""
         return cls(
             from_stored(found["position"]),
@@ -71,34 +71,34 @@ class Entry:
         )
 
 
-def ledger_topic(options: KafkaOptions) -> str:
+def history_topic(options: KafkaOptions) -> str:
     """All pipelines of an offsets topic share one."""
     return options.offsets_topic + SUFFIX
 
 
 def spec(options: KafkaOptions) -> TopicSpec:
     config = {"cleanup.policy": "compact,delete", "retention.ms": str(KEPT_MS), "segment.bytes": "16777216"}
-    return TopicSpec(ledger_topic(options), 1, options.internal_replication, config)
+    return TopicSpec(history_topic(options), 1, options.internal_replication, config)
 
 
 def ensure(options: KafkaOptions, admin: AdminClient) -> None:
-    if ledger_topic(options) not in partition_counts(admin):
+    if history_topic(options) not in partition_counts(admin):
         create_topic(admin, spec(options))
 
 
-def key(options: KafkaOptions, entry: Entry) -> bytes:
+def key(options: KafkaOptions, entry: PositionEntry) -> bytes:
     minute = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(entry.sampled_ms // BUCKET_MS * BUCKET_MS / 1000))
     return f"{options.pipeline}/{minute}Z".encode()
 
 
-def read(options: KafkaOptions, since_ms: int = 0) -> list[Entry]:
+def read(options: KafkaOptions, since_ms: int = 0) -> list[PositionEntry]:
     """The entries of this pipeline since then in the order they were made; none where there is no ledger. What is no
     entry is not among them: it says nothing, and nothing depends on it.
     """
     return _read(options, since_ms, lambda _, __: None)
 
 
-def read_all(options: KafkaOptions) -> tuple[list[Entry], dict[str, frozenset[str]]]:
+def read_all(options: KafkaOptions) -> tuple[list[PositionEntry], dict[str, frozenset[str]]]:
     """The entries of this pipeline, and of every other one the topics that it has written to."""
     others: dict[str, set[str]] = {}
 
@@ -113,12 +113,12 @@ def read_all(options: KafkaOptions) -> tuple[list[Entry], dict[str, frozenset[st
     return entries, {name: frozenset(topics) for name, topics in others.items()}
 
 
-def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], None]) -> list[Entry]:
+def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], None]) -> list[PositionEntry]:
     """The entries of this pipeline; `other` is given the keys and values of all others."""
     prefix = f"{options.pipeline}/".encode()
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, PositionEntry] = {}
     consumer = Consumer(consumer_config(options, f"tailrace-ledger-{options.pipeline}"))
-    topic = ledger_topic(options)
+    topic = history_topic(options)
     try:
         known = consumer.list_topics(topic, timeout=10).topics.get(topic)
         if known is None or known.error is not None or not known.partitions:
@@ -136,7 +136,7 @@ def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], 
                         other(name, value or b"")
                     elif value is None:
                         found.pop(name, None)
-                    elif (entry := _entry(value)) is not None:
+                    elif (entry := _parse_entry(value)) is not None:
                         found[name] = entry
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return sorted(found.values(), key=lambda entry: entry.sampled_ms)
@@ -152,19 +152,19 @@ def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], 
         consumer.close()
 
 
-def _entry(value: bytes) -> Entry | None:
+def _parse_entry(value: bytes) -> PositionEntry | None:
     try:
-        return Entry.from_json(json.loads(value))
+        return PositionEntry.from_json(json.loads(value))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def before(entries: Sequence[Entry], at_ms: int) -> Entry | None:
+def before(entries: Sequence[PositionEntry], at_ms: int) -> PositionEntry | None:
     """The last entry whose position the source's clock had reached by then.
 
     After a rewind times go back: the first entry beyond the moment ends the search, so that nothing is passed over.
     """
-    found: Entry | None = None
+    found: PositionEntry | None = None
     for entry in entries:
         if entry.position.at_ms > at_ms:
             break
@@ -172,7 +172,7 @@ def before(entries: Sequence[Entry], at_ms: int) -> Entry | None:
     return found
 
 
-def offsets_at(entries: Sequence[Entry], entry: Entry) -> Offsets:
+def offsets_at(entries: Sequence[PositionEntry], entry: PositionEntry) -> Offsets:
     """The ends of all topics at an entry: an entry names those only that its own process had written to.
 
     Not of a topic that was made anew later: the one of that name now begins at 0.
@@ -191,23 +191,23 @@ def offsets_at(entries: Sequence[Entry], entry: Entry) -> Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class TopicEnds:
     """How far a topic was written. `since_ms`: by then it had been deleted and made anew; 0 if it never was."""
 
     ends: dict[int, int]
     since_ms: int = 0
 
 
-def reached(entries: Sequence[Entry]) -> dict[str, Reached]:
+def topic_ends(entries: Sequence[PositionEntry]) -> dict[str, TopicEnds]:
     """Of every topic that the pipeline has written to, as far as the ledger knows."""
-    found: dict[str, Reached] = {}
+    found: dict[str, TopicEnds] = {}
     for entry in entries:
         for topic, ends in entry.offsets.items():
-            known = found.get(topic, Reached({}))
+            known = found.get(topic, TopicEnds({}))
             if _is_another(known.ends, ends):
-                found[topic] = Reached(ends, entry.sampled_ms)
+                found[topic] = TopicEnds(ends, entry.sampled_ms)
             else:
-                found[topic] = Reached({**known.ends, **ends}, known.since_ms)
+                found[topic] = TopicEnds({**known.ends, **ends}, known.since_ms)
     return found
 
 

@@ -19,7 +19,7 @@ from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translat
 from tailrace.kafka.topics import partition_counts
 from tailrace.positions.base import Position
 from tailrace.state import position_history
-from tailrace.state.position_history import Entry, Offsets
+from tailrace.state.position_history import Offsets, PositionEntry
 
 EVERY_SECONDS = 5.0
 """How often an entry is made while the position moves; those of one minute replace each other."""
@@ -28,7 +28,7 @@ PATIENCE = 5.0
 LEAVE_SECONDS = 1.0
 
 
-class Bookkeeper:
+class PositionRecorder:
     """One a start of a pipeline; `close` ends it, without waiting for Kafka."""
 
     def __init__(
@@ -85,11 +85,11 @@ class Bookkeeper:
                     {**admin_config(self._options), "message.timeout.ms": 5000, "queue.buffering.max.kbytes": 1024}
                 )
                 self._ready = True
-            entry = Entry(position, time.time_ns() // 1_000_000, self._ends(), self._passed(position))
+            entry = PositionEntry(position, time.time_ns() // 1_000_000, self._ends(), self._passed(position))
             self._write(entry)
         except KafkaException as error:
             raise translate(
-                error_of(error), "writing the ledger", position_history.ledger_topic(self._options)
+                error_of(error), "writing the ledger", position_history.history_topic(self._options)
             ) from None
         except (TimeoutError, BufferError):
             raise KafkaUnavailable("writing the ledger: no answer", remedy="It is tried again by itself.") from None
@@ -109,10 +109,10 @@ class Bookkeeper:
             ends.setdefault(each.topic, {})[each.partition] = int(answer.result(2 * PATIENCE).offset)
         return ends
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: PositionEntry) -> None:
         failed: list[KafkaException] = []
         self._producer.produce(
-            position_history.ledger_topic(self._options),
+            position_history.history_topic(self._options),
             json.dumps(entry.to_json()).encode(),
             position_history.key(self._options, entry),
             timestamp=entry.sampled_ms,

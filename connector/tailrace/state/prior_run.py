@@ -11,15 +11,15 @@ from tailrace.errors import PositionForgotten
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.topics import absent, partition_counts
 from tailrace.state.offsets import Admin, read_keys
-from tailrace.state.owner_watch import CLAIM_SUFFIX
+from tailrace.state.owner_watch import OWNER_SUFFIX
 
 
-def require_remembered(options: KafkaOptions, admin: Admin) -> None:
+def require_position_known(options: KafkaOptions, admin: Admin) -> None:
     """Refuses a pipeline that has a dead-letter topic, and nothing at all on the offsets topic."""
     existing = partition_counts(admin)
     if options.dead_letter_topic not in existing:
         return
-    ours = {options.pipeline.encode(), (options.pipeline + CLAIM_SUFFIX).encode()}
+    ours = {options.pipeline.encode(), (options.pipeline + OWNER_SUFFIX).encode()}
     if options.offsets_topic in existing and read_keys(options, ours, committed=False):
         return
     raise _forgotten(options)

@@ -22,7 +22,7 @@ Written = tuple[str, int, int, int, int, int, bytes | None, int, int]
 (UNSAID where today's rules make none)."""
 Published = tuple[str, int, int, int, int, int, int, int]
 """A record: id, frame, digest, flags, place (a topic's partition), offset, checksums of key and type."""
-Letter = tuple[str, int, int, int, int, int]
+DeadLetterFacts = tuple[str, int, int, int, int, int]
 """A dead letter: id, frame, digest, flags, place, offset."""
 Named = tuple[str]
 """An event that waits, or that lies ahead: id."""
@@ -258,7 +258,10 @@ def _judge_copies(
 
 
 def _sightings(
-    published: list[Published], letters: list[Letter], rows: dict[str, Written | list[Written]], found: Findings
+    published: list[Published],
+    letters: list[DeadLetterFacts],
+    rows: dict[str, Written | list[Written]],
+    found: Findings,
 ) -> _Occurrences:
     seen = _Occurrences()
     alone: set[str] = set()

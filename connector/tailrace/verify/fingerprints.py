@@ -22,8 +22,8 @@ from zlib import crc32
 from tailrace.verify.compare import (
     UNKNOWN,
     AbsenceContext,
+    DeadLetterFacts,
     Findings,
-    Letter,
     Named,
     Published,
     RowStatus,
@@ -75,7 +75,7 @@ def _pack(tag: int, print_: Fingerprint, labels: bytes) -> bytes:
 def compare_bucket(
     written: list[Any],
     published: list[Any],
-    others: tuple[list[Letter], list[Named], list[Named]],
+    others: tuple[list[DeadLetterFacts], list[Named], list[Named]],
     ground: AbsenceContext,
     found: Findings,
 ) -> None:

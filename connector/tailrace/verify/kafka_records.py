@@ -14,14 +14,14 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.dlq import requests
-from tailrace.dlq.letter import FIRST, Letter, LetterId
+from tailrace.dlq.dead_letter import FIRST, DeadLetter, DeadLetterId
 from tailrace.dlq.parked_keys import entity_of, waiting_event, waiting_topic
-from tailrace.dlq.reader import LetterBox, Span, Spans
+from tailrace.dlq.reader import DeadLetterReader, Span, Spans
 from tailrace.dlq.resolutions import PUBLISHED as PUBLISHED_ACTIONS
-from tailrace.dlq.resolutions import Mark, event_of, letter_of, marks_topic
+from tailrace.dlq.resolutions import Resolution, dead_letter_id_of, event_of, resolutions_topic
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer
-from tailrace.kafka.topic_retention import keeping
+from tailrace.kafka.tail import ClusterObserver
+from tailrace.kafka.topic_retention import topic_retention
 from tailrace.kafka.topics import topic_config
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.offsets import Admin
@@ -129,7 +129,7 @@ class KafkaRecords:
 
     def existing(self, wanted: Callable[[str], bool]) -> dict[str, int]:
         """The topics of the cluster that are wanted, with their numbers of partitions."""
-        return {name: count for name, count in Observer(self._kafka).look().topics.items() if wanted(name)}
+        return {name: count for name, count in ClusterObserver(self._kafka).look().topics.items() if wanted(name)}
 
     def begin_at(self, topic: str, starts: Mapping[int, int]) -> None:
         """What lies before these offsets is of no interest: neither read, nor missed if it was deleted."""
@@ -151,12 +151,12 @@ class KafkaRecords:
 
     def start(self, topics: dict[str, int], *, to_the_end: bool) -> None:
         """Begins to read, up to the ends that the topics have now; `finish` waits for it."""
-        admin = Observer(self._kafka).admin
+        admin = ClusterObserver(self._kafka).admin
         parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
-            box = LetterBox(replace(self._kafka, dead_letter_topic=topic))  # a box reads any topic
-            there = box.spans_of(topic, final=True)
-            held = self._in_window(box, there, to_the_end=to_the_end)
+            reader = DeadLetterReader(replace(self._kafka, dead_letter_topic=topic))  # a reader reads any topic
+            there = reader.spans_of(topic, final=True)
+            held = self._in_window(reader, there, to_the_end=to_the_end)
             if topic not in self.kept:
                 self._look(admin, topic, partitions, there, held)
             kept = self.kept[topic]
@@ -171,8 +171,8 @@ class KafkaRecords:
         """Adds what lies before the window: a row may bear a later time than its commit."""
         parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
-            box = LetterBox(replace(self._kafka, dead_letter_topic=topic))
-            for number, span in box.spans_of(topic, final=True).items():
+            reader = DeadLetterReader(replace(self._kafka, dead_letter_topic=topic))
+            for number, span in reader.spans_of(topic, final=True).items():
                 place = self._place(topic, number)
                 start, end = max(span.start, self._begins.get(place, 0)), self._starts.get(place, span.end)
                 if start < end:
@@ -195,21 +195,21 @@ class KafkaRecords:
     def read_letters(self) -> None:
         """All letters of the pipeline, with what became of them by now: replaces what was known of them."""
         self._spool.clear(LETTERS)
-        box = LetterBox(self._kafka)
+        reader = DeadLetterReader(self._kafka)
         # The letters first: a mark that comes meanwhile is then seen, too.
-        spans = box.spans()
-        marks = self._marks(box)
+        spans = reader.spans()
+        marks = self._marks(reader)
         for event in self._given_up:
             # Before the letters: should the event have one after all, that counts.
-            place = self._place(marks_topic(self._kafka), 0)
+            place = self._place(resolutions_topic(self._kafka), 0)
             self._spool.add(LETTERS, event, (event, UNKNOWN, 0, DISCARDED | AGAIN | OUTSIDE, place, 0))
-        with closing(box.letters(spans, copies=True)) as letters:
+        with closing(reader.dead_letters(spans, copies=True)) as letters:
             for letter in letters:
-                if FIRST in letter.said:
+                if FIRST in letter.details:
                     self.lost_fronts.pop(letter.position, None)
                 flags = _state(letter, marks) | (0 if letter.committed_ms in self._window else OUTSIDE)
-                flags |= AGAIN if REPLAY in letter.said else 0
-                digest = letter.said.get("tailrace.payload.sha256", "")
+                flags |= AGAIN if REPLAY in letter.details else 0
+                digest = letter.details.get("tailrace.payload.sha256", "")
                 name = row_name(digest) if letter.event_id is None else letter.event_id
                 print_ = of_payload(None) if letter.is_row else self._prints.of_letter(letter.kind, letter.value)
                 place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
@@ -226,8 +226,8 @@ class KafkaRecords:
         self.lost_fronts = {state.place: state.event for state in keys.values() if not state.releasing}
         if not keys:
             return
-        box, topic = LetterBox(self._kafka), waiting_topic(self._kafka)
-        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        reader, topic = DeadLetterReader(self._kafka), waiting_topic(self._kafka)
+        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
             for message in messages:
                 headers: Any = message.headers()
                 event = waiting_event(headers, message.value() or b"")
@@ -238,7 +238,7 @@ class KafkaRecords:
 
     def _look(self, admin: Admin, topic: str, partitions: int, there: Spans, held: Spans) -> None:
         """What the topic has deleted of that which would have been read; looked at once."""
-        starts, compacted = keeping(admin, topic, partitions)
+        starts, compacted = topic_retention(admin, topic, partitions)
         if compacted:
             self.compacted.add(topic)
         ends = {number: there[number].end if number in there else start for number, start in starts.items()}
@@ -257,14 +257,14 @@ class KafkaRecords:
         self.kept[topic] = RetainedRange(partitions, firsts, rules, by_age=rule.bytes < 0, vouches=vouches)
         self.kept_since[topic] = self.kept[topic].since
 
-    def _in_window(self, box: LetterBox, spans: Spans, *, to_the_end: bool) -> Spans:
+    def _in_window(self, reader: DeadLetterReader, spans: Spans, *, to_the_end: bool) -> Spans:
         """All of the topic, or its part in the window."""
         since, until = self._window
         if since is not None:
-            first = box.spans(since - MARGIN_MS)
+            first = reader.spans(since - MARGIN_MS)
             spans = {number: Span(first[number].start, span.end) for number, span in spans.items() if number in first}
         if until is not None and not to_the_end:
-            behind = box.spans(until + MARGIN_MS)
+            behind = reader.spans(until + MARGIN_MS)
             spans = {
                 number: Span(span.start, behind[number].start) if number in behind else span
                 for number, span in spans.items()
@@ -283,13 +283,13 @@ class KafkaRecords:
                 self._ends[place] = span.end
         return unread
 
-    def _marks(self, box: LetterBox) -> dict[LetterId | str, Mark]:
+    def _marks(self, reader: DeadLetterReader) -> dict[DeadLetterId | str, Resolution]:
         """By letter, and by the fingerprint of the letter and its copies."""
-        found: dict[LetterId | str, Mark] = {}
-        topic = marks_topic(self._kafka)
-        with closing(box.scan(topic, box.spans_of(topic))) as messages:
+        found: dict[DeadLetterId | str, Resolution] = {}
+        topic = resolutions_topic(self._kafka)
+        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
             for message in messages:
-                letter, value = letter_of(message.key()), message.value()
+                letter, value = dead_letter_id_of(message.key()), message.value()
                 if letter is None:
                     if (event := event_of(message.key())) is not None:
                         self._given_up.add(event)
@@ -297,8 +297,8 @@ class KafkaRecords:
                 if value is None:
                     found.pop(letter, None)
                 else:
-                    mark = Mark.parse(value)
-                    short = Mark(mark.action, position=mark.position)  # who and why would fill memory
+                    mark = Resolution.parse(value)
+                    short = Resolution(mark.action, position=mark.position)  # who and why would fill memory
                     found[letter] = short
                     if mark.fingerprint is not None:
                         found[mark.fingerprint] = short
@@ -351,7 +351,7 @@ class _ReadHere:
         return scan.told
 
 
-def _state(letter: Letter, marks: Mapping[LetterId | str, Mark]) -> int:
+def _state(letter: DeadLetter, marks: Mapping[DeadLetterId | str, Resolution]) -> int:
     flags = IS_ROW if letter.is_row else 0
     mark = marks.get(letter.id)
     if mark is None or not mark.is_of(letter):

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tailrace.dlq import resolutions
-from tailrace.dlq.letter import FIRST, Letter, LetterId
-from tailrace.dlq.reader import LetterBox
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.dead_letter import FIRST, DeadLetter, DeadLetterId
+from tailrace.dlq.reader import DeadLetterReader
+from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row
 from tailrace.kafka.client import KafkaOptions
@@ -31,7 +31,7 @@ from tailrace.state.rewind_marker import HEADER
 class _Known(NamedTuple):
     """What is remembered of a letter."""
 
-    letter: LetterId
+    letter: DeadLetterId
     type: str | None
     key: bytes | None
     position: str
@@ -60,10 +60,10 @@ class KnownLetters:
 
     def read(self) -> bool:
         """Reads letters and marks, once nobody else applies this replay; returns whether there are any."""
-        box = LetterBox(self._options)
-        spans = box.spans_of(self._options.dead_letter_topic, final=True)
-        marked = box.marked(final=True)
-        with closing(box.letters(spans)) as letters:
+        reader = DeadLetterReader(self._options)
+        spans = reader.spans_of(self._options.dead_letter_topic, final=True)
+        marked = reader.resolved_ids(final=True)
+        with closing(reader.dead_letters(spans)) as letters:
             for letter in letters:
                 self._by_name[_name(letter)].append(
                     _Known(
@@ -72,9 +72,9 @@ class KnownLetters:
                         letter.key,
                         letter.position,
                         letter not in marked,
-                        FIRST in letter.said,
+                        FIRST in letter.details,
                         letter.fingerprint,
-                        HEADER in letter.said,
+                        HEADER in letter.details,
                     )
                 )
         return bool(self._by_name)
@@ -95,7 +95,7 @@ class KnownLetters:
 
         def dead_letter(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
             made = line.dead_letter(row, event, topic, rejected)
-            letter = Letter(LetterId(0, 0), 0, made.key, made.value or b"", made.headers)
+            letter = DeadLetter(DeadLetterId(0, 0), 0, made.key, made.value or b"", made.headers)
             if self._of(_name(letter), letter.type, letter.key, letter.position):
                 self._left_out.append(made)
             return made
@@ -131,7 +131,7 @@ class KnownLetters:
 
     def _mark(self, known: _Known, topic: str) -> Record:
         now = time.time_ns() // 1_000_000
-        mark = Mark(
+        mark = Resolution(
             "replayed",
             now,
             f"replay {self._replay_id}",
@@ -142,6 +142,6 @@ class KnownLetters:
         return resolutions.record(self._options, known.letter, mark)
 
 
-def _name(letter: Letter) -> str:
+def _name(letter: DeadLetter) -> str:
     """The event's id; of a row that cannot be read, the hash of it."""
-    return letter.event_id or f"row {letter.said.get('tailrace.payload.sha256', '')}"
+    return letter.event_id or f"row {letter.details.get('tailrace.payload.sha256', '')}"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.tail import Observer, topic_matcher
+from tailrace.kafka.tail import ClusterObserver, topic_matcher
 from tailrace.positions.base import Position, from_stored, is_same_outbox
 from tailrace.state import known_topics, offsets, position_history
-from tailrace.state.known_topics import Remembered
-from tailrace.state.position_history import Entry
+from tailrace.state.known_topics import KnownTopics
+from tailrace.state.position_history import PositionEntry
 
 _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
 """As names of pipelines are; those of replays, and of what stands beside a position, have other signs, too."""
@@ -27,11 +27,11 @@ class KnownPipelines:
     """
 
     stored: Position | None = None
-    entries: list[Entry] = field(default_factory=list)
-    remembered: Remembered = field(default_factory=Remembered)
+    entries: list[PositionEntry] = field(default_factory=list)
+    remembered: KnownTopics = field(default_factory=KnownTopics)
     positions: Mapping[str, Position] = field(default_factory=dict)
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    rules: Mapping[str, Remembered] = field(default_factory=dict)
+    rules: Mapping[str, KnownTopics] = field(default_factory=dict)
 
     @property
     def noted(self) -> set[str]:
@@ -68,14 +68,14 @@ class KnownPipelines:
 
     def shared_with(self, name: str, declared: Collection[str], template: str | None) -> list[str]:
         """Topics, or a template, by which this pipeline and another one publish the same events to the same topics."""
-        rules = self.rules.get(name, Remembered())
+        rules = self.rules.get(name, KnownTopics())
         topics = {*declared, *self.noted} & {*rules.topics, *self.others.get(name, ())}
         return [*sorted(topics), *([template] if template in rules.templates and not topics else [])]
 
 
 def read_known(options: KafkaOptions) -> KnownPipelines:
     """All of it, up to now. Reads the offsets topic and the position history."""
-    existing = Observer(options).look().topics
+    existing = ClusterObserver(options).look().topics
     found = offsets.read_keys(options, None) if options.offsets_topic in existing else {}
     entries, others = position_history.read_all(options)
     positions = {name: position for name, position in _positions(found).items() if name != options.pipeline}

@@ -29,7 +29,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import Line
 from tailrace.positions.base import Position
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
 from tailrace.state.status import announce
 from tailrace.wakeup import Wakeup
@@ -62,7 +62,7 @@ class Supervisor:
         self._recovered = False
         self._wake = Wakeup()
         self._stopped = threading.Event()
-        self._claim = Claim(wiring.kafka, uuid.uuid4().hex)
+        self._ownership = Ownership(wiring.kafka, uuid.uuid4().hex)
         self._ran = False
         self._progressed = False
         self.failure: TailraceError | None = None
@@ -84,7 +84,7 @@ class Supervisor:
         try:
             self._run()
         finally:
-            self._claim.rest()  # whatever ended it: signs of life would keep others waiting for nothing
+            self._ownership.stop_heartbeat()  # whatever ended it: signs of life would keep others waiting for nothing
             self._notices.close(NOTICE_SECONDS)
 
     def _run(self) -> None:
@@ -127,10 +127,10 @@ class Supervisor:
 
     def _release(self) -> None:
         # Announced before the pipeline is released: what comes after that is the next instance's to announce.
-        if self._claim.made or not self._standby.is_in_use(wait=False):
+        if self._ownership.taken or not self._standby.is_in_use(wait=False):
             self._announce("STOPPED")
-        self._claim.release()
-        self._standby.end(keep_watch=self._claim.made)
+        self._ownership.release()
+        self._standby.end(keep_watch=self._ownership.taken)
 
     def _ready(self, line: Line, publisher: Publisher, rewind: Rewind | None, *, parks: bool) -> Line:
         """Marks what is published again. On that stretch, events that have a dead letter get no second one."""
@@ -147,15 +147,15 @@ class Supervisor:
     def _attempt(self) -> None:
         line = self._wiring.line()
         admin = self._wiring.admin()
-        if self._ran or not self._claim.made:
-            self._wiring.require_remembered(admin, ran=self._ran)
+        if self._ran or not self._ownership.taken:
+            self._wiring.require_position_known(admin, ran=self._ran)
         self._wiring.ensure_offsets(admin)
-        if self._claim.made:
+        if self._ownership.taken:
             self._step_aside()
-        if not self._claim.made and not self._take_over():
+        if not self._ownership.taken and not self._take_over():
             return
         publisher = self._wiring.publisher(
-            admin, self._wake, self._notices.set_aside, require_owned=self._claim.require_held
+            admin, self._wake, self._notices.set_aside, require_owned=self._ownership.require_held
         )
         source = self._wiring.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
         parking = self._wiring.parking(admin)
@@ -170,7 +170,7 @@ class Supervisor:
                 line, publisher, followed(publisher.rewind, source), parks=parking is not None
             ),
         )
-        books = self._wiring.bookkeeper(admin, publisher, source, self._unnoted)
+        books = self._wiring.position_recorder(admin, publisher, source, self._unnoted)
 
         stored: list[Position | None] = []
 
@@ -195,16 +195,16 @@ class Supervisor:
         """Waits until nobody else runs the pipeline, then claims it; False if stopped before that."""
         if not self._standby.wait():
             return False
-        self._make_claim()
+        self._take_ownership()
         return True
 
-    def _make_claim(self) -> None:
+    def _take_ownership(self) -> None:
         # A transaction fences this instance if another one takes over; without one it has to look for that itself.
         watch = None if self._wiring.kafka.exactly_once else self._standby.watch
         try:
-            self._claim.make(watch)
+            self._ownership.take(watch)
         finally:
-            if self._claim.made:
+            if self._ownership.taken:
                 self._standby.end(keep_watch=watch is not None)
 
     def _mended(self, error: TailraceError) -> TailraceError | None:
@@ -215,11 +215,11 @@ class Supervisor:
         if self._recover is None or self._recovered or error.action is not Action.HALT or isinstance(error, Fenced):
             return error
         try:
-            if not self._claim.made:
+            if not self._ownership.taken:
                 # A claim without a position would make a forgotten one look like a first start that was killed.
                 if self._standby.is_in_use(wait=True) or not self._standby.has_position():
                     return error
-                self._make_claim()
+                self._take_ownership()
             if not self._recover(error, self._wiring, self._wake, self._stopped.is_set):
                 return error
         except TailraceError as failure:
@@ -232,19 +232,19 @@ class Supervisor:
 
         If that one has left again, this one starts as if it were its first time: others must see that it runs.
         """
-        if self._claim.lost():
+        if self._ownership.lost():
             raise Fenced(
                 "another instance of this pipeline was started after this one",
                 why="The last one to start is the one to run it.",
                 remedy="If it runs, all is well. Otherwise start this one again.",
             )
-        if not self._claim.is_last:
-            self._claim.withdraw()
+        if not self._ownership.is_last:
+            self._ownership.withdraw()
 
     def _still_ours(self, error: TailraceError) -> bool:
         """Fenced by an instance that has no claim, such as an older one that was trying again: it ends, we go on."""
         try:
-            return isinstance(error, Fenced) and not self._claim.lost()
+            return isinstance(error, Fenced) and not self._ownership.lost()
         except TailraceError:
             return True  # then the next attempt asks
 
@@ -254,7 +254,7 @@ class Supervisor:
         self._ran = True
         self._recovered = False
         self._kafka_away = False
-        self._claim.show_life()
+        self._ownership.start_heartbeat()
         self._outage.end()
         self._log.info("running", position=str(position), delivery=self._wiring.settings.kafka.delivery)
         self._announce("RUNNING")
@@ -272,7 +272,7 @@ class Supervisor:
             attempt=attempt,
         )
         self._kafka_away = isinstance(error, KafkaUnavailable)
-        self._claim.rest()
+        self._ownership.stop_heartbeat()
         self._announce("RETRYING", error)
         return self._outage.wait(seconds, self._stopped, self._wiring.probe(error))
 
@@ -282,13 +282,13 @@ class Supervisor:
         # After being fenced the state is the other instance's to tell.
         if not isinstance(error, Fenced):
             self._announce("FAILED", error)
-            self._claim.release()
+            self._ownership.release()
 
     def _unnoted(self, error: TailraceError) -> None:
         self._log.warning("ledger", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # Beside another instance that runs the pipeline, this one's state is not the pipeline's.
-        beside = not self._claim.made and state != "STOPPED" and self._standby.is_in_use(wait=True)
+        beside = not self._ownership.taken and state != "STOPPED" and self._standby.is_in_use(wait=True)
         if not (self._standby.announce(state, error) if beside else announce(self._wiring.kafka, state, error)):
             self._log.debug("state not announced", state=state)

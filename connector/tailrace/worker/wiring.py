@@ -13,7 +13,7 @@ from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
 from tailrace.dlq.parking import Bounds, Parking
 from tailrace.dlq.record import dead_letter
-from tailrace.dlq.resolutions import marks_topic
+from tailrace.dlq.resolutions import resolutions_topic
 from tailrace.errors import (
     ConfigError,
     KafkaUnavailable,
@@ -30,7 +30,7 @@ from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.tail import answering, certificate_trouble
 from tailrace.kafka.topic_limits import TopicLimits
-from tailrace.kafka.topics import TopicKeeper, partition_counts
+from tailrace.kafka.topics import TopicManager, partition_counts
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import Line
@@ -47,8 +47,8 @@ from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.offsets import Admin
-from tailrace.state.position_recorder import Bookkeeper
-from tailrace.state.prior_run import require_remembered, require_stored
+from tailrace.state.position_recorder import PositionRecorder
+from tailrace.state.prior_run import require_position_known, require_stored
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
@@ -122,11 +122,11 @@ class Wiring:
             return ()
         return tuple(each for each in found if isinstance(each, LsnPosition))
 
-    def bookkeeper(
+    def position_recorder(
         self, admin: Admin, publisher: Publisher, source: RowSource, warn: Callable[[TailraceError], None]
-    ) -> Bookkeeper:
+    ) -> PositionRecorder:
         """Notes beside the pipeline where it is."""
-        return Bookkeeper(
+        return PositionRecorder(
             self.kafka,
             admin,
             stored=lambda: publisher.stored,
@@ -179,12 +179,12 @@ class Wiring:
         """One for an attempt: each has threads and buffers of its own."""
         return offsets.admin_client(self.kafka)
 
-    def require_remembered(self, admin: Admin, *, ran: bool) -> None:
+    def require_position_known(self, admin: Admin, *, ran: bool) -> None:
         """To be asked before each attempt: MongoDB itself does not know that we were there before."""
         if isinstance(self.database, MongoOptions) and ran:
             require_stored(self.kafka, admin)
         elif isinstance(self.database, MongoOptions) and not self.database.adopt:
-            require_remembered(self.kafka, admin)
+            require_position_known(self.kafka, admin)
 
     def parking(self, admin: Admin) -> Parking | None:
         """Where something may be parked, or was under earlier settings: what waits must not be overtaken."""
@@ -227,7 +227,7 @@ class Wiring:
         """The error, or its cause: a broker whose certificate is not accepted looks like one that is away."""
         return certificate_trouble(self.kafka) or error if isinstance(error, KafkaUnavailable) else error
 
-    def keeper(self, admin: Admin, kind: type[TopicKeeper] = TopicKeeper) -> TopicKeeper:
+    def topic_manager(self, admin: Admin, kind: type[TopicManager] = TopicManager) -> TopicManager:
         """Creates topics as they are declared, or refuses."""
         topics = self.settings.topics
         default = TopicSpec("", topics.partitions, topics.replication)
@@ -246,9 +246,9 @@ class Wiring:
     ) -> Publisher:
         """Connects to Kafka, and makes sure that the topics are there, and that the rules are remembered."""
         known_topics.remember(self.kafka, self.declared, self.settings.topics.template, partition_counts(admin))
-        keeper = self.keeper(admin)
-        keeper.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
-        return Publisher(self.kafka, keeper, wake=wake, tell=tell, require_owned=require_owned)
+        topic_manager = self.topic_manager(admin)
+        topic_manager.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
+        return Publisher(self.kafka, topic_manager, wake=wake, tell=tell, require_owned=require_owned)
 
 
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
@@ -351,8 +351,8 @@ def declared_for(pipeline: str, specs: Iterable[TopicSpec]) -> list[str]:
 def own_topics(kafka: KafkaOptions) -> frozenset[str]:
     """Where no event may go: whoever writes there could make a pipeline skip or repeat events."""
     parking = {state_topic(kafka), waiting_topic(kafka)}
-    books = {kafka.offsets_topic, position_history.ledger_topic(kafka)}
-    return frozenset({*books, kafka.dead_letter_topic, marks_topic(kafka), *parking})
+    books = {kafka.offsets_topic, position_history.history_topic(kafka)}
+    return frozenset({*books, kafka.dead_letter_topic, resolutions_topic(kafka), *parking})
 
 
 def dead_letter_spec(settings: PipelineSettings, kafka: KafkaOptions) -> TopicSpec:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.dlq.letter import LetterId
+from tailrace.dlq.dead_letter import DeadLetterId
 from tailrace.dlq.parked_keys import (
-    Board,
-    GiveUp,
-    Parked,
+    GiveUpRequest,
+    ParkedKey,
+    ParkingState,
     Request,
     answered,
     entity_of,
@@ -61,8 +61,8 @@ def test_keys_of_different_aggregates_are_different() -> None:
 
 @given(names, st.binary(max_size=20), st.integers(0, 2**60), st.booleans())
 def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, released: int, releasing: bool) -> None:
-    board = Board()
-    state = Parked(5, "0/1:0", released, releasing)
+    board = ParkingState()
+    state = ParkedKey(5, "0/1:0", released, releasing)
     record = state_record(OPTIONS, (aggregate, key), state, 5)
     board.read(record.key, record.value)
     assert board.keys == {(aggregate, key): state}
@@ -73,14 +73,14 @@ def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, rele
 
 @pytest.mark.parametrize("payload", [None, b"", b"\xff{}"])
 def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
-    board = Board()
-    request = Request(LetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
+    board = ParkingState()
+    request = Request(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
     record = request_record(OPTIONS, request, 1)
     board.read(record.key, record.value)
-    assert board.requests == {LetterId(0, 3): request}
+    assert board.requests == {DeadLetterId(0, 3): request}
     for record in answered(OPTIONS, request, "still wrong", 2):
         board.read(record.key, record.value)
-    assert (board.requests, board.answers) == ({}, {LetterId(0, 3): "still wrong"})
+    assert (board.requests, board.answers) == ({}, {DeadLetterId(0, 3): "still wrong"})
     for record in answered(OPTIONS, request, None, 3):
         board.read(record.key, record.value)
     assert board.answers == {}
@@ -89,22 +89,22 @@ def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
 @pytest.mark.parametrize("record", [(b"key/!", b"{}"), (b"key/YQBi", b"{"), (b"key/YQBi", b'{"x": 1}')])
 def test_a_state_that_cannot_be_read_is_not_passed_over(record: tuple[bytes, bytes]) -> None:
     with pytest.raises(OffsetRecordCorrupt):
-        Board().read(*record)
+        ParkingState().read(*record)
 
 
 @pytest.mark.parametrize(
     "record", [(None, b"x"), (b"", None), (b"request/x", b"{}"), (b"request/0-1", b"["), (b"z", b"")]
 )
 def test_what_others_wrote_there_is_passed_over(record: tuple[bytes | None, bytes | None]) -> None:
-    board = Board()
+    board = ParkingState()
     board.read(*record)
     assert (board.keys, board.requests, board.answers) == ({}, {}, {})
 
 
 def test_a_request_by_key_is_read_back_until_it_is_dealt_with() -> None:
-    asked = GiveUp(("order", b"a\0\xff"), "0/1:0", "ann", "gone")
+    asked = GiveUpRequest(("order", b"a\0\xff"), "0/1:0", "ann", "gone")
     record, done = request_record(OPTIONS, asked, 1), given_up(OPTIONS, asked.entity, 2)
-    subject = Board()
+    subject = ParkingState()
     subject.read(record.key, record.value)
     assert subject.gives_up == {asked.entity: asked}
     subject.read(done.key, done.value)

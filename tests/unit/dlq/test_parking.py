@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.dlq.parked_keys import FIRST, Parked
+from tailrace.dlq.parked_keys import FIRST, ParkedKey
 from tailrace.dlq.parking import HOUR_MS, KEY_BYTES, Bounds, Parking, require_kept
 from tailrace.errors import ParkingFull, ParkingUnfit
 from tailrace.event import OutboxEvent, Record
@@ -33,7 +33,7 @@ def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> N
     letter, state = subject.park(event(b"a"), LETTER)
     assert (FIRST, "first") in letter.headers
     assert state.topic == "shop.parking"
-    assert subject.keys[("order", b"a")] == Parked(subject.keys[("order", b"a")].since_ms, "0/1:0", 7, event="e")
+    assert subject.keys[("order", b"a")] == ParkedKey(subject.keys[("order", b"a")].since_ms, "0/1:0", 7, event="e")
 
 
 def test_an_event_without_a_key_or_of_a_parked_key_parks_nothing() -> None:
@@ -63,7 +63,7 @@ def test_parked_keys_are_bounded_in_bytes() -> None:
     with pytest.raises(ParkingFull, match="67,108,864 bytes together"):
         subject.park(event(b"8" * large), LETTER)
     subject._releasing.note(("order", b"0" * large), None)
-    subject._releasing.note(("order", b"1" * large), Parked(0, "0/1:0", releasing=True))
+    subject._releasing.note(("order", b"1" * large), ParkedKey(0, "0/1:0", releasing=True))
     subject.park(event(b"8" * large), LETTER)
     with pytest.raises(ParkingFull, match="7 parked keys"):
         subject.park(event(b"9" * large), LETTER)
@@ -74,7 +74,7 @@ def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, 
     warnings: list[str] = []
     subject = parking(warnings, age_hours=10)
     since = time.time_ns() // 1_000_000 - int(hours * HOUR_MS)
-    subject.keys[("order", b"a")] = Parked(since, "0/1:0")
+    subject.keys[("order", b"a")] = ParkedKey(since, "0/1:0")
     if full:
         with pytest.raises(ParkingFull, match="10 hours"):
             subject.due()
@@ -86,7 +86,7 @@ def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, 
 
 def test_what_is_being_released_comes_before_its_age() -> None:
     subject = parking([], age_hours=1)
-    subject._releasing.note(("order", b"a"), Parked(0, "0/1:0", releasing=True))
+    subject._releasing.note(("order", b"a"), ParkedKey(0, "0/1:0", releasing=True))
     assert subject.due()
 
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.dlq import release
-from tailrace.dlq.parked_keys import Board, Entity, Parked, entity_of, state_topic, waiting_record
-from tailrace.dlq.release import Releasing
+from tailrace.dlq.parked_keys import Entity, ParkedKey, ParkingState, entity_of, state_topic, waiting_record
+from tailrace.dlq.release import Releaser
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions
@@ -88,15 +88,19 @@ class Pipeline:
     """What a pipeline does with parked keys, and what Kafka keeps of it when the process is killed."""
 
     def __init__(self) -> None:
-        self.topic, self.durable, self.out = Topic(), Board(), defaultdict[bytes | None, list[bytes | None]](list)
+        self.topic, self.durable, self.out = (
+            Topic(),
+            ParkingState(),
+            defaultdict[bytes | None, list[bytes | None]](list),
+        )
         self.written = defaultdict[bytes | None, list[bytes]](list)
         self.letters: list[bytes | None] = []
         self.count = 0
         self.start()
 
     def start(self) -> None:
-        self.keys: dict[Entity, Parked] = dict(self.durable.keys)
-        self.releasing = Releasing(OPTIONS, self.topic, self.keys)  # type: ignore[arg-type]
+        self.keys: dict[Entity, ParkedKey] = dict(self.durable.keys)
+        self.releasing = Releaser(OPTIONS, self.topic, self.keys)  # type: ignore[arg-type]
         self.releasing.open()
 
     def insert(self, key: bytes, payload: bytes) -> None:
@@ -109,7 +113,7 @@ class Pipeline:
             self.topic.append(waiting_record(OPTIONS, event))
         elif payload == b"bad":
             self.letters.append(event.id.encode())
-            self.releasing.note(entity, Parked(0, event.position, self.releasing.bound))
+            self.releasing.note(entity, ParkedKey(0, event.position, self.releasing.bound))
             self.durable.keys[entity] = self.keys[entity]
         else:
             self.out[key].append(event.id.encode())
@@ -124,7 +128,7 @@ class Pipeline:
         state = self.keys.get(("order", key))
         if state is not None and not state.releasing:
             self.out[key].append(state.place[2:-2].encode())
-            released = Parked(state.since_ms, state.place, state.released, releasing=True)
+            released = ParkedKey(state.since_ms, state.place, state.released, releasing=True)
             self.releasing.note(("order", key), released)
             self.durable.keys["order", key] = released
 

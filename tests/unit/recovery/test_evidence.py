@@ -12,7 +12,7 @@ from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, is_true, weigh
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.resume_check import ServerIdentity
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 
 LOG = LogIdentity("7", 1, "shop", "tailrace_shop", "public.outbox", "1.9/2/3")
 SAME = ServerIdentity("7", 1, 1000, "shop")
@@ -26,9 +26,9 @@ def at(lsn: int, timeline: int = 1) -> LsnPosition:
     return LsnPosition(replace(LOG, timeline=timeline), lsn, lsn * MINUTE)
 
 
-def entry(lsn: int, passed: str = "", **more: int) -> Entry:
+def entry(lsn: int, passed: str = "", **more: int) -> PositionEntry:
     """Of the minute that its LSN names."""
-    return Entry(at(lsn, **more), lsn * MINUTE, {"orders": {0: lsn}}, passed)
+    return PositionEntry(at(lsn, **more), lsn * MINUTE, {"orders": {0: lsn}}, passed)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,9 @@ def test_which_positions_still_hold(
     assert is_true(position, lost, server, left, went_back=server is BACK) is true
 
 
-def weighed(entries: list[Entry], lost: int = 900, server: ServerIdentity = SAME, next_xid: int = 5000) -> Evidence:
+def weighed(
+    entries: list[PositionEntry], lost: int = 900, server: ServerIdentity = SAME, next_xid: int = 5000
+) -> Evidence:
     return weigh(entries, at(lost), server, LEFT, next_xid, went_back=server is not SAME)
 
 
@@ -73,7 +75,7 @@ def test_the_last_true_entry_counts_up_to_its_oldest_running_transaction() -> No
 
 def test_positions_before_the_stream_have_passed_nothing() -> None:
     reading = replace(at(3), table_read=TableRead("1:1:"))
-    assert weighed([Entry(reading, 3 * MINUTE, {}, "10:10:")]) == Evidence()
+    assert weighed([PositionEntry(reading, 3 * MINUTE, {}, "10:10:")]) == Evidence()
 
 
 def test_numbers_too_far_apart_tell_nothing() -> None:
@@ -101,7 +103,7 @@ def test_a_rewind_makes_topics_be_read_whole() -> None:
     """Positions that went back: what an offset of before stands for is not known."""
     entries = [entry(minute, f"{minute}:{minute}:") for minute in range(1, 30)]
     assert weighed(entries).offsets != {}
-    entries[25] = Entry(at(3), 26 * MINUTE, {"orders": {0: 26}}, "")
+    entries[25] = PositionEntry(at(3), 26 * MINUTE, {"orders": {0: 26}}, "")
     assert weighed(entries).offsets == {}
 
 

@@ -31,7 +31,7 @@ class Layout:
         return OutboxEvent("42", "OrderPlaced", "order", b"k", PAYLOAD, None, row.position, row.committed_ms, [])
 
 
-class Letter:
+class DeadLetter:
     headers = (("tailrace.payload.sha256", "ab"),)
 
 
@@ -44,8 +44,8 @@ class Orders:
     def route(self, event: OutboxEvent) -> Route:
         return Route("orders")
 
-    def dead_letter(self, *_: object) -> Letter:
-        return Letter()
+    def dead_letter(self, *_: object) -> DeadLetter:
+        return DeadLetter()
 
 
 class Kafka:

@@ -9,7 +9,7 @@ import pytest
 from tailrace.cli.position import _nearest
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.replay.source_log import describe_position, format_time
-from tailrace.state.position_history import Entry
+from tailrace.state.position_history import PositionEntry
 
 LOG = LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3")
 
@@ -27,7 +27,7 @@ def test_a_time_has_the_zone_of_its_own_day(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_offsets_at_a_position_are_those_of_its_own_log() -> None:
-    mine = Entry(LsnPosition(LOG, 5, 1), 1)
-    other = Entry(LsnPosition(LogIdentity("8", 1, "shop", "s", "public.outbox", "1/2/3"), 6, 2), 2)
+    mine = PositionEntry(LsnPosition(LOG, 5, 1), 1)
+    other = PositionEntry(LsnPosition(LogIdentity("8", 1, "shop", "s", "public.outbox", "1/2/3"), 6, 2), 2)
     assert _nearest([mine, other], LsnPosition(LOG, 9, 0)) == mine
     assert _nearest([other], LsnPosition(LOG, 9, 0)) is None

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tailrace.state.owner_watch import Owner, claim_value, is_released, parse_claim, sign_value
+from tailrace.state.owner_watch import Owner, heartbeat_value, is_released, ownership_value, parse_owner
 from tailrace.state.process_identity import has_ended, this_process
 from tailrace.testkit.stack import wait_until
 
@@ -16,26 +16,26 @@ OWNER = Owner("a", "host", 7, 1_700_000_000_000, "boot/1 7 99")
 
 
 def test_a_claim_is_read_as_it_was_written() -> None:
-    assert parse_claim(claim_value(OWNER)) == OWNER
+    assert parse_owner(ownership_value(OWNER)) == OWNER
     assert "process 7 on host, since 2023-" in str(OWNER)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"-"])
 def test_no_claim(value: bytes | None) -> None:
-    assert parse_claim(value) is None
+    assert parse_owner(value) is None
 
 
 @pytest.mark.parametrize("value", [b"6f0c", b"\xff", b"[]", b'{"instance": "a"}', b"7"])
 def test_a_claim_that_is_not_understood_is_somebodys(value: bytes) -> None:
-    owner = parse_claim(value)
+    owner = parse_owner(value)
     assert owner is not None
     assert not owner.process, "nothing is known of its process"
     assert not has_ended(owner.process)
 
 
 def test_only_its_own_instance_releases_a_claim() -> None:
-    assert is_released(OWNER, sign_value("a", released=True))
-    for sign in (None, b"", b"{", b"[]", sign_value("a"), sign_value("b", released=True)):
+    assert is_released(OWNER, heartbeat_value("a", released=True))
+    for sign in (None, b"", b"{", b"[]", heartbeat_value("a"), heartbeat_value("b", released=True)):
         assert not is_released(OWNER, sign)
 
 

@@ -9,26 +9,34 @@ import pytest
 from tailrace.kafka.client import KafkaOptions
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.state.position_history import Entry, Reached, before, key, ledger_topic, offsets_at, reached
+from tailrace.state.position_history import (
+    PositionEntry,
+    TopicEnds,
+    before,
+    history_topic,
+    key,
+    offsets_at,
+    topic_ends,
+)
 
 LOG = LogIdentity("7", 1, "shop", "slot", "public.outbox", "1/1/1")
 OPTIONS = KafkaOptions("localhost:9092", "orders")
 
 
-def entry(lsn: int, at_ms: int, sampled_ms: int | None = None, **offsets: dict[int, int]) -> Entry:
-    return Entry(LsnPosition(LOG, lsn, at_ms), at_ms if sampled_ms is None else sampled_ms, offsets)
+def entry(lsn: int, at_ms: int, sampled_ms: int | None = None, **offsets: dict[int, int]) -> PositionEntry:
+    return PositionEntry(LsnPosition(LOG, lsn, at_ms), at_ms if sampled_ms is None else sampled_ms, offsets)
 
 
 def test_an_entry_comes_back_as_it_was() -> None:
     token = TokenPosition(StreamIdentity("rs", "shop", {"outbox": "u"}, "f"), {"_data": "82"}, ClusterTime(1, 2), 5)
-    for each in (Entry(LsnPosition(LOG, 9, 5), 6, {"t": {0: 4, 1: 7}}, "1:2:"), Entry(token, 6)):
-        assert Entry.from_json(json.loads(json.dumps(each.to_json()))) == each
+    for each in (PositionEntry(LsnPosition(LOG, 9, 5), 6, {"t": {0: 4, 1: 7}}, "1:2:"), PositionEntry(token, 6)):
+        assert PositionEntry.from_json(json.loads(json.dumps(each.to_json()))) == each
 
 
 def test_entries_of_a_minute_share_a_key() -> None:
     assert key(OPTIONS, entry(1, 59_999)) == key(OPTIONS, entry(2, 1)) == b"orders/1970-01-01T00:00Z"
     assert key(OPTIONS, entry(1, 60_000)) == b"orders/1970-01-01T00:01Z"
-    assert ledger_topic(OPTIONS) == "tailrace-offsets-ledger"
+    assert history_topic(OPTIONS) == "tailrace-offsets-ledger"
 
 
 @pytest.mark.parametrize(("at_ms", "lsn"), [(9, None), (10, 1), (29, 2), (30, 3), (99, 3)])
@@ -58,6 +66,6 @@ def test_a_topic_whose_end_went_back_is_another_one() -> None:
     assert offsets_at(entries, entries[0]) == offsets_at(entries, entries[1]) == {"b": {0: 9}}
     assert offsets_at(entries, entries[2]) == {"a": {0: 40}, "b": {0: 9}}
     assert offsets_at(entries, entries[3]) == {"a": {0: 41, 1: 1}, "b": {0: 9}}
-    assert reached(grown) == {"a": Reached({0: 90, 1: 5}), "b": Reached({0: 9})}
-    assert reached(entries) == {"a": Reached({0: 41, 1: 1}, 30), "b": Reached({0: 9})}
-    assert reached([]) == {}
+    assert topic_ends(grown) == {"a": TopicEnds({0: 90, 1: 5}), "b": TopicEnds({0: 9})}
+    assert topic_ends(entries) == {"a": TopicEnds({0: 41, 1: 1}, 30), "b": TopicEnds({0: 9})}
+    assert topic_ends([]) == {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from tailrace.cli.dlq.context import Office, Require, find_office, ids_first
+from tailrace.cli.dlq.context import DlqContext, Require, find_context, ids_first
 from tailrace.cli.dlq.edit import edited as edit_payload
 from tailrace.cli.dlq.parked_keys import fronts_of, give_up
 from tailrace.cli.dlq.parked_letters import Fronts
@@ -40,14 +40,14 @@ from tailrace.cli.dlq.selection import (
 from tailrace.cli.dlq.view import told_mark
 from tailrace.cli.output import say
 from tailrace.dlq import resolutions
-from tailrace.dlq.letter import Letter, LetterId
-from tailrace.dlq.reader import LetterBox, Spans
-from tailrace.dlq.redrive import Desk, Posting
-from tailrace.dlq.resolutions import Action, Mark, Marked
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
+from tailrace.dlq.reader import DeadLetterReader, Spans
+from tailrace.dlq.redrive import RedriveItem, RedrivePublisher
+from tailrace.dlq.resolutions import Action, Resolution, ResolvedIds
 from tailrace.errors import ConfigError, Rejected
 from tailrace.state import offsets
 
-Prepare = Callable[[Letter], Posting]
+Prepare = Callable[[DeadLetter], RedriveItem]
 
 
 def redrive(
@@ -98,26 +98,26 @@ def redrive(
         hint="Name letters by id or by filters, or give --all-open.",
     )
     _require_one(choice, edit=edit, payload=payload)
-    office = find_office(file, letters, bootstrap, kafka_setting)
-    publishing, box, outcome = office.publishing(), office.box(), Outcome(as_json)
-    replaced: dict[LetterId, tuple[Letter, bool]] = {}
+    office = find_context(file, letters, bootstrap, kafka_setting)
+    publishing, reader, outcome = office.publishing(), office.reader(), Outcome(as_json)
+    replaced: dict[DeadLetterId, tuple[DeadLetter, bool]] = {}
 
-    def prepare(letter: Letter) -> Posting:
+    def prepare(letter: DeadLetter) -> RedriveItem:
         sent, changed = replaced.get(letter.id, (letter, False))
         record = publishing.again(sent, edited=changed)
-        return Posting(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
+        return RedriveItem(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
 
-    spans, counted = _count(box, choice)
+    spans, counted = _count(reader, choice)
     if counted and (edit or payload):
-        replaced = _replaced(box, choice, payload)
+        replaced = _replaced(reader, choice, payload)
         if not replaced:
             say("Nothing was changed, so nothing is redriven.", sys.stderr)
             return 1
     if dry_run or not counted:
-        return _try(box, choice, spans, prepare, outcome)
+        return _try(reader, choice, spans, prepare, outcome)
     if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
         return 1
-    return _act(office, choice, spans, prepare, outcome, require=publishing.keeper())
+    return _act(office, choice, spans, prepare, outcome, require=publishing.topic_manager())
 
 
 def discard(
@@ -162,7 +162,7 @@ def discard(
     if parked_key:
         if ids or chosen:
             raise ConfigError("--parked-key is given beside ids or filters", remedy="Give one or the other.")
-        office = find_office(file, letters, bootstrap, kafka_setting)
+        office = find_context(file, letters, bootstrap, kafka_setting)
         there, gone = fronts_of(office, parked_key, aggregate)
         if gone:
             if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Give up")):
@@ -172,15 +172,15 @@ def discard(
                 return code
         ids = [str(letter.id) for letter in there]
     choice = choose(ids, chosen, hint="Name letters by id or by filters, such as --type.")
-    office = find_office(file, letters, bootstrap, kafka_setting)
+    office = find_context(file, letters, bootstrap, kafka_setting)
 
-    def prepare(letter: Letter) -> Posting:
-        return Posting(letter, _mark("discarded", letter, why))
+    def prepare(letter: DeadLetter) -> RedriveItem:
+        return RedriveItem(letter, _mark("discarded", letter, why))
 
-    box, outcome = office.box(), Outcome(as_json)
-    spans, counted = _count(box, choice)
+    reader, outcome = office.reader(), Outcome(as_json)
+    spans, counted = _count(reader, choice)
     if not counted:
-        return _try(box, choice, spans, prepare, outcome)
+        return _try(reader, choice, spans, prepare, outcome)
     if not (yes or _confirmed(counted, "Give up")):
         return 1
     return _act(office, choice, spans, prepare, outcome)
@@ -196,9 +196,11 @@ def _require_one(choice: Choice, *, edit: bool, payload: Path | None) -> None:
         raise ConfigError("--edit and --payload are for one letter", remedy="Name one letter by its id.")
 
 
-def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[LetterId, tuple[Letter, bool]]:
+def _replaced(
+    reader: DeadLetterReader, choice: Choice, payload: Path | None
+) -> dict[DeadLetterId, tuple[DeadLetter, bool]]:
     """The one letter with its new payload, and whether that is another than the event had; nothing if it was left."""
-    (letter,) = choice.letters(box, {}, Marked())
+    (letter,) = choice.letters(reader, {}, ResolvedIds())
     if payload is not None:
         try:
             # Whatever wrote the file most likely ended its last line.
@@ -217,10 +219,10 @@ def _replaced(box: LetterBox, choice: Choice, payload: Path | None) -> dict[Lett
     return {letter.id: (letter.with_payload(value), not letter.is_original(value))}
 
 
-def _count(box: LetterBox, choice: Choice) -> tuple[Spans, Counter[str]]:
+def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Spans, Counter[str]]:
     """What is chosen and open, by reason."""
-    marked, spans = box.marked(), choice.spans(box)
-    with closing(choice.letters(box, spans, marked)) as letters:
+    marked, spans = reader.resolved_ids(), choice.spans(reader)
+    with closing(choice.letters(reader, spans, marked)) as letters:
         counted = Counter(letter.reason for letter in letters if letter not in marked)
     return spans, counted
 
@@ -242,20 +244,20 @@ def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
     return False
 
 
-def _try(box: LetterBox, choice: Choice, spans: Spans, prepare: Prepare, outcome: Outcome) -> int:
+def _try(reader: DeadLetterReader, choice: Choice, spans: Spans, prepare: Prepare, outcome: Outcome) -> int:
     """Tells what would be done, and does nothing."""
-    marked = box.marked()
-    with closing(choice.letters(box, spans, marked)) as letters:
+    marked = reader.resolved_ids()
+    with closing(choice.letters(reader, spans, marked)) as letters:
         for letter in letters:
             if letter in marked:
-                _skip(box, letter, outcome)
+                _skip(reader, letter, outcome)
             elif (posting := _prepared(letter, prepare, outcome)) and posting.record:
                 outcome.tell(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
     return outcome.end()
 
 
 def _act(
-    office: Office,
+    office: DlqContext,
     choice: Choice,
     spans: Spans,
     prepare: Prepare,
@@ -264,14 +266,14 @@ def _act(
 ) -> int:
     options = office.kafka
     resolutions.ensure(options, offsets.admin_client(options))
-    box, desk, fronts = office.box(), Desk(options, require), Fronts(options)
+    reader, desk, fronts = office.reader(), RedrivePublisher(options, require), Fronts(options)
     desk.open()
     # Only now are the marks final: nobody else can add one without fencing this command.
-    marked = box.marked(final=True)
-    with closing(choice.letters(box, spans, marked)) as letters:
+    marked = reader.resolved_ids(final=True)
+    with closing(choice.letters(reader, spans, marked)) as letters:
         for letter in letters:
             if letter in marked:
-                _skip(box, letter, outcome)
+                _skip(reader, letter, outcome)
             elif posting := _prepared(letter, prepare, outcome):
                 if letter in fronts:
                     fronts.ask(letter, posting)
@@ -284,7 +286,7 @@ def _act(
     return outcome.end()
 
 
-def _prepared(letter: Letter, prepare: Prepare, outcome: Outcome) -> Posting | None:
+def _prepared(letter: DeadLetter, prepare: Prepare, outcome: Outcome) -> RedriveItem | None:
     try:
         return prepare(letter)
     except Rejected as rejected:
@@ -292,14 +294,14 @@ def _prepared(letter: Letter, prepare: Prepare, outcome: Outcome) -> Posting | N
         return None
 
 
-def _skip(box: LetterBox, letter: Letter, outcome: Outcome) -> None:
-    mark = box.marks([letter]).get(letter.id)
+def _skip(reader: DeadLetterReader, letter: DeadLetter, outcome: Outcome) -> None:
+    mark = reader.resolutions([letter]).get(letter.id)
     outcome.tell(letter, "skipped", f": {told_mark(mark)}" if mark else "", mark=mark.to_json() if mark else None)
 
 
-def _mark(action: Action, letter: Letter, why: str, **more: Any) -> Mark:  # noqa: ANN401 - fields of Mark
+def _mark(action: Action, letter: DeadLetter, why: str, **more: Any) -> Resolution:  # noqa: ANN401 - fields of Mark
     now = time.time_ns() // 1_000_000
-    return Mark(action, now, whoami(), why, position=letter.position, fingerprint=letter.fingerprint, **more)
+    return Resolution(action, now, whoami(), why, position=letter.position, fingerprint=letter.fingerprint, **more)
 
 
 def whoami() -> str:

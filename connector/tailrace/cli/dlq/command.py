@@ -15,7 +15,7 @@ import typer
 
 from tailrace.cli.dlq import view
 from tailrace.cli.dlq.actions import discard, redrive
-from tailrace.cli.dlq.context import Office, find_office, ids_first
+from tailrace.cli.dlq.context import DlqContext, find_context, ids_first
 from tailrace.cli.dlq.parked_keys import parked
 from tailrace.cli.dlq.selection import (
     BOOTSTRAP,
@@ -30,11 +30,11 @@ from tailrace.cli.dlq.selection import (
     wanted,
 )
 from tailrace.cli.output import emit_json, say, table
-from tailrace.dlq.letter import Letter, LetterId
-from tailrace.dlq.reader import letter_seen
-from tailrace.dlq.resolutions import Mark, Marked, marks_topic
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
+from tailrace.dlq.reader import dead_letter_of_tail
+from tailrace.dlq.resolutions import Resolution, ResolvedIds, resolutions_topic
 from tailrace.errors import ConfigError, Unavailable
-from tailrace.kafka.tail import Seen, Watch
+from tailrace.kafka.tail import Seen, TopicTail
 
 DEFAULT_LIMIT = 100
 
@@ -79,16 +79,16 @@ def list_letters(
       tailrace dlq list --letters order-summary.dead-letters --bootstrap localhost:9092
     """
     choice = wanted(reason, type_name, key, since, until)
-    box = find_office(file, letters, bootstrap, kafka_setting).box()
-    marked = Marked() if all_letters else box.marked()
-    newest: deque[Letter] = deque(maxlen=limit)
+    reader = find_context(file, letters, bootstrap, kafka_setting).reader()
+    marked = ResolvedIds() if all_letters else reader.resolved_ids()
+    newest: deque[DeadLetter] = deque(maxlen=limit)
     matching = 0
-    with closing(box.letters(box.spans(choice.since_ms))) as found:
+    with closing(reader.dead_letters(reader.spans(choice.since_ms))) as found:
         for letter in found:
             if choice.matches(letter) and letter not in marked:
                 matching += 1
                 newest.append(replace(letter, value=b""))  # payloads would fill memory, and are not shown
-    marks = box.marks(newest) if all_letters else {}
+    marks = reader.resolutions(newest) if all_letters else {}
     if as_json:
         shown = [view.as_json(letter, marks.get(letter.id)) for letter in newest]
         emit_json({"letters": shown, "matching": matching})
@@ -122,11 +122,11 @@ def show(
     file, ids = ids_first(file, [letter_id] if letter_id else [], bootstrap)
     if len(ids) != 1:
         raise ConfigError(f"{len(ids) or 'no'} letters are named", remedy="Name one letter by its id, such as 0-42.")
-    wanted_id = LetterId.parse(ids[0])
-    office = find_office(file, letters, bootstrap, kafka_setting)
-    box = office.box()
-    letter = box.fetch(wanted_id)
-    mark = box.marks([letter]).get(letter.id)
+    wanted_id = DeadLetterId.parse(ids[0])
+    office = find_context(file, letters, bootstrap, kafka_setting)
+    reader = office.reader()
+    letter = reader.fetch(wanted_id)
+    mark = reader.resolutions([letter]).get(letter.id)
     now = _now(office, letter)
     if as_json:
         emit_json(view.in_full(letter, mark, now))
@@ -160,9 +160,9 @@ def watch(
       tailrace dlq watch orders.yaml
       tailrace dlq watch orders.yaml --json | jq 'select(.letter) | .letter.explanation'
     """
-    options = find_office(file, letters, bootstrap, kafka_setting).kafka
-    topic, marks = options.dead_letter_topic, marks_topic(options)
-    followed = Watch(options, {topic, marks}.__contains__, beginning=False)
+    options = find_context(file, letters, bootstrap, kafka_setting).kafka
+    topic, marks = options.dead_letter_topic, resolutions_topic(options)
+    followed = TopicTail(options, {topic, marks}.__contains__, beginning=False)
     say(f"watching {', '.join(followed.topics) or f'for {topic}: it is not there yet'}", sys.stderr)
     sys.stderr.flush()
     try:
@@ -173,7 +173,7 @@ def watch(
         followed.close()
 
 
-def _now(office: Office, letter: Letter) -> dict[str, Any]:
+def _now(office: DlqContext, letter: DeadLetter) -> dict[str, Any]:
     try:
         return view.verdict(office.publishing().again, letter)
     except Unavailable as error:
@@ -199,11 +199,11 @@ def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
 
 def _print_seen(seen: Seen, *, is_mark: bool, as_json: bool) -> None:
     if is_mark:
-        mark, name = Mark.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
+        mark, name = Resolution.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
         told: dict[str, Any] = {"mark": {"id": name, **mark.to_json()}}
         text = f"{view.printable(name)} {view.told_mark(mark)}"
     else:
-        letter = letter_seen(seen)
+        letter = dead_letter_of_tail(seen)
         told = {"letter": view.as_json(letter, None)}
         parts = [str(letter.id), letter.reason, letter.type or "-", letter.key_text or "-", letter.explanation]
         text = view.printable(" ".join(parts))

@@ -23,13 +23,13 @@ from tailrace.config.problems import found_problems
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret
 from tailrace.config.section import Section
-from tailrace.dlq.letter import LetterId
-from tailrace.dlq.reader import LetterBox
+from tailrace.dlq.dead_letter import DeadLetterId
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.redrive import pass_again, publish_again
 from tailrace.errors import ConfigError, TopicMissing
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, require_usable
-from tailrace.kafka.tail import Observer
+from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topics import partition_counts
 from tailrace.state import offsets
 from tailrace.worker.wiring import kafka_options, wire
@@ -42,32 +42,32 @@ class Publishing:
     """What it takes: `again` makes the record, `keeper` gives what requires topics that may be written to."""
 
     again: Callable[..., Record]
-    keeper: Callable[[], Require]
+    topic_manager: Callable[[], Require]
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class DlqContext:
     """Some letters. `settings` are those of their pipeline; None for the letters of consumers."""
 
     kafka: KafkaOptions
     settings: PipelineSettings | None
 
-    def box(self) -> LetterBox:
+    def reader(self) -> DeadLetterReader:
         """Refuses a topic that is not there, unless a pipeline is going to create it with its first letter."""
-        if self.settings is None and self.kafka.dead_letter_topic not in Observer(self.kafka).look().topics:
+        if self.settings is None and self.kafka.dead_letter_topic not in ClusterObserver(self.kafka).look().topics:
             raise ConfigError(
                 f"there is no topic {self.kafka.dead_letter_topic}",
                 why="No consumer has set anything aside there yet, or the name is mistyped.",
                 remedy="Give the topic that the projection writes its dead letters to.",
             )
-        return LetterBox(self.kafka, of_consumers=self.settings is None)
+        return DeadLetterReader(self.kafka, of_consumers=self.settings is None)
 
     def publishing(self) -> Publishing:
         """By a pipeline: reads its schemas and rules as they are now."""
         if self.settings is None:
             return Publishing(publish_again, lambda: partial(_require_there, offsets.admin_client(self.kafka)))
         wiring = wire(self.settings)
-        return Publishing(partial(pass_again, wiring.line()), lambda: wiring.keeper(wiring.admin()).require)
+        return Publishing(partial(pass_again, wiring.line()), lambda: wiring.topic_manager(wiring.admin()).require)
 
 
 class _Cluster(Section):
@@ -81,7 +81,7 @@ class _Cluster(Section):
         return self
 
 
-def find_office(file: Path | None, letters: str, bootstrap: str, kafka_settings: list[str]) -> Office:
+def find_context(file: Path | None, letters: str, bootstrap: str, kafka_settings: list[str]) -> DlqContext:
     """Refuses what names no letters, or names them twice."""
     if file is not None and bootstrap:
         raise _two_places(file)
@@ -92,7 +92,7 @@ def find_office(file: Path | None, letters: str, bootstrap: str, kafka_settings:
     if file is not None:
         settings = load_pipeline(file)
         kafka = kafka_options(settings)
-        return Office(_of_consumers(kafka, letters), None) if letters else Office(kafka, settings)
+        return DlqContext(_of_consumers(kafka, letters), None) if letters else DlqContext(kafka, settings)
     if not bootstrap:
         raise ConfigError(
             "neither a pipeline's file nor --bootstrap says where the letters are",
@@ -102,7 +102,7 @@ def find_office(file: Path | None, letters: str, bootstrap: str, kafka_settings:
         raise ConfigError("--bootstrap names the brokers, but no topic is named", remedy="Add --letters TOPIC.")
     kafka = _of_consumers(_brokers(bootstrap, kafka_settings), letters)
     require_usable(kafka)
-    return Office(kafka, None)
+    return DlqContext(kafka, None)
 
 
 def _require_there(admin: offsets.Admin, topics: list[str]) -> None:
@@ -122,7 +122,7 @@ def ids_first(file: Path | None, ids: list[str] | None, bootstrap: str) -> tuple
     if file is None or not bootstrap:
         return file, ids or []
     try:
-        LetterId.parse(str(file))
+        DeadLetterId.parse(str(file))
     except ConfigError:
         raise _two_places(file) from None
     return None, [str(file), *(ids or [])]

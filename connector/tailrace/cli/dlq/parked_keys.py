@@ -10,13 +10,13 @@ from pathlib import Path
 
 import typer
 
-from tailrace.cli.dlq.context import Office, find_office
+from tailrace.cli.dlq.context import DlqContext, find_context
 from tailrace.cli.dlq.parked_letters import ANSWER_SECONDS, LOOK_SECONDS
 from tailrace.cli.dlq.view import local_time, printable, utc
 from tailrace.cli.output import emit_json, say, table
 from tailrace.dlq import requests as park_requests
-from tailrace.dlq.letter import Letter
-from tailrace.dlq.parked_keys import Entity, GiveUp, Parked
+from tailrace.dlq.dead_letter import DeadLetter
+from tailrace.dlq.parked_keys import Entity, GiveUpRequest, ParkedKey
 from tailrace.errors import ConfigError
 
 GONE = "gone"
@@ -36,7 +36,7 @@ def parked(
       tailrace dlq parked orders.yaml
       tailrace dlq parked orders.yaml --json | jq '.keys[] | select(.letter == null)'
     """
-    kafka = find_office(file, "", "", []).kafka
+    kafka = find_context(file, "", "", []).kafka
     board = park_requests.board(kafka)
     waiting, letters = park_requests.waiting_counts(kafka, board), park_requests.fronts(kafka, board)
     keys = sorted(board.keys.items(), key=lambda each: each[1].since_ms)
@@ -77,12 +77,12 @@ def parked(
         say("Release a key whose letter is gone: tailrace dlq discard FILE --parked-key KEY --why …")
 
 
-def fronts_of(office: Office, keys: list[str], aggregate: str) -> tuple[list[Letter], dict[Entity, Parked]]:
+def fronts_of(office: DlqContext, keys: list[str], aggregate: str) -> tuple[list[DeadLetter], dict[Entity, ParkedKey]]:
     """What is in front of some parked keys: letters, and the keys whose letter is gone."""
     if office.settings is None:
         raise ConfigError("only pipelines park keys", remedy="Leave --letters and --bootstrap out, name the pipeline.")
     board = park_requests.board(office.kafka, final=True)
-    chosen: dict[Entity, Parked] = {}
+    chosen: dict[Entity, ParkedKey] = {}
     for key in dict.fromkeys(keys):
         found = [entity for entity in board.keys if _text(entity) == key and aggregate in ("", entity[0])]
         if not found:
@@ -99,9 +99,9 @@ def fronts_of(office: Office, keys: list[str], aggregate: str) -> tuple[list[Let
     return there, {entity: state for entity, state in chosen.items() if letters.get(entity) is None}
 
 
-def give_up(office: Office, keys: dict[Entity, Parked], by: str, why: str, *, as_json: bool) -> int:
+def give_up(office: DlqContext, keys: dict[Entity, ParkedKey], by: str, why: str, *, as_json: bool) -> int:
     """Asks the pipeline to release keys whose letter is gone, waits for it, and tells what became of each."""
-    requests = [GiveUp(entity, state.place, by, why) for entity, state in keys.items() if not state.releasing]
+    requests = [GiveUpRequest(entity, state.place, by, why) for entity, state in keys.items() if not state.releasing]
     park_requests.ask(office.kafka, requests)
     deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
     left, counts = dict(keys), Counter[str]()

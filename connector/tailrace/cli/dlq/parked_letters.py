@@ -7,9 +7,9 @@ import time
 
 from tailrace.cli.dlq.results import Outcome
 from tailrace.dlq import requests
-from tailrace.dlq.letter import Letter
-from tailrace.dlq.parked_keys import FIRST, Board, Request
-from tailrace.dlq.redrive import Posting
+from tailrace.dlq.dead_letter import DeadLetter
+from tailrace.dlq.parked_keys import FIRST, ParkingState, Request
+from tailrace.dlq.redrive import RedriveItem
 from tailrace.kafka.client import KafkaOptions
 
 ANSWER_SECONDS = 30.0
@@ -27,13 +27,13 @@ class Fronts:
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._places = {state.place for state in requests.board(options, final=True).keys.values()}
-        self._asked: list[Letter] = []
+        self._asked: list[DeadLetter] = []
         self._requests: list[Request] = []
 
-    def __contains__(self, letter: Letter) -> bool:
-        return FIRST in letter.said and letter.position in self._places
+    def __contains__(self, letter: DeadLetter) -> bool:
+        return FIRST in letter.details and letter.position in self._places
 
-    def ask(self, letter: Letter, posting: Posting) -> None:
+    def ask(self, letter: DeadLetter, posting: RedriveItem) -> None:
         """Notes what is to be asked for; the payload only if it is another than the letter's own."""
         mark = posting.mark
         self._requests.append(
@@ -66,11 +66,11 @@ class Fronts:
         for letter in waiting:
             outcome.tell(letter, "requested", ": the pipeline does it when it runs")
 
-    def _told(self, letter: Letter, board: Board, outcome: Outcome) -> bool:
+    def _told(self, letter: DeadLetter, board: ParkingState, outcome: Outcome) -> bool:
         """Reports what became of a request; False if that is not known yet."""
         if letter.id in board.requests:
             return False
-        state = board.keys.get((letter.said.get("tailrace.aggregate", ""), letter.key or b""))
+        state = board.keys.get((letter.details.get("tailrace.aggregate", ""), letter.key or b""))
         if letter.id in board.answers:
             outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
         elif state is None:

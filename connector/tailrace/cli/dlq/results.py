@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import emit_json, say
-from tailrace.dlq.letter import Letter
-from tailrace.dlq.redrive import Posting, Refusal
+from tailrace.dlq.dead_letter import DeadLetter
+from tailrace.dlq.redrive import RedriveFailure, RedriveItem
 
 
 @dataclass(slots=True)
@@ -19,21 +19,21 @@ class Outcome:
     as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
 
-    def tell(self, letter: Letter, outcome: str, text: str = "", **more: object) -> None:
+    def tell(self, letter: DeadLetter, outcome: str, text: str = "", **more: object) -> None:
         self.counts[outcome] += 1
         if self.as_json:
             emit_json({"letter": str(letter.id), "event_id": letter.event_id, "outcome": outcome, **more})
         else:
             say(printable(f"{letter.id} {outcome}{text}"))
 
-    def sent(self, done: tuple[list[Posting], list[Refusal]]) -> None:
+    def sent(self, done: tuple[list[RedriveItem], list[RedriveFailure]]) -> None:
         """What a batch has come to, once it is committed."""
         for letter, mark, record in done[0]:
             self.tell(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
         for (letter, _, _), why in done[1]:
             self.failed(letter, "permanent_failure", why.what, why.remedy)
 
-    def failed(self, letter: Letter, reason: str, explanation: str, remedy: str) -> None:
+    def failed(self, letter: DeadLetter, reason: str, explanation: str, remedy: str) -> None:
         text = f": {reason}: {explanation}" + (f" Remedy: {remedy}" if remedy else "")
         self.tell(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
 

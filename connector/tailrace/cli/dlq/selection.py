@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
-from tailrace.dlq.letter import Letter, LetterId, Wanted
-from tailrace.dlq.reader import LetterBox, Spans
-from tailrace.dlq.resolutions import Marked
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.reader import DeadLetterReader, Spans
+from tailrace.dlq.resolutions import ResolvedIds
 from tailrace.errors import ConfigError, Reason
 
 FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not beside --bootstrap.")
@@ -65,25 +65,25 @@ def wanted(reasons: list[str], types: list[str], keys: list[str], since: str, un
 class Choice:
     """Letters by id, or else all open ones that are wanted."""
 
-    ids: tuple[LetterId, ...]
+    ids: tuple[DeadLetterId, ...]
     wanted: Wanted
 
-    def spans(self, box: LetterBox) -> Spans:
+    def spans(self, reader: DeadLetterReader) -> Spans:
         """How far the topic reaches now. What arrives later was not chosen."""
-        return {} if self.ids else box.spans(self.wanted.since_ms)
+        return {} if self.ids else reader.spans(self.wanted.since_ms)
 
-    def letters(self, box: LetterBox, spans: Spans, marked: Marked) -> Generator[Letter, None, None]:
+    def letters(self, reader: DeadLetterReader, spans: Spans, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
         """Those chosen by id also if they are marked: their caller leaves them out, and says so."""
         if self.ids:
             for each in self.ids:
-                letter = box.fetch(each)
+                letter = reader.fetch(each)
                 self._require_key(letter)
                 yield letter
             return
-        with closing(box.open(self.wanted, spans, marked)) as letters:
+        with closing(reader.open(self.wanted, spans, marked)) as letters:
             yield from letters
 
-    def _require_key(self, letter: Letter) -> None:
+    def _require_key(self, letter: DeadLetter) -> None:
         """A key beside an id is a second look: a mistyped number is then noticed."""
         keys = self.wanted.keys
         if keys and letter.key_text not in keys:
@@ -104,4 +104,4 @@ def choose(ids: list[str] | None, found: Wanted, *, all_open: bool = False, hint
         raise ConfigError("--all-open leaves nothing to filter", remedy="Give --all-open or filters, not both.")
     if not ids and not all_open and not found:
         raise ConfigError("no letters are named", remedy=hint)
-    return Choice(tuple(dict.fromkeys(LetterId.parse(each) for each in ids or ())), found)
+    return Choice(tuple(dict.fromkeys(DeadLetterId.parse(each) for each in ids or ())), found)

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tailrace.cli.dlq.edit import laid_out
-from tailrace.dlq.letter import Letter
+from tailrace.dlq.dead_letter import DeadLetter
 from tailrace.dlq.parked_keys import FIRST
 from tailrace.dlq.record import FOREIGN
-from tailrace.dlq.resolutions import Mark
+from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Rejected, TailraceError
 from tailrace.event import Record
 
@@ -28,12 +28,12 @@ _broken = re.compile(rf"({_PATH}): expected (.*?), got (.*?)(?=; \$|; and more|$
 _steps = re.compile(r"\.(\w+)|\[(\d+)\]|\[('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]").findall
 
 
-def in_front(letter: Letter, mark: Mark | None) -> bool:
+def in_front(letter: DeadLetter, mark: Resolution | None) -> bool:
     """Whether later events of its key wait behind it."""
-    return mark is None and FIRST in letter.said
+    return mark is None and FIRST in letter.details
 
 
-def row(letter: Letter, mark: Mark | None, *, with_state: bool) -> dict[str, object]:
+def row(letter: DeadLetter, mark: Resolution | None, *, with_state: bool) -> dict[str, object]:
     """A line of the table."""
     state: dict[str, object] = {"state": mark.action if mark else "open"} if with_state else {}
     return {
@@ -48,7 +48,7 @@ def row(letter: Letter, mark: Mark | None, *, with_state: bool) -> dict[str, obj
     }
 
 
-def as_json(letter: Letter, mark: Mark | None) -> dict[str, Any]:
+def as_json(letter: DeadLetter, mark: Resolution | None) -> dict[str, Any]:
     """What a letter says, without its payload."""
     return {
         "id": str(letter.id),
@@ -65,20 +65,26 @@ def as_json(letter: Letter, mark: Mark | None) -> dict[str, Any]:
         "position": letter.position,
         "consumer": letter.consumer,
         "place": None if letter.consumer is None else letter.place,
-        "attempts": letter.said.get("tailrace.attempts"),
+        "attempts": letter.details.get("tailrace.attempts"),
         "mark": mark.to_json() if mark else None,
     }
 
 
-def in_full(letter: Letter, mark: Mark | None, now: dict[str, Any]) -> dict[str, Any]:
+def in_full(letter: DeadLetter, mark: Resolution | None, now: dict[str, Any]) -> dict[str, Any]:
     """Everything there is to know, for a program."""
     told = as_json(letter, mark)
-    return {**told, "headers": dict(letter.said), "payload_is": letter.kind, "payload": _payload(letter), "now": now}
+    return {
+        **told,
+        "headers": dict(letter.details),
+        "payload_is": letter.kind,
+        "payload": _payload(letter),
+        "now": now,
+    }
 
 
-def facts(letter: Letter, mark: Mark | None) -> list[tuple[str, str]]:
+def facts(letter: DeadLetter, mark: Resolution | None) -> list[tuple[str, str]]:
     """Name and value of what stands above the payload."""
-    said = letter.said
+    said = letter.details
     size = f", {said['tailrace.payload.length']} bytes" if "tailrace.payload.length" in said else ""
     found = [
         ("letter", f"{letter.id}, {told_mark(mark) if mark else 'open'}"),
@@ -101,13 +107,13 @@ def facts(letter: Letter, mark: Mark | None) -> list[tuple[str, str]]:
     return [(name, printable(value)) for name, value in found if value]
 
 
-def headers(letter: Letter) -> list[tuple[str, str]]:
+def headers(letter: DeadLetter) -> list[tuple[str, str]]:
     """But for those that say the same under others' names."""
-    said = [(name, value) for name, value in letter.said.items() if not name.startswith(FOREIGN)]
+    said = [(name, value) for name, value in letter.details.items() if not name.startswith(FOREIGN)]
     return [(printable(name), cut(printable(value), PART)) for name, value in said]
 
 
-def payload_text(letter: Letter) -> str:
+def payload_text(letter: DeadLetter) -> str:
     """To be read by a person: JSON laid out, no control characters."""
     if letter.kind == "null":
         return "(NULL)"
@@ -115,7 +121,7 @@ def payload_text(letter: Letter) -> str:
     return "\n".join(printable(line) for line in laid_out(text).split("\n"))
 
 
-def verdict(again: Callable[[Letter], Record], letter: Letter) -> dict[str, Any]:
+def verdict(again: Callable[[DeadLetter], Record], letter: DeadLetter) -> dict[str, Any]:
     """What becomes of it if it is published `again` today: `passes`, or why not, field by field."""
     try:
         made = again(letter)
@@ -135,7 +141,7 @@ def untold(error: TailraceError) -> dict[str, Any]:
     return {"passes": None, "explanation": f"{error.code}: {error.what}", "remedy": error.remedy}
 
 
-def told_mark(mark: Mark) -> str:
+def told_mark(mark: Resolution) -> str:
     """`redriven to shop.orders by ann@host at …: because`."""
     where = f" to {mark.topic}" if mark.topic else ""
     edited = ", edited" if mark.edited else ""
@@ -154,7 +160,7 @@ def part_at(value: object, path: str) -> object:
     return value
 
 
-def _fields(explanation: str, letter: Letter) -> list[dict[str, str]]:
+def _fields(explanation: str, letter: DeadLetter) -> list[dict[str, str]]:
     """What was expected of each field that fails, what was found, and the part of the payload itself."""
     try:
         value = json.loads(letter.value)
@@ -170,7 +176,7 @@ def _fields(explanation: str, letter: Letter) -> list[dict[str, str]]:
     return found
 
 
-def _payload(letter: Letter) -> object:
+def _payload(letter: DeadLetter) -> object:
     """As JSON where it is JSON, else as text, else as base64."""
     if letter.kind == "null":
         return None

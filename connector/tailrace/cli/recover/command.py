@@ -21,7 +21,7 @@ from tailrace.recovery.apply import RecoveryRun, fence
 from tailrace.recovery.plan import Case, RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import undecided
 from tailrace.recovery.rules import RowDecision
-from tailrace.state.ownership import Claim
+from tailrace.state.ownership import Ownership
 from tailrace.worker.wiring import wire
 
 app = typer.Typer(
@@ -101,13 +101,13 @@ def carry_out(
 def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
     survey = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     name = survey.wiring.settings.pipeline
-    claim = Claim(survey.wiring.kafka, uuid.uuid4().hex)
+    ownership = Ownership(survey.wiring.kafka, uuid.uuid4().hex)
     try:
         try:
             begun = _due(survey, force=force).stored is not None
         except KafkaUnavailable:
             begun = False  # perhaps a recovery that was killed has left a transaction open: the fence ends it
-        fence(survey.wiring, claim if begun else None)
+        fence(survey.wiring, ownership if begun else None)
         # Only now is it final how far another recovery has come, or the pipeline itself.
         plan = _planned(survey, _due(survey, force=force), as_json=as_json)
         if plan.tally.undecided:
@@ -120,10 +120,12 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
                 return 1
         began = time.monotonic()
         with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as looked, stoppable() as stop:
-            applying = RecoveryRun(survey, plan, claim=claim, wake=stop.wake, stopping=stop.wanted, looked=looked)
+            applying = RecoveryRun(
+                survey, plan, ownership=ownership, wake=stop.wake, stopping=stop.wanted, looked=looked
+            )
             done = run_beside(applying.run)
     finally:
-        claim.release()
+        ownership.release()
         survey.close()
     if as_json:
         emit_json(view.recovered_json(name, plan, done, time.monotonic() - began))

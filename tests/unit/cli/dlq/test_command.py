@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.cli.dlq.edit import edited, laid_out, squeezed
 from tailrace.cli.dlq.selection import choose, moment, wanted
 from tailrace.cli.dlq.view import part_at, printable, row, verdict
-from tailrace.dlq.letter import Letter, LetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
 from tailrace.dlq.redrive import pass_again
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route, Row
@@ -70,7 +70,7 @@ def test_choices_that_mean_nothing_or_two_things(ids: list[str], found: Wanted, 
 
 
 def test_a_letter_named_twice_is_meant_once() -> None:
-    assert choose(["0-1", "1", "0-2"], Wanted(keys=("k",)), hint="").ids == (LetterId(0, 1), LetterId(0, 2))
+    assert choose(["0-1", "1", "0-2"], Wanted(keys=("k",)), hint="").ids == (DeadLetterId(0, 1), DeadLetterId(0, 2))
     assert choose(None, Wanted(), all_open=True, hint="").ids == ()
 
 
@@ -155,9 +155,9 @@ class Steps:
         return plain_record(event, route, checked)
 
 
-def letter(payload: bytes) -> Letter:
+def letter(payload: bytes) -> DeadLetter:
     headers: Headers = [("tailrace.payload", b"original"), ("id", b"e"), ("type", b"T")]
-    return Letter(LetterId(0, 1), 1, b"k", payload, headers)
+    return DeadLetter(DeadLetterId(0, 1), 1, b"k", payload, headers)
 
 
 def test_each_failing_field_beside_its_part_of_the_payload() -> None:

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.cli.dlq.view import as_json, row
-from tailrace.dlq.letter import Letter, LetterId
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.dlq.record import HEADER_BYTES
 from tailrace.dlq.redrive import publish_again
-from tailrace.dlq.resolutions import Mark, Marked
+from tailrace.dlq.resolutions import Resolution, ResolvedIds
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, Record
 from tailrace.projections.core.dead_letters import LIMIT_BYTES, Failure, letter
@@ -44,10 +44,10 @@ def written(subject: Event, failure: Failure = FAILURE, **options: Any) -> Recor
     return letter(subject, failure, group="order-summary", topic="order-summary.dead-letters", **options)
 
 
-def read_back(record: Record, offset: int = 7, recorded_ms: int = 99_999) -> Letter:
+def read_back(record: Record, offset: int = 7, recorded_ms: int = 99_999) -> DeadLetter:
     """As Kafka gives it: header values are bytes. The topic stamps records itself."""
     headers: Headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
-    return Letter(LetterId(0, offset), recorded_ms, record.key, record.value or b"", headers)
+    return DeadLetter(DeadLetterId(0, offset), recorded_ms, record.key, record.value or b"", headers)
 
 
 def test_the_event_and_everything_about_it() -> None:
@@ -162,7 +162,7 @@ def test_a_letter_of_any_size_fits_and_keeps_all_or_says_what_not(
     carried = sum(len(name.encode()) + len(content or b"") + 10 for name, content in found.headers)
     assert len(record.value or b"") + len(record.key or b"") + carried < PRODUCER_BYTES
     assert record.value is not None
-    if found.kind == "omitted" or {"tailrace.key.omitted", "tailrace.headers.omitted"} & set(found.said):
+    if found.kind == "omitted" or {"tailrace.key.omitted", "tailrace.headers.omitted"} & set(found.details):
         with pytest.raises(Rejected, match="does not keep"):
             found.record()
     else:
@@ -242,8 +242,8 @@ def test_copies_are_known_and_nothing_else_is_one() -> None:
 def test_a_mark_counts_for_copies_and_for_no_other_letter() -> None:
     first, again = read_back(written(event())), read_back(written(event()), offset=8)
     failed_again = read_back(written(event(offset=43)), offset=9)
-    mark = Mark("redriven", position=first.position, fingerprint=first.fingerprint)
-    marked = Marked()
+    mark = Resolution("redriven", position=first.position, fingerprint=first.fingerprint)
+    marked = ResolvedIds()
     marked.note(first.id, mark)
     assert first in marked
     assert again in marked

@@ -25,14 +25,14 @@ from tailrace.records.plain import OUR_HEADERS
 
 REMEDY = " Remedy: "
 """What stands between explanation and remedy in the one header that holds both."""
-_OF_THE_RECORD = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
-_OF_THE_ROW = ("tailrace.pipeline", "tailrace.position", "id", "type", "timestamp", "tailrace.payload.sha256")
+_RECORD_HEADERS = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
+_ROW_HEADERS = ("tailrace.pipeline", "tailrace.position", "id", "type", "timestamp", "tailrace.payload.sha256")
 FIRST = "tailrace.parked"
 """The header of a letter that others wait behind; its value is how to name the key in messages."""
 _id = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,18})", re.ASCII).fullmatch
 
 
-class LetterId(NamedTuple):
+class DeadLetterId(NamedTuple):
     """What people call a letter: `0-42` is offset 42 of partition 0."""
 
     partition: int
@@ -42,7 +42,7 @@ class LetterId(NamedTuple):
         return f"{self.partition}-{self.offset}"
 
     @classmethod
-    def parse(cls, text: str) -> LetterId:
+    def parse(cls, text: str) -> DeadLetterId:
         """`0-42`, or `42` for partition 0."""
         found = _id(text.strip())
         if found is None:
@@ -53,53 +53,53 @@ class LetterId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A record of the dead-letter topic. `recorded_ms` is the record's own timestamp."""
 
-    id: LetterId
+    id: DeadLetterId
     recorded_ms: int
     key: bytes | None
     value: bytes
     headers: Headers
-    said: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    details: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """The headers as text; of several of one name, the last."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "said", {name: _text(value) for name, value in self.headers})
+        object.__setattr__(self, "details", {name: _text(value) for name, value in self.headers})
 
     @property
     def reason(self) -> str:
-        return self.said.get("tailrace.reason", "")
+        return self.details.get("tailrace.reason", "")
 
     @property
     def explanation(self) -> str:
-        return self.said.get("tailrace.explanation", "").rpartition(REMEDY)[0] or self.said.get(
+        return self.details.get("tailrace.explanation", "").rpartition(REMEDY)[0] or self.details.get(
             "tailrace.explanation", ""
         )
 
     @property
     def remedy(self) -> str:
-        before, _, remedy = self.said.get("tailrace.explanation", "").rpartition(REMEDY)
+        before, _, remedy = self.details.get("tailrace.explanation", "").rpartition(REMEDY)
         return remedy if before else ""
 
     @property
     def position(self) -> str:
-        return self.said.get("tailrace.position", "")
+        return self.details.get("tailrace.position", "")
 
     @property
     def topic(self) -> str | None:
         """Where the event would have gone, if that was known; where a consumer read it."""
-        return self.said.get("tailrace.topic")
+        return self.details.get("tailrace.topic")
 
     @property
     def consumer(self) -> str | None:
         """The group of the consumer that wrote the letter; None if a pipeline did."""
-        return self.said.get("tailrace.consumer")
+        return self.details.get("tailrace.consumer")
 
     @property
     def place(self) -> str:
         """Where the consumer read the record: topic, partition and offset."""
-        partition, offset = (self.said.get(f"tailrace.consumer.{name}", "?") for name in ("partition", "offset"))
+        partition, offset = (self.details.get(f"tailrace.consumer.{name}", "?") for name in ("partition", "offset"))
         return f"{self.topic}[{partition}]@{offset}"
 
     @property
@@ -112,19 +112,23 @@ class Letter:
         any other, and has none: it must stay in front of its key until it is dealt with itself.
         """
         if self.consumer is None:
-            return None if FIRST in self.said else _digest(self.said.get(name, "") for name in _OF_THE_ROW)
-        parts = (self.consumer, self.place, self.position, *(self.said.get(name, "") for name in _OF_THE_RECORD))
+            return None if FIRST in self.details else _digest(self.details.get(name, "") for name in _ROW_HEADERS)
+        parts = (self.consumer, self.place, self.position, *(self.details.get(name, "") for name in _RECORD_HEADERS))
         return _digest(parts)
 
     @property
     def event_id(self) -> str | None:
         if self.consumer is None:
-            return self.said.get("id")
-        return self.said.get("id") or self.said.get("ce_id") or self.place
+            return self.details.get("id")
+        return self.details.get("id") or self.details.get("ce_id") or self.place
 
     @property
     def type(self) -> str | None:
-        return self.said.get("type") if self.consumer is None else self.said.get("type") or self.said.get("ce_type")
+        return (
+            self.details.get("type")
+            if self.consumer is None
+            else self.details.get("type") or self.details.get("ce_type")
+        )
 
     @property
     def key_text(self) -> str | None:
@@ -133,12 +137,12 @@ class Letter:
     @property
     def kind(self) -> str:
         """`original`, `omitted`, `null` or `row`."""
-        return self.said.get("tailrace.payload", "")
+        return self.details.get("tailrace.payload", "")
 
     @property
     def committed_ms(self) -> int:
         """When the row was committed. A topic may be set to stamp records itself, so the header comes first."""
-        stamp = self.said.get("tailrace.consumer.timestamp") or self.said.get("timestamp", "")
+        stamp = self.details.get("tailrace.consumer.timestamp") or self.details.get("timestamp", "")
         return int(stamp) if stamp.isascii() and stamp.isdigit() else self.recorded_ms
 
     @property
@@ -151,7 +155,7 @@ class Letter:
         ours = (PREFIX, *FOREIGN)
         return [each for each in self.headers if each[0] not in OUR_HEADERS and not each[0].startswith(ours)]
 
-    def with_payload(self, value: bytes) -> Letter:
+    def with_payload(self, value: bytes) -> DeadLetter:
         """The same with another payload; for a row, `value` is the row as JSON."""
         kind = b"row" if self.is_row else b"original"
         headers: Headers = [(name, kind if name == "tailrace.payload" else old) for name, old in self.headers]
@@ -159,7 +163,7 @@ class Letter:
 
     def is_original(self, value: bytes) -> bool:
         """Whether `value` is, byte for byte, what the letter was written for."""
-        return hashlib.sha256(value).hexdigest() == self.said.get("tailrace.payload.sha256")
+        return hashlib.sha256(value).hexdigest() == self.details.get("tailrace.payload.sha256")
 
     def event(self) -> OutboxEvent:
         """The event; Rejected if the letter does not keep all of it. Not for rows."""
@@ -167,10 +171,10 @@ class Letter:
         return OutboxEvent(
             id=self.event_id or "",
             type=self.type or "",
-            aggregate=self.said.get("tailrace.aggregate", ""),
+            aggregate=self.details.get("tailrace.aggregate", ""),
             key=self.key,
             payload=None if self.kind == "null" else self.value,
-            version=self.said.get("tailrace.version"),
+            version=self.details.get("tailrace.version"),
             position=self.position,
             committed_ms=self.committed_ms,
             extra=self.carried(),
@@ -194,7 +198,7 @@ class Letter:
         """The row; Rejected if the letter does not keep all of it."""
         self._require_whole()
         try:
-            columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.said["tailrace.columns"]))
+            columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.details["tailrace.columns"]))
         except (KeyError, ValueError, TypeError):
             raise self._incomplete("does not name the columns of its table") from None
         values = _values(self.value, [column.name for column in columns])
@@ -202,7 +206,10 @@ class Letter:
 
     def _require_whole(self) -> None:
         if self.kind not in ("original", "null", "row"):
-            size, digest = self.said.get("tailrace.payload.length", "?"), self.said.get("tailrace.payload.sha256", "?")
+            size, digest = (
+                self.details.get("tailrace.payload.length", "?"),
+                self.details.get("tailrace.payload.sha256", "?"),
+            )
             what = "row" if self.is_row else "payload"
             source = "the outbox table or the service" if self.consumer is None else self.place
             raise Rejected(
@@ -211,11 +218,11 @@ class Letter:
                 remedy=f"Save the {what} from {source}, and give it with --payload FILE; "
                 "or write the event to the outbox anew and discard the letter.",
             )
-        if "tailrace.key.omitted" in self.said:
-            raise self._incomplete(f"does not keep the key, which has {self.said['tailrace.key.omitted']} bytes")
-        if "tailrace.headers.omitted" in self.said:
+        if "tailrace.key.omitted" in self.details:
+            raise self._incomplete(f"does not keep the key, which has {self.details['tailrace.key.omitted']} bytes")
+        if "tailrace.headers.omitted" in self.details:
             what = "columns" if self.consumer is None else "headers"
-            raise self._incomplete(f"does not keep these {what}: {self.said['tailrace.headers.omitted']}")
+            raise self._incomplete(f"does not keep these {what}: {self.details['tailrace.headers.omitted']}")
 
     def _incomplete(self, what: str) -> Rejected:
         return Rejected(
@@ -238,7 +245,7 @@ class Wanted:
     def __bool__(self) -> bool:
         return self != Wanted()
 
-    def matches(self, letter: Letter) -> bool:
+    def matches(self, letter: DeadLetter) -> bool:
         return (
             (not self.reasons or letter.reason in self.reasons)
             and _passes(letter.type or "", self.types)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.dlq.letter import Letter, LetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
 from tailrace.dlq.record import dead_letter
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Column, Headers, OutboxEvent, Record, Row
@@ -27,11 +27,11 @@ def event(
     return OutboxEvent("e-1", "Placed", "order", key, payload, version, "0/1:0", 1700, extra or [])
 
 
-def read_back(record: Record, *, recorded_ms: int | None = None) -> Letter:
+def read_back(record: Record, *, recorded_ms: int | None = None) -> DeadLetter:
     """As Kafka gives it: header values are bytes."""
     headers: Headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
     stamp = record.timestamp if recorded_ms is None else recorded_ms
-    return Letter(LetterId(0, 7), stamp, record.key, record.value or b"", headers)
+    return DeadLetter(DeadLetterId(0, 7), stamp, record.key, record.value or b"", headers)
 
 
 def letter(
@@ -42,7 +42,7 @@ def letter(
     limit: int = 1000,
     keep: bool = True,
     recorded_ms: int | None = None,
-) -> Letter:
+) -> DeadLetter:
     record = dead_letter(
         row, subject, "orders", rejected, letter_topic="d", pipeline="p", limit_bytes=limit, keep_payload=keep
     )
@@ -53,14 +53,14 @@ def letter(
     ("text", "partition", "offset"), [("0-42", 0, 42), ("42", 0, 42), ("3-0", 3, 0), (" 1-2 ", 1, 2)]
 )
 def test_ids_as_people_write_them(text: str, partition: int, offset: int) -> None:
-    assert LetterId.parse(text) == (partition, offset)
-    assert LetterId.parse(str(LetterId(partition, offset))) == (partition, offset)
+    assert DeadLetterId.parse(text) == (partition, offset)
+    assert DeadLetterId.parse(str(DeadLetterId(partition, offset))) == (partition, offset)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0-", "a", "1-2-3", "0x1", "١", "9" * 30])
 def test_what_is_no_id(text: str) -> None:
     with pytest.raises(ConfigError):
-        LetterId.parse(text)
+        DeadLetterId.parse(text)
 
 
 def test_what_it_says() -> None:
@@ -131,7 +131,7 @@ def test_a_row_with_bytes_that_are_no_text_passes_once_they_are_corrected() -> N
         (letter(event(extra=[("tailrace.redriven", b"forged")])), "tailrace.redriven"),
     ],
 )
-def test_half_an_event_is_not_made(incomplete: Letter, word: str) -> None:
+def test_half_an_event_is_not_made(incomplete: DeadLetter, word: str) -> None:
     with pytest.raises(Rejected, match=word) as caught:
         incomplete.event()
     assert caught.value.remedy
@@ -149,7 +149,7 @@ def test_a_payload_that_was_not_kept_is_known_by_its_hash() -> None:
     found = letter(event(b'{"a":1}'), keep=False)
     assert found.is_original(b'{"a":1}')
     assert not found.is_original(b'{"a":2}')
-    assert found.said["tailrace.payload.sha256"] == hashlib.sha256(b'{"a":1}').hexdigest()
+    assert found.details["tailrace.payload.sha256"] == hashlib.sha256(b'{"a":1}').hexdigest()
     assert found.with_payload(b'{"a":1}').event() == event()
 
 
@@ -172,7 +172,7 @@ def test_a_row_given_by_hand_must_have_its_columns(value: bytes) -> None:
 
 
 def test_what_is_no_letter_of_ours_is_not_made_an_event() -> None:
-    stranger = Letter(LetterId(0, 0), 5, None, b"\xff", [("a", None), ("b", b"\xff")])
+    stranger = DeadLetter(DeadLetterId(0, 0), 5, None, b"\xff", [("a", None), ("b", b"\xff")])
     assert (stranger.reason, stranger.explanation, stranger.topic, stranger.committed_ms) == ("", "", None, 5)
     with pytest.raises(Rejected):
         stranger.row()
