@@ -95,8 +95,8 @@ def publish(self, batch):
 Publisher._publish = publish
 """
 DROP_REJECTED = """
-from tailrace.pipeline.loop import PipelineLoop
-PipelineLoop._set_aside = lambda self, *given: None
+from tailrace.pipeline.processor import EventProcessor
+EventProcessor._reject = lambda self, *given: None
 """
 
 

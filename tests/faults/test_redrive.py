@@ -110,7 +110,7 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     shop.start()
     events = set_aside(shop, 3)
     wiring = wire(load_pipeline(shop.file))
-    line, reader = wiring.line(), DeadLetterReader(wiring.kafka)
+    processor, reader = wiring.processor(), DeadLetterReader(wiring.kafka)
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
 
     def opened() -> RedrivePublisher:
@@ -119,7 +119,9 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
         marked = reader.resolved_ids(final=True)
         for letter in reader.dead_letters(reader.spans()):
             assert letter not in marked
-            desk.add(RedriveItem(letter, Resolution("redriven", 1, position=letter.position), pass_again(line, letter)))
+            desk.add(
+                RedriveItem(letter, Resolution("redriven", 1, position=letter.position), pass_again(processor, letter))
+            )
         return desk
 
     older, newer = opened(), opened()
@@ -139,7 +141,7 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     reader, desk = DeadLetterReader(wiring.kafka), RedrivePublisher(wiring.kafka, lambda _: None)
     (letter,) = reader.dead_letters(reader.spans())
     posting = RedriveItem(
-        letter, Resolution("redriven", 1, position=letter.position), pass_again(wiring.line(), letter)
+        letter, Resolution("redriven", 1, position=letter.position), pass_again(wiring.processor(), letter)
     )
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
     desk.open()

@@ -14,7 +14,7 @@ from helpers.shop import Shop
 from tailrace.config.load import load_pipeline
 from tailrace.event import OutboxEvent
 from tailrace.kafka.client import KafkaOptions
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.published_index import IdIndex, PublishedIndex
@@ -82,9 +82,9 @@ class Topic:
     def read(self, **begin: Offsets) -> float:
         """Since when it keeps everything; `begin_at` and `expect` are told before."""
         unused: Any = None
-        line = Line(unused, unused, unused, unused, unused, frozenset(), 1, 1)
+        processor = EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1)
         options = KafkaOptions(self.kafka.bootstrap, "p", dead_letter_topic=f"{self.name}.letters")
-        side = KafkaRecords(options, Fingerprints(line, RecordFormat()), lambda _: None, Window(), self.ids)
+        side = KafkaRecords(options, Fingerprints(processor, RecordFormat()), lambda _: None, Window(), self.ids)
         for what, offsets in begin.items():
             for topic, starts in offsets.items():
                 getattr(side, what)(topic, starts)
@@ -149,7 +149,7 @@ def seen(shop: Shop) -> Iterator[Callable[..., PublishedIndex]]:
     def read(offsets: Offsets | None = None, **more: Any) -> PublishedIndex:
         wiring = wire(load_pipeline(shop.file))
         evidence = Evidence(None, None, offsets or {}, THEN if offsets else 0)
-        opened.append(PublishedIndex(wiring, wiring.line(), evidence, **more))
+        opened.append(PublishedIndex(wiring, wiring.processor(), evidence, **more))
         opened[-1].read()
         return opened[-1]
 

@@ -218,7 +218,7 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
     """What is put by of the rows."""
     settings = load_pipeline(shop.file)
     wiring = wire(settings)
-    line, mapped = wiring.line(), column_map(settings)
+    processor, mapped = wiring.processor(), column_map(settings)
     assert may_go_by_kind(wiring, mapped)
     topics: list[str] = []
     outbox = verification.open_outbox(wiring, Window())
@@ -228,7 +228,9 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
             topics.append(topic)
             return 0
 
-        Rows(line, Fingerprints(line, wire_format(settings)), number, spool).read(outbox, mapped if by_kind else None)
+        Rows(processor, Fingerprints(processor, wire_format(settings)), number, spool).read(
+            outbox, mapped if by_kind else None
+        )
         outbox.close()
         facts = [spool.pieces().read(WRITTEN, bucket) for bucket in range(BUCKETS)]
     assert topics

@@ -18,14 +18,14 @@ from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 
 
 class PinnedRows:
     """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
 
-    def __init__(self, kafka: KafkaOptions, line: Line) -> None:
-        self._layout = line.layout
+    def __init__(self, kafka: KafkaOptions, processor: EventProcessor) -> None:
+        self._layout = processor.layout
         self._names = DiskSet()
         # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
         self._names.add(name.encode() for name in _waiting(kafka))

@@ -34,13 +34,14 @@ from tailrace.dlq.parked_keys import (
 )
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.redrive import redriven
-from tailrace.dlq.release import Part, Releaser, Steps, in_front
+from tailrace.dlq.release import Part, Releaser, in_front
 from tailrace.dlq.resolutions import Resolution
 from tailrace.dlq.waiting_topic import WaitingEvents
 from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions, consumer_config
 from tailrace.kafka.topics import create_topic, partition_counts, topic_config
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.routing.specs import TopicSpec
 
 POLL_SECONDS = 0.5
@@ -169,20 +170,20 @@ class Parking:
             if len(messages) < 1000:
                 return
 
-    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+    def release(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
         """One turn: what is to be published now, transaction by transaction, a bounded part of all there is to do.
 
         Whoever asks for the next transaction has committed the last one, and has read no further event in between.
         """
-        yield from self._give_up(steps, limit)
-        yield from self._answers(steps, limit)
-        yield from self._releasing.turn(steps, limit)
+        yield from self._give_up(processor, limit)
+        yield from self._answers(processor, limit)
+        yield from self._releasing.turn(processor, limit)
 
-    def _give_up(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+    def _give_up(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
         """Releases keys whose letter in front is gone, as was asked; that their first event is given up is noted."""
         part = Part()
         for entity, request in list(self._board.gives_up.items()):
-            if part.is_full(steps, limit):
+            if part.is_full(processor, limit):
                 yield from self._releasing.committed(part)
                 part = Part()
             now = time.time_ns() // 1_000_000
@@ -195,7 +196,7 @@ class Parking:
         yield from self._releasing.committed(part)
         self._board.gives_up.clear()
 
-    def _answers(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+    def _answers(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
         """Redrives or discards letters in front, as was asked; what waits behind them is then released."""
         requests = _neighbours(self._board.requests)
         if not requests:
@@ -205,11 +206,11 @@ class Parking:
         part = Part()
         answered_now: list[DeadLetterId] = []
         for request, letter in self._with_letters(requests):
-            if part.is_full(steps, limit):
+            if part.is_full(processor, limit):
                 yield from self._releasing.committed(part)
                 part = Part()
                 self._forget(answered_now)
-            self._answer(request, letter, fronts, part, steps)
+            self._answer(request, letter, fronts, part, processor)
             answered_now.append(request.letter)
         yield from self._releasing.committed(part)
         self._forget(answered_now)
@@ -228,7 +229,12 @@ class Parking:
         answered_now.clear()
 
     def _answer(
-        self, request: Request, letter: DeadLetter | None, fronts: dict[str, Entity], part: Part, steps: Steps
+        self,
+        request: Request,
+        letter: DeadLetter | None,
+        fronts: dict[str, Entity],
+        part: Part,
+        processor: EventProcessor,
     ) -> None:
         now = time.time_ns() // 1_000_000
         try:
@@ -239,7 +245,7 @@ class Parking:
                 raise _refusal(f"there is no dead letter {request.letter} any more")
             if letter.position != request.position:
                 raise _refusal(f"letter {letter.id} is not the one that was meant")
-            published = [] if request.action == "discard" else [self._redriven(letter, request, steps)]
+            published = [] if request.action == "discard" else [self._redriven(letter, request, processor)]
         except (ConfigError, Rejected) as refusal:
             failure = refusal.explanation if isinstance(refusal, Rejected) else refusal.what
             part.add(*answered(self._options, request, failure, now))
@@ -259,9 +265,9 @@ class Parking:
         part.states[entity] = replace(self.keys[entity], releasing=True)
         del fronts[request.position]
 
-    def _redriven(self, letter: DeadLetter, request: Request, steps: Steps) -> Record:
+    def _redriven(self, letter: DeadLetter, request: Request, processor: EventProcessor) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
-        return redriven(steps.again(whole.event()), letter, edited=_edited(letter, request))
+        return redriven(processor.record_of_redriven(whole.event()), letter, edited=_edited(letter, request))
 
     def _check_age(self) -> None:
         oldest = min(state.since_ms for state in self.keys.values())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -29,12 +29,12 @@ from tailrace.errors import (
     TailraceError,
     TopicRefused,
 )
-from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.event import Headers, Record
 from tailrace.kafka.client import KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.rejected_records import CONCERN_A_RECORD
 from tailrace.kafka.timestamps import stamp
 from tailrace.kafka.topics import NameRefused
-from tailrace.schemas.validation import ValidatedPayload
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.state.rewind_marker import HEADER as REPLAY
 
 TRANSACTIONAL_SUFFIX = ".redrive"
@@ -47,23 +47,6 @@ COMMIT_TIMEOUT = 75.0
 ABORT_TIMEOUT = 30.0
 ATTEMPTS = 3
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-
-
-class Layout(Protocol):
-    def read(self, row: Row) -> OutboxEvent: ...
-
-
-class Line(Protocol):
-    """The steps of a pipeline, as far as they are needed here."""
-
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def route(self) -> Callable[[OutboxEvent], Route]: ...
-    @property
-    def check(self) -> Callable[[OutboxEvent, str], ValidatedPayload]: ...
-    @property
-    def record(self) -> Callable[[OutboxEvent, Route, ValidatedPayload], Record]: ...
 
 
 class RedriveItem(NamedTuple):
@@ -85,14 +68,13 @@ class RedriveFailure(NamedTuple):
     why: TailraceError
 
 
-def pass_again(line: Line, letter: DeadLetter, *, edited: bool = False) -> Record:
+def pass_again(processor: EventProcessor, letter: DeadLetter, *, edited: bool = False) -> Record:
     """The record that the pipeline of today makes of the letter's event; Rejected if it still cannot be published."""
     try:
-        event = line.layout.read(letter.row()) if letter.is_row else letter.event()
+        event = processor.layout.read(letter.row()) if letter.is_row else letter.event()
     except LayoutMismatch as error:
         raise Rejected(Reason.PERMANENT_FAILURE, error.what, remedy=error.remedy) from None
-    to = line.route(event)
-    made = line.record(event, to, line.check(event, to.topic))
+    made = processor.to_record(event)
     return redriven(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from confluent_kafka import Message
 
@@ -19,33 +18,13 @@ from tailrace import failpoints
 from tailrace.dlq.parked_keys import FIRST, Entity, ParkedKey, state_record, waiting_event, waiting_key
 from tailrace.dlq.reader import dead_letter_of
 from tailrace.dlq.waiting_topic import WaitingEvents
-from tailrace.errors import Reason, Rejected
-from tailrace.event import OutboxEvent, Record
+from tailrace.errors import Rejected
+from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions
+from tailrace.pipeline.processor import EventProcessor
 
 TURN_SECONDS = 0.25
 """How long other keys wait while what was parked is released; a turn may take longer to get ahead of new events."""
-
-
-class Steps(Protocol):
-    """What the pipeline does with an event."""
-
-    @property
-    def park_on(self) -> frozenset[Reason]:
-        """The reasons for which a key is parked."""
-
-    @property
-    def batch_bytes(self) -> int:
-        """What a transaction holds at most, unless a single event is larger."""
-
-    def through(self, event: OutboxEvent) -> Record:
-        """Its record; Rejected if it cannot be published."""
-
-    def again(self, event: OutboxEvent) -> Record:
-        """The same for an event that is redriven, and may have been mended."""
-
-    def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
-        """Its dead letter; Halted if the policy is to stop."""
 
 
 @dataclass(slots=True)
@@ -61,8 +40,8 @@ class Part:
             self.records.append(record)
             self.size += len(record.value or b"") + len(record.key or b"")
 
-    def is_full(self, steps: Steps, limit: int) -> bool:
-        return len(self.records) + len(self.states) >= limit or self.size >= steps.batch_bytes
+    def is_full(self, processor: EventProcessor, limit: int) -> bool:
+        return len(self.records) + len(self.states) >= limit or self.size >= processor.batch_bytes
 
 
 class Releaser:
@@ -113,7 +92,7 @@ class Releaser:
             self._keys[entity] = state
         (self._busy.add if state is not None and state.releasing else self._busy.discard)(entity)
 
-    def turn(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
+    def turn(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
         """A part of the pass, in transactions. Nothing may be read, and nothing else published, until it is over."""
         if not self._busy:
             return
@@ -126,15 +105,15 @@ class Releaser:
             time.monotonic() < until or (self._left and end - self._waiting.position > goal)
         ):
             for message in self._waiting.read():
-                if part.is_full(steps, limit):
+                if part.is_full(processor, limit):
                     yield from self.committed(part)
                     failpoints.reached(failpoints.RELEASING)
                     part = Part()
-                self._pass_on(message, part, steps)
+                self._pass_on(message, part, processor)
         self._left = max(0, end - self._waiting.position)
         if not self._left:
             for entity in self._members.values():
-                if part.is_full(steps, limit):
+                if part.is_full(processor, limit):
                     yield from self.committed(part)
                     part = Part()
                 part.states[entity] = None
@@ -156,7 +135,7 @@ class Releaser:
             if self._keys[entity].released >= self._waiting.position:
                 self._members[waiting_key(entity)] = entity
 
-    def _pass_on(self, message: Message, part: Part, steps: Steps) -> None:
+    def _pass_on(self, message: Message, part: Part, processor: EventProcessor) -> None:
         """Adds what becomes of an event that waited, if it is one of a key that is released."""
         key = message.key()
         entity = self._members.get(key) if isinstance(key, bytes) else None
@@ -169,10 +148,10 @@ class Releaser:
             return
         event = waiting_event(found.headers, found.value)
         try:
-            part.add(steps.through(event))
+            part.add(processor.record_of_waiting(event))
         except Rejected as rejected:
-            letter = steps.letter(event, rejected)
-            if rejected.reason in steps.park_on:
+            letter = processor.dead_letter_of(event, rejected)
+            if rejected.reason in processor.park_on:
                 part.add(in_front(letter))
                 part.states[entity] = ParkedKey(state.since_ms, event.position, offset + 1, event=event.id)
                 del self._members[waiting_key(entity)]

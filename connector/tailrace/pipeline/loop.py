@@ -9,14 +9,14 @@ only then, confirmed to the source.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from tailrace import failpoints
-from tailrace.errors import LayoutMismatch, Rejected, SourceError, Unavailable
-from tailrace.event import Chunk, OutboxEvent, Record, Row
+from tailrace.errors import LayoutMismatch, SourceError, Unavailable
+from tailrace.event import Chunk
 from tailrace.pipeline.batch import Batch
-from tailrace.pipeline.processor import Line, Steps
+from tailrace.pipeline.processor import EventProcessor, KeyParking
 from tailrace.positions.base import Position
 from tailrace.wakeup import Wakeup
 
@@ -79,23 +79,6 @@ class BatchPublisher(Protocol):
     def close(self) -> None: ...
 
 
-class KeyParking(Protocol):
-    """Keys whose events wait behind one that was set aside. Its records are part of the batch like any other."""
-
-    @property
-    def keys(self) -> Mapping[tuple[str, bytes], object]:
-        """The parked ones, by aggregate and key."""
-
-    def open(self) -> None: ...
-    def wait(self, event: OutboxEvent) -> Record: ...
-    def park(self, event: OutboxEvent, letter: Record) -> list[Record]: ...
-    def due(self) -> bool: ...
-    def release(self, steps: Steps, limit: int) -> Iterator[list[Record]]:
-        """A bounded part of what is to be released, transaction by transaction."""
-
-    def close(self) -> None: ...
-
-
 class PipelineLoop:
     """One attempt: opens publisher and source in that order, runs until stopped or failed, closes both."""
 
@@ -103,12 +86,12 @@ class PipelineLoop:
         self,
         source: RowSource,
         publisher: BatchPublisher,
-        line: Line,
+        processor: EventProcessor,
         *,
         wake: Wakeup,
         stopping: Callable[[], bool],
         parking: KeyParking | None = None,
-        ready: Callable[[Line], Line] = lambda line: line,
+        ready: Callable[[EventProcessor], EventProcessor] = lambda processor: processor,
     ) -> None:
         """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers.
 
@@ -117,8 +100,7 @@ class PipelineLoop:
         """
         self._source = source
         self._publisher = publisher
-        self._line = line
-        self._steps = Steps(line)
+        self._processor = processor
         self._parking = parking
         self._wake = wake
         self._stopping = stopping
@@ -135,8 +117,7 @@ class PipelineLoop:
             if self._parking is not None:
                 self._parking.open()
             position = self._source.open(stored, self._publisher.store)
-            self._line = self._ready(self._line)
-            self._steps = Steps(self._line)
+            self._processor = self._ready(self._processor)
             self._handed = position
             self._last_store = time.monotonic()
             started(position)
@@ -163,12 +144,12 @@ class PipelineLoop:
             batch = self._release(self._parking, batch)
             if self._stopping():
                 return batch  # cut short, `keys` may lag behind what is committed: nothing more is read
-        room = self._line.batch_records - len(batch.records)
-        if room > 0 and batch.size < self._line.batch_bytes:
+        room = self._processor.batch_records - len(batch.records)
+        if room > 0 and batch.size < self._processor.batch_bytes:
             # What is at hand is not kept waiting for more while the publisher has nothing to do.
             wait = 0.0 if releasing or (batch.records and self._publisher.idle) else WAIT_SECONDS
             try:
-                chunk = self._source.read(min(room, READ_ROWS), self._line.batch_bytes, wait)
+                chunk = self._source.read(min(room, READ_ROWS), self._processor.batch_bytes, wait)
             except SourceError:
                 # Whatever ended the log, what came before that is good.
                 self._drain(batch)
@@ -177,7 +158,7 @@ class PipelineLoop:
             if not chunk.more:
                 self._release_at = 0.0
             try:
-                self._prepare(chunk.rows, batch)
+                self._processor.process(chunk.rows, batch, self._parking)
             except LayoutMismatch:
                 # A chunk has rows of one set of columns only. Those before it are published first: otherwise settings
                 # that fit the new columns would meet the old ones again, and none would fit both.
@@ -224,7 +205,7 @@ class PipelineLoop:
             batch = self._hand_over(batch)
             if not self._await_publisher():
                 return batch
-        for records in parking.release(self._steps, self._line.batch_records):
+        for records in parking.release(self._processor, self._processor.batch_records):
             # The position of the last batch once more: nothing was read meanwhile.
             part = Batch(self._handed)
             for record in records:
@@ -252,42 +233,6 @@ class PipelineLoop:
             return False
         bound = URGENT_STORE_SECONDS if urgent else IDLE_STORE_SECONDS
         return time.monotonic() - self._last_store >= bound
-
-    def _prepare(self, rows: list[Row], batch: Batch) -> None:
-        line = self._line
-        read, route, check, record, add = line.layout.read, line.route, line.check, line.record, batch.add
-        refused = line.refused
-        parking = self._parking
-        parked = parking.keys if parking is not None else {}
-        for row in rows:
-            event = to = None
-            try:
-                event = read(row)
-                # One that is refused may be so by the topic of those that wait: it is set aside.
-                if parked and parking and (event.aggregate, event.key) in parked and row.position not in refused:
-                    add(parking.wait(event))
-                    batch.beside += 1
-                    continue
-                to = route(event)
-                if refused:
-                    self._steps.require_taken(row.position)
-                made = record(event, to, check(event, to[0]))
-            except Rejected as rejected:
-                self._set_aside(row, event, to and to.topic, rejected, batch)
-            else:
-                add(made)
-
-    def _set_aside(
-        self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected, batch: Batch
-    ) -> None:
-        letter = self._steps.set_aside(row, event, topic, rejected)
-        records = [letter]
-        if self._parking is not None and event is not None and rejected.reason in self._line.park_on:
-            records = self._parking.park(event, letter)
-        for record in records:
-            batch.add(record)
-        batch.dead_letters += 1
-        batch.beside += len(records) - 1
 
     def _confirm(self) -> None:
         stored = self._publisher.stored

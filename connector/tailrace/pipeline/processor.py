@@ -1,85 +1,165 @@
-"""The line: what happens to each event between log and Kafka, as the steps that a pipeline is given."""
+"""Processes rows one by one: extract, route, validate, make the record, and decide what becomes of a failed event.
+
+This is the whole per-event policy. The pipeline runs it on every row; the release of parked keys, redrives, replays,
+recoveries and `verify` use the same steps on single events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tailrace.errors import Halted, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row, redriven_position
+from tailrace.outbox.layouts import Layout
+from tailrace.pipeline.batch import Batch
 from tailrace.schemas.validation import ValidatedPayload
 
 
-class Layout(Protocol):
-    def read(self, row: Row) -> OutboxEvent: ...
+class KeyParking(Protocol):
+    """Parked keys: later events of a key wait while its first failed event is a dead letter.
+
+    The records it returns are part of the batch.
+    """
+
+    @property
+    def keys(self) -> Mapping[tuple[str, bytes], object]:
+        """The parked keys, by aggregate and key."""
+
+    def open(self) -> None: ...
+    def wait(self, event: OutboxEvent) -> Record: ...
+    def park(self, event: OutboxEvent, letter: Record) -> list[Record]: ...
+    def due(self) -> bool: ...
+    def release(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
+        """Yields a bounded part of the events to release, one list of records per transaction."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What happens to each event on its way; each step raises Rejected for an event that cannot go on."""
+class EventProcessor:
+    """The steps for each event and the failure policy. Each step raises Rejected if the event cannot be published."""
 
     layout: Layout
     route: Callable[[OutboxEvent], Route]
-    check: Callable[[OutboxEvent, str], ValidatedPayload]
-    record: Callable[[OutboxEvent, Route, ValidatedPayload], Record]
-    dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
+    validate: Callable[[OutboxEvent, str], ValidatedPayload]
+    make_record: Callable[[OutboxEvent, Route, ValidatedPayload], Record]
+    make_dead_letter: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]
     halt_on: frozenset[Reason]
     batch_records: int
     batch_bytes: int
     refused: dict[str, str] = field(default_factory=dict)
-    """Events that their topic is known to refuse for good: why, by their place in the log."""
+    """Events that their topic refuses for good: the reason, by position."""
     park_on: frozenset[Reason] = frozenset()
 
+    def process(self, rows: list[Row], batch: Batch, parking: KeyParking | None = None) -> None:
+        """Adds to the batch what is published for each row: its record, its dead letter, or a record that waits."""
+        read, route, validate, make_record = self.layout.read, self.route, self.validate, self.make_record
+        add, refused = batch.add, self.refused
+        parked = parking.keys if parking is not None else {}
+        for row in rows:
+            event = to = None
+            try:
+                event = read(row)
+                # A refused event may have been refused by the topic of waiting events: it becomes a dead letter.
+                if parked and parking and (event.aggregate, event.key) in parked and row.position not in refused:
+                    add(parking.wait(event))
+                    batch.beside += 1
+                    continue
+                to = route(event)
+                if refused:
+                    self._require_accepted(row.position)
+                made = make_record(event, to, validate(event, to[0]))
+            except Rejected as rejected:
+                self._reject(row, event, to and to.topic, rejected, batch, parking)
+            else:
+                add(made)
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What is done with an event that waited: the same as with any other."""
+    def record_of_waiting(self, event: OutboxEvent) -> Record:
+        """Returns the record of an event that waited behind a parked key."""
+        to = self.route(event)
+        self._require_accepted(event.position)
+        return self.make_record(event, to, self.validate(event, to.topic))
 
-    line: Line
+    def record_of_redriven(self, event: OutboxEvent) -> Record:
+        """Returns the record of an event whose dead letter is redriven, perhaps edited: earlier refusals do not count.
 
-    @property
-    def park_on(self) -> frozenset[Reason]:
-        return self.line.park_on
-
-    @property
-    def batch_bytes(self) -> int:
-        return self.line.batch_bytes
-
-    def again(self, event: OutboxEvent) -> Record:
-        """The record of an event that was mended: only a refusal of this very redrive counts, and once."""
-        why = self.line.refused.pop(redriven_position(event.position), None)
+        A refusal of this very redrive counts once.
+        """
+        why = self.refused.pop(redriven_position(event.position), None)
         if why is not None:
             raise Rejected(Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it.")
-        to = self.line.route(event)
-        return self.line.record(event, to, self.line.check(event, to.topic))
+        return self.to_record(event)
 
-    def through(self, event: OutboxEvent) -> Record:
-        to = self.line.route(event)
-        self.require_taken(event.position)
-        return self.line.record(event, to, self.line.check(event, to.topic))
+    def to_record(self, event: OutboxEvent) -> Record:
+        """Routes and validates the event, and returns its record."""
+        to = self.route(event)
+        return self.make_record(event, to, self.validate(event, to.topic))
 
-    def require_taken(self, place: str) -> None:
-        """Rejected for an event that its topic is known to refuse."""
-        why = self.line.refused.get(place)
+    def dead_letter(self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
+        """Returns the dead letter of a rejected event; raises Halted if the policy for its reason is `halt`."""
+        if rejected.reason in self.halt_on:
+            # The explanation quotes the payload, which may be stored in a dead letter but not in a log.
+            raise Halted(
+                f"the event {event.id if event else '?'} at {row.position} cannot be published: "
+                f"{rejected.reason.value}",
+                why="The policy for this reason is `halt`. Nothing of its batch was published.",
+                remedy=f"{rejected.remedy or 'Fix the schema or the service.'} To get past this event: set "
+                f"dead_letters.reasons: {{{rejected.reason.value}: dead_letter}}, start again, and see `tailrace dlq`.",
+            )
+        return self.make_dead_letter(row, event, topic, rejected)
+
+    def dead_letter_of(self, event: OutboxEvent, rejected: Rejected) -> Record:
+        """The same for an event whose row is not available."""
+        return self.dead_letter(Row((), (), event.position, event.committed_ms), event, None, rejected)
+
+    def decorated(
+        self,
+        record: Callable[[Record, OutboxEvent], Record],
+        dead_letter: Callable[[Record, Row], Record],
+        *,
+        parks: bool = True,
+    ) -> EventProcessor:
+        """Returns a copy that passes each record and dead letter through these functions; without `parks` no key is
+        parked.
+        """
+        make_record, make_dead_letter = self.make_record, self.make_dead_letter
+
+        def decorated_record(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
+            return record(make_record(event, to, checked), event)
+
+        def decorated_letter(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
+            return dead_letter(make_dead_letter(row, event, topic, rejected), row)
+
+        return replace(
+            self,
+            make_record=decorated_record,
+            make_dead_letter=decorated_letter,
+            park_on=self.park_on if parks else frozenset(),
+        )
+
+    def _require_accepted(self, position: str) -> None:
+        why = self.refused.get(position)
         if why is not None:
             raise Rejected(
                 Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it; then redrive."
             )
 
-    def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
-        row = Row((), (), event.position, event.committed_ms)
-        return self.set_aside(row, event, None, rejected)
-
-    def set_aside(self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
-        """The dead letter; Halted if the policy is to stop."""
-        if rejected.reason in self.line.halt_on:
-            # Its explanation quotes the payload, which belongs into a dead letter but not into a log.
-            raise Halted(
-                f"the event {event.id if event else '?'} at {row.position} cannot be published: "
-                f"{rejected.reason.value}",
-                why="The policy for it is `halt`. Nothing of the batch that contains it was published.",
-                remedy=f"{rejected.remedy or 'Mend the schema or the service.'} To get past this event: set "
-                f"dead_letters.reasons: {{{rejected.reason.value}: dead_letter}}, start again, and see `tailrace dlq`.",
-            )
-        return self.line.dead_letter(row, event, topic, rejected)
+    def _reject(
+        self,
+        row: Row,
+        event: OutboxEvent | None,
+        topic: str | None,
+        rejected: Rejected,
+        batch: Batch,
+        parking: KeyParking | None,
+    ) -> None:
+        letter = self.dead_letter(row, event, topic, rejected)
+        records = [letter]
+        if parking is not None and event is not None and rejected.reason in self.park_on:
+            records = parking.park(event, letter)
+        for record in records:
+            batch.add(record)
+        batch.dead_letters += 1
+        batch.beside += len(records) - 1

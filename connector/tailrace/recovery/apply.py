@@ -149,7 +149,7 @@ class RecoveryRun:
         pipeline = PipelineLoop(
             source,
             publisher,
-            self._survey.line,
+            self._survey.processor,
             wake=self._wake,
             stopping=lambda: self._stopping() or _is_complete(publisher),
             parking=wiring.parking(admin),

@@ -98,7 +98,7 @@ class RecoveryPlanner:
                 remedy="Name such a column in outbox.columns.timestamp, or leave --since out.",
             )
         self.wiring = wiring
-        self.line = wiring.line()
+        self.processor = wiring.processor()
         self.site = open_backend(wiring)
         self._since_ms = since_ms
         self.seen: PublishedIndex | None = None
@@ -161,7 +161,9 @@ class RecoveryPlanner:
             known.of_others,
             self._furthest(case, ground),
         )
-        self.seen = PublishedIndex(self.wiring, self.line, evidence, position_history.topic_ends(entries), known, whose)
+        self.seen = PublishedIndex(
+            self.wiring, self.processor, evidence, position_history.topic_ends(entries), known, whose
+        )
         self.seen.read()
         tally = self._read(case, ground, looked)
         return RecoveryPlan(
@@ -184,7 +186,7 @@ class RecoveryPlanner:
         if self.seen is None:
             raise RuntimeError("there is no plan")
         return RowFilter(
-            self.line,
+            self.processor,
             self.seen,
             ground,
             self.wiring.kafka.dead_letter_topic,
@@ -200,7 +202,7 @@ class RecoveryPlanner:
 
         if isinstance(lost, LsnPosition) and not isinstance(self.wiring.database, MongoOptions):
             self.site.close()
-            self.site = SkipBackend(self.wiring.database, lost, self.line)
+            self.site = SkipBackend(self.wiring.database, lost, self.processor)
 
     def close(self) -> None:
         self.site.close()

@@ -19,7 +19,7 @@ from tailrace.errors import Rejected, SourceError
 from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.topic_retention import topic_retention
 from tailrace.kafka.topics import topic_config
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.cloudevents import CONTENT_TYPE, STRUCTURED
 from tailrace.records.formats import RecordFormat
 from tailrace.records.framing import VALUE_HEADER
@@ -44,8 +44,8 @@ CACHE_KBYTES = 65_536
 class CertainFingerprints(Fingerprints):
     """Says nothing of a record in another format than today's: its payload would seem to be another one."""
 
-    def __init__(self, line: Line, format: RecordFormat) -> None:
-        super().__init__(line, format)
+    def __init__(self, processor: EventProcessor, format: RecordFormat) -> None:
+        super().__init__(processor, format)
         self._form = "structured" if format.cloudevents == "structured" else format.schema_id
         self._is_text = format.value == "json" and format.schema_id != "none"
 
@@ -140,7 +140,7 @@ class PublishedIndex:
     def __init__(
         self,
         wiring: Wiring,
-        line: Line,
+        processor: EventProcessor,
         evidence: Evidence,
         reached: Mapping[str, TopicEnds] | None = None,
         known: KnownPipelines | None = None,
@@ -156,7 +156,7 @@ class PublishedIndex:
         # What was made anew holds only what was published since.
         remade = [each.since_ms + SKEW_MS for each in self._reached.values() if each.since_ms]
         self._gone_until: float = max(remade, default=0)
-        self._prints = CertainFingerprints(line, wire_format(wiring.settings))
+        self._prints = CertainFingerprints(processor, wire_format(wiring.settings))
         self._compares_keys = wire_format(wiring.settings).key == "bytes"
         self._ids = IdIndex(ownership)
         self._from_ms = evidence.from_ms

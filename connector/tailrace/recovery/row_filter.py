@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tailrace.errors import RecoveryUncertain, Rejected
 from tailrace.event import OutboxEvent, Row
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.recovery.published_index import PublishedIndex, PublishedRecord
 from tailrace.recovery.rules import REFUSED, DecisionRules, RecoveryTally, RowDecision, precedes
 from tailrace.verify.verification import unreadable_name
@@ -33,7 +33,7 @@ class RowFilter:
     an error. `around`: only one transaction was missed, and the log brings the others.
     """
 
-    line: Line
+    processor: EventProcessor
     seen: PublishedIndex
     ground: DecisionRules
     letters: str
@@ -91,21 +91,21 @@ class RowFilter:
     def _read(self, row: Row) -> tuple[OutboxEvent | None, str, str, str | None]:
         """The event, its name, its type and its topic; a row that cannot be read has the name of its letter."""
         try:
-            event = self.line.layout.read(row)
+            event = self.processor.layout.read(row)
         except Rejected as rejected:
-            return None, unreadable_name(self.line, row, rejected), "?", None
+            return None, unreadable_name(self.processor, row, rejected), "?", None
         try:
-            return event, event.id, event.type, self.line.route(event).topic
+            return event, event.id, event.type, self.processor.route(event).topic
         except Rejected:
             return event, event.id, event.type, None
 
 
-def name_of(line: Line, row: Row) -> str:
+def name_of(processor: EventProcessor, row: Row) -> str:
     """What its event is called on Kafka; a row that cannot be read has the name of its letter."""
     try:
-        return line.layout.read(row).id
+        return processor.layout.read(row).id
     except Rejected as rejected:
-        return unreadable_name(line, row, rejected)
+        return unreadable_name(processor, row, rejected)
 
 
 def undecided(tally: RecoveryTally, *, timed: bool = True) -> RecoveryUncertain:

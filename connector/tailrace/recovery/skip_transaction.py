@@ -21,7 +21,7 @@ from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, UndecodableTransaction
 from tailrace.event import UNREADABLE, Chunk, Row
 from tailrace.pipeline.loop import RowSource
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
@@ -58,9 +58,9 @@ def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition
 class SurroundingLog:
     """What the log brings around the transaction: the rows of it before the one that cannot be sent, and all behind."""
 
-    def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
+    def __init__(self, options: PostgresOptions, lost: LsnPosition, processor: EventProcessor) -> None:
         self._options = options
-        self._line = line
+        self._processor = processor
         self._names = IdIndex()
         self.others: set[int] = set()
         """Later transactions that cannot be decoded either (32 bits): each is to be skipped by itself."""
@@ -120,7 +120,7 @@ class SurroundingLog:
                         remedy="tailrace run FILE: it publishes them and ends with the error again. Then recover.",
                     )
                 for row in chunk.rows:
-                    self._names.add(WAITING, name_of(self._line, row), ())
+                    self._names.add(WAITING, name_of(self._processor, row), ())
                 assert isinstance(chunk.position, LsnPosition)  # noqa: S101 - of this source
                 if chunk.position.cut is None:
                     self._at = chunk.position
@@ -138,10 +138,10 @@ class SurroundingLog:
 class SkipBackend(PostgresBackend):
     """Implements `Site` for a pipeline that stands before a transaction that cannot be decoded."""
 
-    def __init__(self, options: PostgresOptions, lost: LsnPosition, line: Line) -> None:
+    def __init__(self, options: PostgresOptions, lost: LsnPosition, processor: EventProcessor) -> None:
         super().__init__(options)
         self._lost = follow(self._stream, lost, self._server)
-        self.around = SurroundingLog(options, self._lost, line)
+        self.around = SurroundingLog(options, self._lost, processor)
 
     def steps(self, lost: Position | None) -> list[str]:
         options, around = self._options, self.around

@@ -27,7 +27,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicManager, topic_states
 from tailrace.pipeline.loop import PipelineLoop
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.replay.original_records import MOST, OriginalRecords
 from tailrace.replay.plan import ReplayPlan
@@ -162,20 +162,20 @@ class ReplayRun:
     def _attempt(self) -> None:
         plan, wiring = self._plan, self._wiring
         admin = wiring.admin()
-        line = wiring.line()
+        processor = wiring.processor()
         offsets.ensure(self.options, admin)
         self._before = self._counts()
         self._publisher = publisher = Publisher(self.options, self._keeper(admin), wake=self._wake)
         source = open_selected(
             wiring,
-            line,
+            processor,
             id_=plan.id,
             origin=plan.origin,
             start=plan.start,
             end=plan.end,
             selection=plan.selection,
             wake=self._wake,
-            named=self._namer(line),
+            named=self._namer(processor),
         )
 
         def done() -> bool:
@@ -187,7 +187,7 @@ class ReplayRun:
             self._is_over = self._stopped.is_set() or is_done(plan, stored)
             return self._is_over
 
-        marked = replayed(line, plan.id, suffix=plan.suffix)
+        marked = replayed(processor, plan.id, suffix=plan.suffix)
         PipelineLoop(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
         self._known.finish()
         done()
@@ -195,17 +195,17 @@ class ReplayRun:
     def _no_letters(self) -> KnownLetters:
         return KnownLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
 
-    def _ready(self, line: Line) -> Line:
+    def _ready(self, processor: EventProcessor) -> EventProcessor:
         """Looks up the letters there are, after another `apply` of this plan is fenced. Shadows have their own."""
         self._referred += self._known.referred
         self._known = known = self._no_letters()
         if self._plan.suffix or self._publisher is None or not known.read():
-            return line
+            return processor
         resolutions.ensure(self._wiring.kafka, self._wiring.admin())
         self._publisher.amend = known.settle
-        return known.line(line)
+        return known.decorated(processor)
 
-    def _namer(self, line: Line) -> Callable[[Row], Row]:
+    def _namer(self, processor: EventProcessor) -> Callable[[Row], Row]:
         """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may
         remember.
         """
@@ -217,7 +217,7 @@ class ReplayRun:
             if 0 < plan.figures.events <= MOST:
                 topics = topics_of(wiring, position_history.read(wiring.kafka))
                 self._originals.fill(wiring.kafka, topics, plan.figures.first_ms)
-        return self._originals.namer(line.layout)
+        return self._originals.namer(processor.layout)
 
     def _keeper(self, admin: offsets.Admin) -> TopicManager:
         """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""

@@ -17,7 +17,7 @@ from tailrace.archive.repository import open_repository
 from tailrace.archive.writer import ArchiveReport, ArchiveRun, Original
 from tailrace.errors import TailraceError
 from tailrace.event import Row
-from tailrace.pipeline.processor import Layout
+from tailrace.outbox.layouts import Layout
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.original_records import FORGOTTEN, OriginalRecords
@@ -59,7 +59,7 @@ def archive(
     stored = stored_position(wiring)
     _require_same_server(wiring.database, stored)
     entries = position_history.read(wiring.kafka)
-    line = wiring.line()
+    processor = wiring.processor()
     notes = before_first_start(wiring, stored, "go, too, never published", "stay: they were never published")
     with ExitStack() as opened:
         outbox = open_outbox(wiring)
@@ -80,12 +80,12 @@ def archive(
             start = from_collections(stored)
         start, others = passed_by_all(wiring, start, before_ms, ignored)
         notes += others
-        held = PinnedRows(wiring.kafka, line)
+        held = PinnedRows(wiring.kafka, processor)
         opened.callback(held.close)
         originals = OriginalRecords()
         opened.callback(originals.close)
         topics = topics_of(wiring, entries)
-        original = _original(originals, line.layout, lambda: originals.fill(wiring.kafka, topics, None))
+        original = _original(originals, processor.layout, lambda: originals.fill(wiring.kafka, topics, None))
         archiving = ArchiveRun(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 

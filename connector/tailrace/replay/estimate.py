@@ -10,7 +10,7 @@ from typing import Any
 
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Row
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.replay.selected_source import SelectedSource
 
 CHUNK_ROWS = 1000
@@ -93,7 +93,10 @@ class Estimate:
 
 
 def survey(
-    source: SelectedSource, line: Line, met: Callable[[OutboxEvent], None], tell: Callable[[SelectedSource, int], None]
+    source: SelectedSource,
+    processor: EventProcessor,
+    met: Callable[[OutboxEvent], None],
+    tell: Callable[[SelectedSource, int], None],
 ) -> Estimate:
     """Reads all of it and publishes nothing. `met` hears of each event, `tell` of the progress."""
     figures = Estimate()
@@ -101,9 +104,9 @@ def survey(
     try:
         source.open(None, lambda _: None)
         while not source.over:
-            chunk = source.read(CHUNK_ROWS, line.batch_bytes, WAIT_SECONDS)
+            chunk = source.read(CHUNK_ROWS, processor.batch_bytes, WAIT_SECONDS)
             for row in chunk.rows:
-                event, topic, rejected = _tried(line, row)
+                event, topic, rejected = _tried(processor, row)
                 figures.note(row, event, topic, rejected)
                 if event is not None:
                     met(event)
@@ -116,13 +119,13 @@ def survey(
     return figures
 
 
-def _tried(line: Line, row: Row) -> tuple[OutboxEvent | None, str | None, Rejected | None]:
+def _tried(processor: EventProcessor, row: Row) -> tuple[OutboxEvent | None, str | None, Rejected | None]:
     event = topic = None
     try:
-        event = line.layout.read(row)
-        to = line.route(event)
+        event = processor.layout.read(row)
+        to = processor.route(event)
         topic = to.topic
-        line.record(event, to, line.check(event, topic))
+        processor.make_record(event, to, processor.validate(event, topic))
     except Rejected as rejected:
         return event, topic, rejected
     return event, topic, None

@@ -18,7 +18,7 @@ from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import Rejected, SourceError
 from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
-from tailrace.pipeline.processor import Layout
+from tailrace.outbox.layouts import Layout
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import HEADER
 

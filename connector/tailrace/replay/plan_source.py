@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.archive.extras import require_installed
 from tailrace.event import Columns, Row
 from tailrace.pipeline.loop import RowSource
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def open_selected(
     wiring: Wiring,
-    line: Line,
+    processor: EventProcessor,
     *,
     id_: str,
     origin: Origin,
@@ -41,9 +41,11 @@ def open_selected(
     """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
     if isinstance(end, ArchivePosition):
         # A file has the place that a row was published with: whoever looks elsewhere knows no better.
-        return SelectedSource(_archive(wiring, end, selection), start, end, chooser(selection, line.layout, line.route))
+        return SelectedSource(
+            _archive(wiring, end, selection), start, end, chooser(selection, processor.layout, processor.route)
+        )
     source = _source(wiring, id_, origin, selection, wake)
-    return SelectedSource(source, start, end, chooser(selection, line.layout, line.route), named)
+    return SelectedSource(source, start, end, chooser(selection, processor.layout, processor.route), named)
 
 
 def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wakeup) -> RowSource:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tailrace.errors import ConfigError, OutOfReach
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.archive_range import archive_way, archived_way, has_archive
@@ -58,13 +58,13 @@ def make_plan(
     entries = position_history.read(wiring.kafka)
     way = _way(wiring, request, stored, entries, since, until)
     id_ = new_id()
-    line = wiring.line()
-    figures, missing = _surveyed(wiring, line, id_, way, tell)
+    processor = wiring.processor()
+    figures, missing = _surveyed(wiring, processor, id_, way, tell)
     anywhere = not (request.since or request.from_table or request.from_archive)
     if anywhere and missing and missing == set(way.selection.ids) and has_archive(wiring):
         # What is in the table no longer may be in the archive.
         way = archive_way(wiring, way.selection)
-        figures, missing = _surveyed(wiring, line, id_, way, tell)
+        figures, missing = _surveyed(wiring, processor, id_, way, tell)
     if missing:
         raise _unknown(missing, way.origin, request, elsewhere=has_archive(wiring))
     if request.suffix:
@@ -84,18 +84,18 @@ def make_plan(
         end=way.end,
         selection=way.selection,
         figures=figures,
-        notes=(*way.notes, *_policies(line, figures)),
+        notes=(*way.notes, *_policies(processor, figures)),
     )
 
 
 def _surveyed(
-    wiring: Wiring, line: Line, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
+    wiring: Wiring, processor: EventProcessor, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
 ) -> tuple[Estimate, set[str]]:
     """What is there, and which of the ids that are asked for are not."""
     missing = set(way.selection.ids)
     source = open_selected(
         wiring,
-        line,
+        processor,
         id_=id_,
         origin=way.origin,
         start=way.start,
@@ -103,7 +103,7 @@ def _surveyed(
         selection=way.selection,
         wake=Wakeup(),
     )
-    figures = survey(source, line, lambda event: missing.discard(event.id), tell)
+    figures = survey(source, processor, lambda event: missing.discard(event.id), tell)
     return figures, missing
 
 
@@ -222,8 +222,8 @@ def _timed(selection: Selection, since: Point, until: Point | None, entries: Seq
     return replace(selection, since_ms=since_ms, until_ms=until_ms)
 
 
-def _policies(line: Line, figures: Estimate) -> list[str]:
-    halting = sorted(reason.value for reason in line.halt_on if figures.fails[reason.value])
+def _policies(processor: EventProcessor, figures: Estimate) -> list[str]:
+    halting = sorted(reason.value for reason in processor.halt_on if figures.fails[reason.value])
     if not halting:
         return []
     return [f"the policy for {', '.join(halting)} is `halt`: the replay would stop before the first such event"]

@@ -6,28 +6,18 @@ with a suffix to their names: only the record is led there, so that an event is 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tailrace.errors import Rejected
-from tailrace.event import Headers, OutboxEvent, Record, Route, Row
-from tailrace.pipeline.processor import Line
-from tailrace.schemas.validation import ValidatedPayload
+from tailrace.event import Headers, Record
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.state.rewind_marker import HEADER, SHADOW
 
 
-def replayed(line: Line, replay_id: str, *, suffix: str = "") -> Line:
-    """The same line, for a replay. Nothing is parked: what cannot be published becomes a dead letter."""
+def replayed(processor: EventProcessor, replay_id: str, *, suffix: str = "") -> EventProcessor:
+    """Returns the processor for a replay. It parks nothing: what cannot be published becomes a dead letter."""
 
-    # A shadow may have a name that the pipeline's own template could have made: whoever compares must tell it apart.
-    told: Headers = [(HEADER, replay_id), *([(SHADOW, suffix)] if suffix else [])]
+    # The name of a shadow topic may also follow from the pipeline's own template: a header tells them apart.
+    added: Headers = [(HEADER, replay_id), *([(SHADOW, suffix)] if suffix else [])]
 
-    def marked(made: Record) -> Record:
-        return made._replace(topic=made.topic + suffix, headers=[*made.headers, *told])
+    def marked(made: Record, _: object) -> Record:
+        return made._replace(topic=made.topic + suffix, headers=[*made.headers, *added])
 
-    def record(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
-        return marked(line.record(event, to, checked))
-
-    def dead_letter(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
-        return marked(line.dead_letter(row, event, topic, rejected))
-
-    return replace(line, record=record, dead_letter=dead_letter, park_on=frozenset())
+    return processor.decorated(marked, marked, parks=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Route, Row
-from tailrace.pipeline.processor import Layout
+from tailrace.outbox.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)

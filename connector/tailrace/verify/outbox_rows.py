@@ -16,7 +16,7 @@ from zlib import crc32
 from tailrace.errors import Rejected
 from tailrace.event import Columns, OutboxEvent, Route, Row
 from tailrace.outbox.layouts import BYTEA, INSIDE, ColumnMap
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.plain import chosen_key
 from tailrace.sources.postgres.copy_rows import Fields
 from tailrace.verify import fingerprints
@@ -60,9 +60,11 @@ class Destination(NamedTuple):
 class Rows:
     """Puts rows by, each as `seals.judge_bucket` has them."""
 
-    def __init__(self, line: Line, prints: Fingerprints, number: Callable[[str], int], spool: SpillFile) -> None:
+    def __init__(
+        self, processor: EventProcessor, prints: Fingerprints, number: Callable[[str], int], spool: SpillFile
+    ) -> None:
         """`number` gives the number of a topic."""
-        self._line = line
+        self._processor = processor
         self._prints = prints
         self._number = number
         self._spool = spool
@@ -93,12 +95,12 @@ class Rows:
         known = key = None
         labels = fingerprints.NO_LABELS
         try:
-            event = self._line.layout.read(row)
+            event = self._processor.layout.read(row)
         except Rejected as rejected:
-            name, print_, topic = unreadable_name(self._line, row, rejected), of_payload(None), UNKNOWN
+            name, print_, topic = unreadable_name(self._processor, row, rejected), of_payload(None), UNKNOWN
         else:
             try:
-                to = self._line.route(event)
+                to = self._processor.route(event)
                 known = Destination(self._number(to.topic), to.key_column, fingerprints.label(event.type.encode()))
                 labels = self._key_label(event, to) + known.type_label
             except Rejected:
@@ -114,7 +116,7 @@ class Rows:
         try:
             if self._prints.keys_are_plain:
                 return fingerprints.label(event.key if to.key_column is None else chosen_key(event, to.key_column))
-            made = self._line.record(event, to, self._line.check(event, to.topic))
+            made = self._processor.make_record(event, to, self._processor.validate(event, to.topic))
         except Rejected:
             return UNSAID_LABEL
         return fingerprints.label(self._prints.of_key(made.key))
@@ -178,7 +180,7 @@ def plan_of(columns: Columns, mapped: ColumnMap) -> ColumnIndexes | None:
     return ColumnIndexes(at[mapped.id], at[mapped.payload], at | {None: at[mapped.key]}, itemgetter(*kind))
 
 
-def unreadable_name(line: Line, row: Row, rejected: Rejected) -> str:
+def unreadable_name(processor: EventProcessor, row: Row, rejected: Rejected) -> str:
     """By the hash that the pipeline's own letter of this row has."""
-    said = dict(line.dead_letter(row, None, None, rejected).headers)
+    said = dict(processor.make_dead_letter(row, None, None, rejected).headers)
     return row_name(str(said["tailrace.payload.sha256"]))

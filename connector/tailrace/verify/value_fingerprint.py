@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tailrace.errors import Rejected
 from tailrace.event import Headers, OutboxEvent, Route
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat
 from tailrace.records.framing import VALUE_HEADER
 from tailrace.verify.compare import UNKNOWN
@@ -80,9 +80,9 @@ class RecordFingerprints:
 class Fingerprints(RecordFingerprints):
     """Takes the prints of rows, too."""
 
-    def __init__(self, line: Line, format: RecordFormat) -> None:
+    def __init__(self, processor: EventProcessor, format: RecordFormat) -> None:
         super().__init__(format)
-        self._line = line
+        self._processor = processor
 
     def of_row(self, event: OutboxEvent, to: Route | None) -> Fingerprint:
         """`to` is where the event goes; None if nowhere."""
@@ -91,7 +91,7 @@ class Fingerprints(RecordFingerprints):
         if to is None:
             return UNTOLD
         try:
-            made = self._line.record(event, to, self._line.check(event, to.topic))
+            made = self._processor.make_record(event, to, self._processor.validate(event, to.topic))
         except Rejected:
             return UNTOLD
         return self.of_record(made.value, made.headers)

@@ -20,7 +20,7 @@ from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import producer_config
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position, knows_start
 from tailrace.routing.partition import PARTITIONERS
 from tailrace.sources.mongo.options import MongoOptions
@@ -80,8 +80,8 @@ def verify(settings: PipelineSettings, window: Window, *, patience: float, jobs:
     with WorkerPool(jobs - 1) as crew, SpillFile(6, file=crew.outbox) as spool, seldom_collected():
         wiring = wire(settings)
         _require_timed(wiring, window)
-        line, format = wiring.line(), wire_format(settings)
-        prints = Fingerprints(line, format)
+        processor, format = wiring.processor(), wire_format(settings)
+        prints = Fingerprints(processor, format)
         kind = "mongo" if isinstance(wiring.database, MongoOptions) else "postgres"
         crew.begin(ScanSettings(wiring.kafka, format, kind, window))
         kafka = KafkaRecords(wiring.kafka, prints, order_of(kind), window, spool, crew)
@@ -93,10 +93,10 @@ def verify(settings: PipelineSettings, window: Window, *, patience: float, jobs:
             mapped = column_map(settings)
             plain = format.value == "json" and format.key == "bytes"
             by_kind = mapped if plain and may_go_by_kind(wiring, mapped) else None
-            Rows(line, prints, kafka.number, spool).read(outbox, by_kind)
+            Rows(processor, prints, kafka.number, spool).read(outbox, by_kind)
             if jobs > 1:
                 kafka.finish()
-            return _compare(wiring, outbox, kafka, _SpilledFacts(spool, crew), line, patience, known)
+            return _compare(wiring, outbox, kafka, _SpilledFacts(spool, crew), processor, patience, known)
         finally:
             outbox.close()
 
@@ -131,7 +131,7 @@ def _compare(
     outbox: OutboxReader,
     kafka: KafkaRecords,
     facts: _SpilledFacts,
-    line: Line,
+    processor: EventProcessor,
     patience: float,
     known: KnownPipelines,
 ) -> Verification:
@@ -145,7 +145,7 @@ def _compare(
         news = _wait(wiring, outbox, patience)
         # In this order: what the pipeline has passed by now is on the topics when these are read on.
         passed = news.position is not None and outbox.is_passed(news.position)
-        behind = _beyond(outbox, news.position, line, facts.spool)
+        behind = _beyond(outbox, news.position, processor, facts.spool)
         _read_kafka(kafka, wanted, to_the_end=True)
         is_before = no_start if news.position is None else outbox.before_start(news.position)
         deleted = partial(_may_be_deleted, _horizons(wiring, kafka))
@@ -169,15 +169,17 @@ def _compare(
     )
 
 
-def _beyond(outbox: OutboxReader, stored: Position | None, line: Line, spool: SpillFile) -> Callable[[int], bool]:
+def _beyond(
+    outbox: OutboxReader, stored: Position | None, processor: EventProcessor, spool: SpillFile
+) -> Callable[[int], bool]:
     if stored is None:
         return nowhere
 
     def ahead(row: Row) -> None:
         try:
-            name = line.layout.read(row).id
+            name = processor.layout.read(row).id
         except Rejected as rejected:
-            name = unreadable_name(line, row, rejected)
+            name = unreadable_name(processor, row, rejected)
         spool.add(AHEAD, name, (name,))
 
     return outbox.beyond(stored, ahead)

@@ -12,19 +12,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import replace
 from typing import NamedTuple
 
 from tailrace.dlq import resolutions
 from tailrace.dlq.dead_letter import FIRST, DeadLetter, DeadLetterId
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.resolutions import Resolution
-from tailrace.errors import Rejected
-from tailrace.event import OutboxEvent, Record, Route, Row
+from tailrace.event import OutboxEvent, Record, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
-from tailrace.pipeline.processor import Line
-from tailrace.schemas.validation import ValidatedPayload
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.state.rewind_marker import HEADER
 
 
@@ -79,11 +76,10 @@ class KnownLetters:
                 )
         return bool(self._by_name)
 
-    def line(self, line: Line) -> Line:
-        """The same line, which notes what becomes of events that have a letter."""
+    def decorated(self, processor: EventProcessor) -> EventProcessor:
+        """Returns the processor that notes what becomes of events that have a dead letter."""
 
-        def record(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
-            made = line.record(event, to, checked)
+        def record(made: Record, event: OutboxEvent) -> Record:
             found = self._of(event.id, event.type, event.key, event.position)
             opened = [known for known in found if known.is_open and not known.has_waiting]
             if not opened:
@@ -93,14 +89,13 @@ class KnownLetters:
             headers = [each for each in made.headers if each[0] != HEADER] if is_first else made.headers
             return made._replace(headers=[*headers, ("tailrace.redriven", str(opened[0].letter))])
 
-        def dead_letter(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
-            made = line.dead_letter(row, event, topic, rejected)
+        def dead_letter(made: Record, _: Row) -> Record:
             letter = DeadLetter(DeadLetterId(0, 0), 0, made.key, made.value or b"", made.headers)
             if self._of(_name(letter), letter.type, letter.key, letter.position):
                 self._left_out.append(made)
             return made
 
-        return replace(line, record=record, dead_letter=dead_letter)
+        return processor.decorated(record, dead_letter)
 
     def settle(self, batch: Batch) -> None:
         """Leaves out of a batch the letters that are there already, and adds the marks of those that are done."""

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from tailrace.errors import Rejected
-from tailrace.event import OutboxEvent, Record, Route, Row
+from tailrace.event import OutboxEvent, Record, Row
 from tailrace.pipeline.loop import RowSource
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
-from tailrace.schemas.validation import ValidatedPayload
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.state.rewind_marker import HEADER, Rewind
 
 
-def rewound(line: Line, stored: Position | None, rewind: Rewind | None, *, parks: bool) -> Line:
+def rewound(
+    processor: EventProcessor, stored: Position | None, rewind: Rewind | None, *, parks: bool
+) -> EventProcessor:
     """The same line if there is nothing to mark. `parks`: events may wait, and come when the stretch is long passed."""
     if stored is None or rewind is None or not stored.is_alike(rewind.until):
-        return line
+        return processor
     if stored.progress >= rewind.until.progress and not parks:
-        return line
-    header = (HEADER, rewind.id)
-    return replace(
-        line,
-        record=_record(line.record, rewind.until, header),
-        dead_letter=_letter(line.dead_letter, rewind.until, header),
-    )
+        return processor
+    header, until = (HEADER, rewind.id), rewind.until
+
+    def marked(made: Record, source: OutboxEvent | Row) -> Record:
+        return made._replace(headers=[*made.headers, header]) if until.covers(source.position) else made
+
+    return processor.decorated(marked, marked)
 
 
 def followed(rewind: Rewind | None, source: RowSource) -> Rewind | None:
@@ -34,23 +33,3 @@ def followed(rewind: Rewind | None, source: RowSource) -> Rewind | None:
     if rewind is None or not isinstance(source, PostgresSource) or source.until is None:
         return rewind
     return replace(rewind, until=source.until)
-
-
-def _record(
-    make: Callable[[OutboxEvent, Route, ValidatedPayload], Record], until: Position, header: tuple[str, str]
-) -> Callable[[OutboxEvent, Route, ValidatedPayload], Record]:
-    def again(event: OutboxEvent, to: Route, checked: ValidatedPayload) -> Record:
-        made = make(event, to, checked)
-        return made._replace(headers=[*made.headers, header]) if until.covers(event.position) else made
-
-    return again
-
-
-def _letter(
-    make: Callable[[Row, OutboxEvent | None, str | None, Rejected], Record], until: Position, header: tuple[str, str]
-) -> Callable[[Row, OutboxEvent | None, str | None, Rejected], Record]:
-    def again(row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected) -> Record:
-        made = make(row, event, topic, rejected)
-        return made._replace(headers=[*made.headers, header]) if until.covers(row.position) else made
-
-    return again

@@ -27,7 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import PipelineLoop
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
@@ -132,20 +132,22 @@ class Supervisor:
         self._ownership.release()
         self._standby.end(keep_watch=self._ownership.taken)
 
-    def _ready(self, line: Line, publisher: Publisher, rewind: Rewind | None, *, parks: bool) -> Line:
+    def _ready(
+        self, processor: EventProcessor, publisher: Publisher, rewind: Rewind | None, *, parks: bool
+    ) -> EventProcessor:
         """Marks what is published again. On that stretch, events that have a dead letter get no second one."""
-        again, stored = rewound(line, publisher.stored, rewind, parks=parks), publisher.stored
-        if rewind is None or stored is None or again is line or stored.progress >= rewind.until.progress:
+        again, stored = rewound(processor, publisher.stored, rewind, parks=parks), publisher.stored
+        if rewind is None or stored is None or again is processor or stored.progress >= rewind.until.progress:
             return again
         known = KnownLetters(self._wiring.kafka, rewind.id, by_position=True)
         if not known.read():
             return again
         resolutions.ensure(self._wiring.kafka, self._wiring.admin())
         publisher.amend = known.settle
-        return known.line(again)
+        return known.decorated(again)
 
     def _attempt(self) -> None:
-        line = self._wiring.line()
+        processor = self._wiring.processor()
         admin = self._wiring.admin()
         if self._ran or not self._ownership.taken:
             self._wiring.require_position_known(admin, ran=self._ran)
@@ -162,12 +164,12 @@ class Supervisor:
         pipeline = PipelineLoop(
             source,
             publisher,
-            line,
+            processor,
             wake=self._wake,
             stopping=self._stopped.is_set,
             parking=parking,
-            ready=lambda line: self._ready(
-                line, publisher, followed(publisher.rewind, source), parks=parking is not None
+            ready=lambda processor: self._ready(
+                processor, publisher, followed(publisher.rewind, source), parks=parking is not None
             ),
         )
         books = self._wiring.position_recorder(admin, publisher, source, self._unnoted)

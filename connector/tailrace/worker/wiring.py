@@ -33,7 +33,7 @@ from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topics import TopicManager, partition_counts
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline.loop import RowSource
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.routing.folder import load_topics
@@ -139,7 +139,7 @@ class Wiring:
         """The same without --adopt, which holds for one start."""
         return replace(self, database=replace(self.database, adopt=False))
 
-    def line(self) -> Line:
+    def processor(self) -> EventProcessor:
         """What happens to each event; the schema registry, if there is one, is asked the first time.
 
         RegistryRefused only before the first position is stored: a registry that a pipeline has worked with and that
@@ -152,12 +152,12 @@ class Wiring:
                 raise
             raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
         limits = self.settings.limits
-        return Line(
+        return EventProcessor(
             layout=Layout(column_map(self.settings)),
             route=self.route,
-            check=self.schemas.validator().validate,
-            record=self.schemas.records(),
-            dead_letter=partial(
+            validate=self.schemas.validator().validate,
+            make_record=self.schemas.records(),
+            make_dead_letter=partial(
                 dead_letter,
                 letter_topic=self.kafka.dead_letter_topic,
                 pipeline=self.settings.pipeline,

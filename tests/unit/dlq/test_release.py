@@ -71,16 +71,16 @@ class Topic:
     def pause(self) -> None: ...
 
 
-class Steps:
+class Processor:
     park_on = frozenset({Reason.SCHEMA_VALIDATION_FAILED})
     batch_bytes = 1_000_000
 
-    def through(self, event: OutboxEvent) -> Record:
+    def record_of_waiting(self, event: OutboxEvent) -> Record:
         if event.payload == b"bad":
             raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, "bad")
         return Record("out", event.id.encode(), event.key, [], 0)
 
-    def letter(self, event: OutboxEvent, rejected: Rejected) -> Record:
+    def dead_letter_of(self, event: OutboxEvent, rejected: Rejected) -> Record:
         return Record("letters", event.id.encode(), event.key, [], 0)
 
 
@@ -134,7 +134,7 @@ class Pipeline:
 
     def turn(self, transactions: int = 1_000_000) -> None:
         """One turn; killed and started again if it takes more transactions than that."""
-        for number, records in enumerate(self.releasing.turn(Steps(), LIMIT)):
+        for number, records in enumerate(self.releasing.turn(Processor(), LIMIT)):
             if number >= transactions:
                 self.start()
                 return

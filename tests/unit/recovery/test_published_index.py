@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.event import OutboxEvent, Route
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.recovery.published_index import CertainFingerprints, IdIndex, PublishedRecord
 from tailrace.schemas.compiled import RegistryIds
@@ -53,7 +53,7 @@ def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
 @pytest.mark.parametrize("today", FORMATS)
 def test_records_of_an_earlier_format_are_not_called_others(written: RecordFormat, today: RecordFormat) -> None:
     unused: Any = None
-    taken = CertainFingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
+    taken = CertainFingerprints(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
     made = record_maker(written, key_schema=None)(EVENT, Route("orders"), ({}, SCHEMA))
     # A consumer is given the values of headers as bytes.
     headers: Any = [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
@@ -64,6 +64,6 @@ def test_records_of_an_earlier_format_are_not_called_others(written: RecordForma
 def test_avro_is_not_taken_for_other_json() -> None:
     unused: Any = None
     taken = CertainFingerprints(
-        Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), RecordFormat(schema_id="prefix")
+        EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), RecordFormat(schema_id="prefix")
     )
     assert taken.of_record(b"\0\0\0\0\7\x02\x04", []) == UNTOLD

@@ -44,7 +44,7 @@ class Orders:
     def route(self, event: OutboxEvent) -> Route:
         return Route("orders")
 
-    def dead_letter(self, *_: object) -> DeadLetter:
+    def make_dead_letter(self, *_: object) -> DeadLetter:
         return DeadLetter()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from helpers.memory_store import MemoryStore
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.projections.faust.app import projection_app
 from tailrace.projections.projection import Projection
@@ -81,12 +81,12 @@ def test_which_originals_a_plan_is_about() -> None:
     assert is_original({**said, "position": "table:5"}, None, "t", replace(PLAN, origin="table"))
 
 
-def test_the_line_of_a_replay_marks_records_and_letters() -> None:
+def test_the_processor_of_a_replay_marks_records_and_letters() -> None:
     class Layout:
         def read(self, row: Row) -> OutboxEvent:
             raise NotImplementedError
 
-    line = Line(
+    processor = EventProcessor(
         Layout(),
         lambda _: Route("t"),
         lambda *_: (None, None),  # type: ignore[arg-type, return-value]
@@ -98,13 +98,13 @@ def test_the_line_of_a_replay_marks_records_and_letters() -> None:
         park_on=frozenset({Reason.POISON_MESSAGE}),
     )
     event = OutboxEvent("e", "A", "order", b"k", None, None, "0/20:1", 5, [])
-    made = replayed(line, "k7xq2m", suffix=".shadow")
-    record = made.record(event, Route("t"), (None, None))  # type: ignore[arg-type]
+    made = replayed(processor, "k7xq2m", suffix=".shadow")
+    record = made.make_record(event, Route("t"), (None, None))  # type: ignore[arg-type]
     marks = [("tailrace.replay", "k7xq2m"), ("tailrace.shadow", ".shadow")]
     assert record == Record("t.shadow", b"v", b"k", [("position", "0/20:1"), *marks], 5)
-    letter = made.dead_letter(Row((), (), "0/20:1", 5), event, "t", Rejected(Reason.POISON_MESSAGE, ""))
+    letter = made.make_dead_letter(Row((), (), "0/20:1", 5), event, "t", Rejected(Reason.POISON_MESSAGE, ""))
     assert (letter.topic, letter.headers[-2:]) == ("dead.shadow", marks)
-    beside = replayed(line, "k7xq2m").record(event, Route("t"), (None, None))  # type: ignore[arg-type]
+    beside = replayed(processor, "k7xq2m").make_record(event, Route("t"), (None, None))  # type: ignore[arg-type]
     assert (beside.topic, beside.headers[1:]) == ("t", marks[:1])
     assert made.route(event) == Route("t")
     assert not made.park_on

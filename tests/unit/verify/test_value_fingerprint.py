@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import RegistryIds
@@ -37,7 +37,7 @@ def event(payload: bytes | None, *, key: bytes = b"k") -> OutboxEvent:
 
 def prints(format: RecordFormat) -> Fingerprints:
     unused: Any = None
-    return Fingerprints(Line(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
+    return Fingerprints(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -65,7 +65,7 @@ def avro(number: int, *, fails: bool = False) -> Fingerprints:
 
     format, unused = RecordFormat(value="avro", schema_id="prefix"), cast(Any, None)
     make = record_maker(format, key_schema=None)
-    return Fingerprints(Line(unused, unused, check, make, unused, frozenset(), 1, 1), format)
+    return Fingerprints(EventProcessor(unused, unused, check, make, unused, frozenset(), 1, 1), format)
 
 
 def test_avro_is_written_anew() -> None:

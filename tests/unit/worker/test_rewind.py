@@ -10,7 +10,7 @@ import pytest
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row
 from tailrace.kafka.client import KafkaOptions
-from tailrace.pipeline.processor import Line
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
@@ -29,47 +29,47 @@ def made(topic: str) -> Record:
     return Record(topic, b"", b"k", [("id", "e")], 0)
 
 
-LINE = Line(
+PROCESSOR = EventProcessor(
     layout=cast(Any, None),
     route=lambda _: Route("t"),
-    check=cast(Any, None),
-    record=lambda *_: made("t"),
-    dead_letter=lambda *_: made("letters"),
+    validate=cast(Any, None),
+    make_record=lambda *_: made("t"),
+    make_dead_letter=lambda *_: made("letters"),
     halt_on=frozenset(),
     batch_records=1,
     batch_bytes=1,
 )
 
 
-def marks(line: Line, place: str) -> tuple[bool, bool]:
+def marks(processor: EventProcessor, place: str) -> tuple[bool, bool]:
     """Whether a record and a letter of that place are marked."""
     event = OutboxEvent("e", "t", "a", b"k", b"", None, place, 0, [])
     rejected = Rejected(Reason.POISON_MESSAGE, "")
     written = (
-        line.record(event, Route("t"), cast(Any, None)),
-        line.dead_letter(Row((), (), place, 0), event, "t", rejected),
+        processor.make_record(event, Route("t"), cast(Any, None)),
+        processor.make_dead_letter(Row((), (), place, 0), event, "t", rejected),
     )
     return MARK in written[0].headers, MARK in written[1].headers
 
 
 @pytest.mark.parametrize(("place", "marked"), [("0/150:1", True), ("0/1FF:3", True), ("0/200:1", False)])
 def test_up_to_where_it_was(place: str, marked: bool) -> None:
-    assert marks(rewound(LINE, LsnPosition(LOG, 0x120, 0), REWIND, parks=False), place) == (marked, marked)
+    assert marks(rewound(PROCESSOR, LsnPosition(LOG, 0x120, 0), REWIND, parks=False), place) == (marked, marked)
 
 
 def test_nothing_to_mark_costs_nothing() -> None:
-    assert rewound(LINE, LsnPosition(LOG, 0x200, 0), REWIND, parks=False) is LINE
-    assert rewound(LINE, LsnPosition(LOG, 0x120, 0), None, parks=False) is LINE
-    assert rewound(LINE, None, REWIND, parks=False) is LINE
+    assert rewound(PROCESSOR, LsnPosition(LOG, 0x200, 0), REWIND, parks=False) is PROCESSOR
+    assert rewound(PROCESSOR, LsnPosition(LOG, 0x120, 0), None, parks=False) is PROCESSOR
+    assert rewound(PROCESSOR, None, REWIND, parks=False) is PROCESSOR
 
 
 def test_what_waits_is_marked_when_it_comes_later() -> None:
-    assert marks(rewound(LINE, LsnPosition(LOG, 0x300, 0), REWIND, parks=True), "0/150:1") == (True, True)
+    assert marks(rewound(PROCESSOR, LsnPosition(LOG, 0x300, 0), REWIND, parks=True), "0/150:1") == (True, True)
 
 
 @pytest.mark.parametrize("stored", [LsnPosition(replace(LOG, system_id="8"), 0x120, 0), TOKEN])
 def test_a_rewind_in_another_log_is_over(stored: LsnPosition | TokenPosition) -> None:
-    assert rewound(LINE, stored, REWIND, parks=True) is LINE
+    assert rewound(PROCESSOR, stored, REWIND, parks=True) is PROCESSOR
 
 
 def test_after_a_failover_it_ends_where_the_source_says() -> None:
@@ -77,9 +77,9 @@ def test_after_a_failover_it_ends_where_the_source_says() -> None:
     stored = LsnPosition(replace(LOG, timeline=2), 0x120, 0)
     source = PostgresSource(PostgresOptions("", "outbox", "s", "p"), wake=Wakeup())
     source.until = replace(REWIND.until, log=stored.log)
-    assert marks(rewound(LINE, stored, followed(REWIND, source), parks=False), "0/150:1") == (True, True)
+    assert marks(rewound(PROCESSOR, stored, followed(REWIND, source), parks=False), "0/150:1") == (True, True)
     source.until = REWIND.until
-    assert rewound(LINE, stored, followed(REWIND, source), parks=False) is LINE, "it is no place in this log"
+    assert rewound(PROCESSOR, stored, followed(REWIND, source), parks=False) is PROCESSOR, "it is no place in this log"
     assert followed(None, source) is None
 
 

@@ -67,7 +67,7 @@ class DlqContext:
         if self.settings is None:
             return Publishing(publish_again, lambda: partial(_require_there, offsets.admin_client(self.kafka)))
         wiring = wire(self.settings)
-        return Publishing(partial(pass_again, wiring.line()), lambda: wiring.topic_manager(wiring.admin()).require)
+        return Publishing(partial(pass_again, wiring.processor()), lambda: wiring.topic_manager(wiring.admin()).require)
 
 
 class _Cluster(Section):

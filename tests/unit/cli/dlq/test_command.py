@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,8 @@ from tailrace.cli.dlq.view import part_at, printable, row, verdict
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
 from tailrace.dlq.redrive import pass_again
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.event import Headers, OutboxEvent, Route
+from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.plain import plain_record
 from tailrace.schemas.messages import path_text
 from tailrace.schemas.validation import ValidatedPayload
@@ -133,26 +135,16 @@ def test_a_part_that_is_not_there(value: object, path: str) -> None:
         part_at(value, path)
 
 
-class Steps:
-    """A line whose check says what the test wants."""
+def processor(explanation: str = "") -> EventProcessor:
+    """A processor whose validation says what the test wants."""
 
-    def __init__(self, explanation: str = "") -> None:
-        self._explanation = explanation
-        self.layout = self
-
-    def read(self, row: Row) -> OutboxEvent:
-        raise Rejected(Reason.POISON_MESSAGE, "the row cannot be read")
-
-    def route(self, event: OutboxEvent) -> Route:
-        return Route("orders")
-
-    def check(self, event: OutboxEvent, topic: str) -> ValidatedPayload:
-        if self._explanation:
-            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, self._explanation, remedy="Mend it.")
+    def validate(event: OutboxEvent, topic: str) -> ValidatedPayload:
+        if explanation:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, explanation, remedy="Fix it.")
         return None, None
 
-    def record(self, event: OutboxEvent, route: Route, checked: ValidatedPayload) -> Record:
-        return plain_record(event, route, checked)
+    unused = cast(Any, None)
+    return EventProcessor(unused, lambda _: Route("orders"), validate, plain_record, unused, frozenset(), 1, 1)
 
 
 def letter(payload: bytes) -> DeadLetter:
@@ -165,7 +157,7 @@ def test_each_failing_field_beside_its_part_of_the_payload() -> None:
         'the payload breaks version 1 of T: $.a: expected number, got "x; y, got z"; '
         "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
     )
-    now = verdict(partial(pass_again, Steps(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
+    now = verdict(partial(pass_again, processor(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
     assert now["passes"] is False
     assert [tuple(field.values()) for field in now["fields"]] == [
         ("$.a", "number", '"x; y, got z"', '"x; y, got z"'),
@@ -175,9 +167,9 @@ def test_each_failing_field_beside_its_part_of_the_payload() -> None:
 
 
 def test_a_verdict_without_fields() -> None:
-    assert verdict(partial(pass_again, Steps("no rule matches")), letter(b"{}"))["fields"] == []
-    assert verdict(partial(pass_again, Steps("$.a: expected x, got y")), letter(b"no JSON"))["fields"] == []
-    assert verdict(partial(pass_again, Steps()), letter(b"{}")) == {"passes": True, "topic": "orders"}
+    assert verdict(partial(pass_again, processor("no rule matches")), letter(b"{}"))["fields"] == []
+    assert verdict(partial(pass_again, processor("$.a: expected x, got y")), letter(b"no JSON"))["fields"] == []
+    assert verdict(partial(pass_again, processor()), letter(b"{}")) == {"passes": True, "topic": "orders"}
 
 
 def test_a_line_begins_with_the_field() -> None:
