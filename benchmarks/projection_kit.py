@@ -34,10 +34,10 @@ class Timed(Projection):
         self.watch = Stopwatch(TASK.file)
         super().__init__(*args, **settings)
 
-    def take(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:
+    def receive(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:
         if not self.watch.running:
             self.watch.start()
-        return super().take(topic, partition, offset, follows, message)
+        return super().receive(topic, partition, offset, follows, message)
 
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         super().committed(worker, applied)

@@ -33,7 +33,7 @@ from tailrace.projections.faust.consumer_thread import ConsumerThread, FetchResu
 from tailrace.projections.core.partition_worker import PartitionWorker
 
 fetch, getmany = ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany
-take, put = projection.take, PartitionWorker.put
+take, put = projection.receive, PartitionWorker.put
 
 async def lost(self, *args):
     fetched = await fetch(self, *args)
@@ -54,7 +54,7 @@ def queued(self, event, follows):
         put(self, event, follows)
 
 ConsumerThread.fetch, faust.transport.consumer.Consumer.getmany = lost, filtered
-projection.take, PartitionWorker.put = taken, queued
+projection.receive, PartitionWorker.put = taken, queued
 """
 
 

@@ -193,7 +193,7 @@ def test_made_anew_beside_the_old_one_while_that_goes_on(projected: Projected) -
     wait_until(lambda: first in projected.state()["k-1"], 120, what="what comes behind the replay")
     assert projected.state() == {**before, "k-1": [*before["k-1"], first]}
     assert again not in str(projected.state())
-    assert live.log.count("replay passed over") == 1, live.log
+    assert live.log.count("replay skipped") == 1, live.log
     projected.execute("UPDATE history SET ids = ARRAY['wrong'] || ids")
     rebuilder = projected.start("--rebuild", wait=False)
     for _ in range(10):

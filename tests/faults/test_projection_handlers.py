@@ -16,9 +16,9 @@ import pytest
 from helpers.projection import Projected
 from tailrace.errors import ConfigError
 from tailrace.projections import MongoStore, PostgresStore, Projection, ProjectionTester, Versions, projection_app
-from tailrace.projections.core.event import Event, read
-from tailrace.projections.core.settings import key_of
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import EntityState, Partition
+from tailrace.projections.core.versions import key_of
 from tailrace.testkit.stack import MongoServer, wait_until
 
 DAY_MS = 86_400_000
@@ -109,8 +109,8 @@ def test_a_word_for_gaps_that_is_not_known_is_refused() -> None:
 
 
 def test_ids_and_keys_that_are_no_text_stay_apart() -> None:
-    ids = {read(P0, 0, None, b"{}", [("id", number.to_bytes(8, "big"))], 0).id for number in range(120, 140)}
-    keys = {key_of(read(P0, 0, number.to_bytes(8, "big"), b"{}", [], 0)) for number in range(120, 140)}
+    ids = {read_event(P0, 0, None, b"{}", [("id", number.to_bytes(8, "big"))], 0).id for number in range(120, 140)}
+    keys = {key_of(read_event(P0, 0, number.to_bytes(8, "big"), b"{}", [], 0)) for number in range(120, 140)}
     assert (len(ids), len(keys)) == (20, 20)
 
 
@@ -126,7 +126,7 @@ def test_events_of_entities_whose_keys_are_no_text_are_all_applied(database: str
         async with ProjectionTester(projection) as tester:
             for number in (200, 201, 202):
                 said = [("id", f"e-{number}".encode()), ("type", b"T"), ("entity_version", b"1")]
-                await tester.apply_batch(read(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
+                await tester.apply_batch(read_event(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
             assert len(applied) == 3, tester.outcomes
 
     in_loop(scene)
@@ -152,7 +152,7 @@ def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goe
 
         def told(offset: int, kind: str, words: str) -> Event:
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
-            return read(P0, offset, b"k", json.dumps({"text": words}).encode(), said, 1)
+            return read_event(P0, offset, b"k", json.dumps({"text": words}).encode(), said, 1)
 
         async with ProjectionTester(projection) as tester:
             await tester.apply_batch(told(0, "Write", "good"), told(1, "Write", "bad \0"), told(2, "Look", ""))
@@ -183,7 +183,7 @@ def test_the_same_in_mongodb(mongo: MongoServer) -> None:
 
         def told(offset: int, kind: str, number: int) -> Event:
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
-            return read(P0, offset, b"k", json.dumps({"number": number}).encode(), said, 1)
+            return read_event(P0, offset, b"k", json.dumps({"number": number}).encode(), said, 1)
 
         async with ProjectionTester(projection) as tester:
             await tester.apply_batch(told(0, "Write", 1), told(1, "Write", 2**63), told(2, "Look", 0))
@@ -272,7 +272,7 @@ def test_a_block_that_takes_longer_than_a_transaction_may_gets_done(database: st
             worker = tester._worker
             assert worker is not None
             worker._sleep = asyncio.sleep
-            events = [read(P0, n, b"k", b"{}", [("id", f"e-{n}".encode())], 1) for n in range(40)]
+            events = [read_event(P0, n, b"k", b"{}", [("id", f"e-{n}".encode())], 1) for n in range(40)]
             await tester.apply_batch(*events)
             assert tester.outcomes["applied"] == 40
 

@@ -33,10 +33,10 @@ def test_the_database_dies_and_comes_back(own: Projected) -> None:
     own.caught_up()
     own.postgres.kill()
     own.publish(*({"key": f"k-{n % 5}"} for n in range(30)))
-    worker.says('"held up"', 120)
+    worker.says('"blocked"', 120)
     own.postgres.start()
     own.caught_up()
-    worker.says('"goes on"', 120)
+    worker.says('"resumed"', 120)
     assert own.dead_letters() == []
     assert worker.running
 

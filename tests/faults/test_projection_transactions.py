@@ -13,7 +13,7 @@ import pytest
 from helpers.store_scenarios import Boom
 from tailrace.errors import TransactionEnded
 from tailrace.projections import MongoStore, PostgresStore, Projection, ProjectionTester, projection_app
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.projections.postgres.effects import PostgresEffects
 from tailrace.testkit.stack import MongoServer
@@ -39,7 +39,7 @@ def rows(dsn: str, query: str) -> list[Any]:
 
 
 def events(start: int = 0) -> list[Event]:
-    return [read(P0, n, b"k", b"{}", [("id", f"e-{n:02}".encode())], 1) for n in range(start, EVENTS)]
+    return [read_event(P0, n, b"k", b"{}", [("id", f"e-{n:02}".encode())], 1) for n in range(start, EVENTS)]
 
 
 def projection(store: Any) -> Projection:

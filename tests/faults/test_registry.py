@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from tailrace.errors import Action, ConfigError, Reason, RegistryRefused, RegistryUnavailable, Rejected, TailraceError
 from tailrace.event import OutboxEvent
-from tailrace.projections.core.registry import RegistryDecoder
+from tailrace.projections.core.registry_decoder import RegistryDecoder
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.registry.cache import RegistrySchemas

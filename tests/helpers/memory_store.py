@@ -156,7 +156,7 @@ class MemoryTransaction:
         self._change(lambda records: records.markers.update(written))
         return set(fresh)
 
-    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
+    async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
         def change(records: Records) -> None:
             for each in outcomes.keys() & records.markers.keys():
                 records.markers[each] = (records.markers[each][0], outcomes[each])

@@ -37,7 +37,7 @@ class TransactionContract(CompiledSchema):
         """Each method that writes, once."""
         await transaction.advance(42)
         await transaction.mark([marker("new"), marker("other")])
-        await transaction.settle({"other": EventOutcome.SKIPPED, "dead": EventOutcome.STALE})
+        await transaction.set_outcomes({"other": EventOutcome.SKIPPED, "dead": EventOutcome.STALE})
         await transaction.save_entities({"o-1": EntityState(3, deleted=False), "o-2": EntityState(1, deleted=True)})
         await transaction.wait([waiting("waits")])
         await transaction.release(["waited"])
@@ -49,7 +49,7 @@ class TransactionContract(CompiledSchema):
             assert await transaction.position() is None
             await transaction.advance(41)
             await transaction.mark([marker("dead")])
-            await transaction.settle({"dead": EventOutcome.DEAD})
+            await transaction.set_outcomes({"dead": EventOutcome.DEAD})
             await transaction.save_entities({"o-1": EntityState(2, deleted=False)})
             await transaction.wait([waiting("waited")])
             stores.write(transaction.effects, "row", "old")
@@ -188,7 +188,7 @@ class TransactionContract(CompiledSchema):
             async with store.transaction(P0) as transaction:
                 assert await transaction.position() is None
                 assert await transaction.mark([]) == set()
-                await transaction.settle({})
+                await transaction.set_outcomes({})
                 assert await transaction.entities([]) == {}
                 await transaction.save_entities({})
                 await transaction.wait([])
@@ -371,7 +371,7 @@ class PositionContract(CompiledSchema):
                     assert await other.entities(["o-1"]) == {}
                     assert await other.waiting(["o-1"]) == []
                     assert await other.expired(1000, 10) == []
-                    await other.settle({"b": EventOutcome.DEAD})
+                    await other.set_outcomes({"b": EventOutcome.DEAD})
                     await other.release(["b"])
                     await other.advance(1)
             assert await one.positions() == {P0: 9}

@@ -20,7 +20,7 @@ from helpers.store_scenarios import (
     marker,
     opened,
     same,
-    settle,
+    set_outcomes,
     waiting,
 )  # fmt: skip
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore
@@ -89,7 +89,7 @@ class RecordsContract(CompiledSchema):
         async with opened(stores) as store:
             for outcome in EventOutcome:
                 await mark(store, marker(outcome))
-            await settle(store, {str(outcome): outcome for outcome in EventOutcome})
+            await set_outcomes(store, {str(outcome): outcome for outcome in EventOutcome})
             everyone = [marker(outcome, 2000) for outcome in EventOutcome]
             assert await mark(store, *everyone) == {"dead"}
             assert await mark(store, *everyone) == set()
@@ -100,13 +100,13 @@ class RecordsContract(CompiledSchema):
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 await transaction.mark([marker("a"), marker("b")])
-                await transaction.settle(
+                await transaction.set_outcomes(
                     {"a": EventOutcome.DEAD, "b": EventOutcome.WAITING, "nobody": EventOutcome.DEAD}
                 )
-            await settle(store, {"b": EventOutcome.DEAD})
+            await set_outcomes(store, {"b": EventOutcome.DEAD})
             assert await mark(store, marker("a"), marker("b"), marker("nobody")) == {"a", "b", "nobody"}
-            await settle(store, {"a": EventOutcome.DEAD})
-            await settle(store, {"a": EventOutcome.APPLIED})
+            await set_outcomes(store, {"a": EventOutcome.DEAD})
+            await set_outcomes(store, {"a": EventOutcome.APPLIED})
             assert await mark(store, marker("a")) == set()
 
     @in_loop
@@ -275,10 +275,10 @@ class PruningContract(CompiledSchema):
         async with opened(stores) as store:
             for outcome in EventOutcome:
                 await mark(store, marker(outcome, 10))
-            await settle(store, {str(outcome): outcome for outcome in EventOutcome})
+            await set_outcomes(store, {str(outcome): outcome for outcome in EventOutcome})
             assert await store.prune(100, 100) == 3
             assert await store.prune(100, 100) == 0
-            await settle(store, {"waiting": EventOutcome.APPLIED})
+            await set_outcomes(store, {"waiting": EventOutcome.APPLIED})
             assert await store.prune(100, 100) == 1
             # Of the dead one is known that it may come again.
             assert await mark(store, marker("dead", 10)) == {"dead"}

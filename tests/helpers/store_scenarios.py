@@ -88,10 +88,10 @@ async def mark(store: ProjectionStore[Any], *markers: Marker, partition: Partiti
         return await transaction.mark(markers)
 
 
-async def settle(store: ProjectionStore[Any], outcomes: dict[str, EventOutcome]) -> None:
+async def set_outcomes(store: ProjectionStore[Any], outcomes: dict[str, EventOutcome]) -> None:
     async with store.transaction(P0) as transaction:
         await transaction.position()
-        await transaction.settle(outcomes)
+        await transaction.set_outcomes(outcomes)
 
 
 async def all_waiting(store: ProjectionStore[Any], *names: str) -> list[str]:

@@ -23,8 +23,8 @@ from tailrace.dlq.redrive import RedriveItem, RedrivePublisher
 from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Fenced, Reason
 from tailrace.event import Record
-from tailrace.projections.core.dead_letters import Failure, letter
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.dead_letters import Failure, dead_letter_record
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.state import offsets
 from tailrace.testkit.stack import KafkaBroker, wait_until
@@ -49,10 +49,10 @@ class Summary:
     def event(self, number: int, *, value: bytes | None = b'{"n": 1}', headers: Any = None, key: Any = b"k") -> Event:
         own = [("id", f"e-{number}".encode()), ("type", b"Placed"), ("position", f"0/1:{number}".encode()),
                ("timestamp", b"1700000000000")]  # fmt: skip
-        return read(Partition(self.source, 0), number, key, value, own if headers is None else headers, 1_600_000)
+        return read_event(Partition(self.source, 0), number, key, value, own if headers is None else headers, 1_600_000)
 
     def set_aside(self, *events: Event, failure: Failure = FAILURE) -> None:
-        self.write(*(letter(event, failure, group="summary", topic=self.letters) for event in events))
+        self.write(*(dead_letter_record(event, failure, group="summary", topic=self.letters) for event in events))
 
     def write(self, *records: Record) -> None:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
@@ -185,7 +185,7 @@ def test_what_fails_again_after_its_redrive_is_open(summary: Summary) -> None:
     summary.dlq("redrive", "--all-open", "--yes")
     (message,) = summary.published()
     again: Any = message.headers()
-    summary.set_aside(read(Partition(summary.source, 0), 77, message.key(), message.value(), again, 0))  # type: ignore[arg-type]
+    summary.set_aside(read_event(Partition(summary.source, 0), 77, message.key(), message.value(), again, 0))  # type: ignore[arg-type]
     (found,) = summary.listed()
     assert (found["id"], found["event_id"], found["position"]) == ("0-1", "e-1", "0/1:1")
     summary.dlq("redrive", "0-1", "--yes")
@@ -286,7 +286,7 @@ def test_watched(summary: Summary, tmp_path: Path) -> None:
 
 def test_the_topic_it_was_read_from_is_gone(summary: Summary) -> None:
     gone = f"{summary.source}.gone"
-    summary.set_aside(read(Partition(gone, 0), 1, b"k", b"{}", [], 5))
+    summary.set_aside(read_event(Partition(gone, 0), 1, b"k", b"{}", [], 5))
     (error,) = summary.dlq("redrive", "--all-open", "--yes", code=3)
     assert (error["error"], gone in error["what"]) == ("TopicMissing", True)
     assert gone not in summary.kafka.admin().list_topics(timeout=10).topics

@@ -15,12 +15,12 @@ from bson.decimal128 import Decimal128
 from pymongo import DESCENDING, IndexModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.core.apply import BatchResult, ProjectionSpec
+from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.dead_letters import Failure
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.partition_worker import PartitionWorker
-from tailrace.projections.core.settings import Settings
+from tailrace.projections.core.settings import ProjectionSpec, Settings
 from tailrace.projections.core.store import EventOutcome, Partition
 from tailrace.projections.mongo.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
 from tailrace.projections.mongo.mirror_store import MirrorStore
@@ -56,7 +56,7 @@ async def opened(mongo: MongoServer, place: str, *indexes: IndexModel) -> AsyncI
 def event(offset: int, *, sender: str = "a", nonce: int | None = None, value: bytes | None = None) -> Event:
     payload = json.dumps({"sender": sender, "nonce": offset if nonce is None else nonce}).encode()
     headers = [("id", f"t-{offset}".encode()), ("type", b"Transferred"), ("position", b"0/16"), ("timestamp", b"1700")]
-    return read(PLACE, offset, sender.encode(), payload if value is None else value, headers, 1)
+    return read_event(PLACE, offset, sender.encode(), payload if value is None else value, headers, 1)
 
 
 class Around:
@@ -73,7 +73,7 @@ class Around:
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         self.applied.append(applied)
 
-    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
+    def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         if error is not None:
             self.errors.append(error)
 
@@ -95,7 +95,7 @@ async def through(store: MirrorStore, place: str, events: Sequence[Event], start
     async def at_once(seconds: float) -> None: ...
 
     worker = PartitionWorker(PLACE, start, 0, store, spec, around, sleep=at_once)
-    await worker.settle(events)
+    await worker.process(events)
     return around
 
 
@@ -141,14 +141,14 @@ def test_a_document_holds_the_whole_event(mongo: MongoServer, place: str) -> Non
         "raw": told.value,
     }
     headers = [(each["name"], each["value"]) for each in document["headers"]]
-    again = read(PLACE, 7, document["key"], document["raw"], headers, 1)
+    again = read_event(PLACE, 7, document["key"], document["raw"], headers, 1)
     assert again == event(7, value=told.value)
     with mongo.client() as client:
         assert len(client[place].transactions.index_information()) == 1 + len(FIVE)
 
 
 def test_a_payload_that_is_no_json_and_a_tombstone_are_kept_too(mongo: MongoServer, place: str) -> None:
-    tombstone = read(PLACE, 1, b"a", None, [("id", b"gone")], 1)
+    tombstone = read_event(PLACE, 1, b"a", None, [("id", b"gone")], 1)
 
     async def scenario() -> None:
         async with opened(mongo, place) as store:

@@ -338,9 +338,9 @@ async def then(message):
         Path("held").touch()
 
 @app.timer(0.2)
-async def let_go():
+async def release():
     if Path("go").exists():
-        app.reader.let_go(Partition(TOPIC, 0), "test")
+        app.reader.release(Partition(TOPIC, 0), "test")
 """,
     )
     play.start()

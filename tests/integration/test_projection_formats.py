@@ -25,8 +25,8 @@ from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable
 from tailrace.event import OutboxEvent, Route
 from tailrace.projections import Event, PostgresStore, Projection, ProjectionTester, projection_app
-from tailrace.projections.core.event import read
-from tailrace.projections.core.registry import RegistryDecoder
+from tailrace.projections.core.event import read_event
+from tailrace.projections.core.registry_decoder import RegistryDecoder
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.schemas.compiled import CompiledSchema
@@ -102,7 +102,7 @@ class Shop:
         """As if it had been read from the topic."""
         topic, value, key, headers, timestamp = self.record(form, number)
         said = [(name, each.encode() if isinstance(each, str) else each) for name, each in headers]
-        return read(Partition(topic, 0), number, key, value, said, timestamp)
+        return read_event(Partition(topic, 0), number, key, value, said, timestamp)
 
 
 def _subject(schema: CompiledSchema) -> str:
@@ -151,7 +151,7 @@ async def test_every_format_reaches_the_handler_as_data(
             offset, (_, stamp) = message.offset(), message.timestamp()
             assert offset is not None
             await tester.apply_batch(
-                read(place, offset, message.key(), message.value(), message.headers() or [], stamp)
+                read_event(place, offset, message.key(), message.value(), message.headers() or [], stamp)
             )  # type: ignore[arg-type]
     assert tester.dead_letters == []
     avro = sum(form.value == "avro" for form in FORMATS)
@@ -181,7 +181,7 @@ async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does
         waits: list[BaseException] = []
 
         class Watched(ProjectionTester):
-            def waiting_for(self, worker: Any, error: BaseException | None) -> None:
+            def blocked(self, worker: Any, error: BaseException | None) -> None:
                 if error is not None:
                     waits.append(error)
                     if len(waits) == 3:

@@ -1,6 +1,6 @@
-"""Projections: consumers as Faust apps, in which a crash, a rebalance, a replay or a duplicate applies nothing twice.
+"""Projections: Faust apps that apply each event exactly once, despite crashes, rebalances, replays and duplicates.
 
-See `docs/projections.md`. Stores are imported from their own modules where their driver is not installed.
+See `docs/projections.md`. Names are imported on first use: nobody needs both database drivers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tailrace.projections.core.event import Event
-    from tailrace.projections.core.registry import RegistryDecoder
-    from tailrace.projections.core.settings import Versions
+    from tailrace.projections.core.registry_decoder import RegistryDecoder
+    from tailrace.projections.core.versions import Versions
     from tailrace.projections.faust.app import ProjectionApp, projection_app
     from tailrace.projections.mongo.effects import MongoEffects
     from tailrace.projections.mongo.store import MongoStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
     from tailrace.projections.testing import ProjectionTester
 
-_HOMES = {
+_MODULES = {
     "Event": "core.event",
     "MongoEffects": "mongo.effects",
     "MongoStore": "mongo.store",
@@ -27,9 +27,9 @@ _HOMES = {
     "PostgresStore": "postgres.store",
     "Projection": "projection",
     "ProjectionApp": "faust.app",
-    "RegistryDecoder": "core.registry",
+    "RegistryDecoder": "core.registry_decoder",
     "ProjectionTester": "testing",
-    "Versions": "core.settings",
+    "Versions": "core.versions",
     "projection_app": "faust.app",
 }
 __all__ = [
@@ -47,15 +47,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever it is, mypy knows it from above
-    """Imported when it is asked for: nobody needs both drivers."""
-    home = _HOMES.get(name)
-    if home is None:
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - mypy takes the types from above
+    """Imports a name on first use."""
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     try:
-        return getattr(import_module(f"{__name__}.{home}"), name)
+        return getattr(import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         extra = {"pymongo": "mongo", "bson": "mongo", "faust": "faust", "aiokafka": "faust", "mode": "faust"}.get(

@@ -1,4 +1,4 @@
-"""Tests of a projection without a broker: events go straight to its handlers and its store.
+"""Tests a projection without a broker: events go straight to its handlers and its store.
 
     async with ProjectionTester(orders) as tester:
         await tester.send("OrderPlaced", {"id": "o-1"}, key="o-1")
@@ -6,7 +6,7 @@
         async with tester.effects() as effects:
             assert await effects.fetch_one("SELECT state FROM order_summary") == {"state": "placed"}
 
-From the worker on they take the way they take in a worker: markers, versions, transactions, retries (without waiting).
+The partition worker processes them as in production: markers, versions, transactions, retries (without waiting).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import orjson
 
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.dead_letters import Failure
-from tailrace.projections.core.event import REPLAY, Event, read
+from tailrace.projections.core.event import REPLAY, Event, read_event
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.store import Partition
 from tailrace.projections.projection import Projection
@@ -31,14 +31,14 @@ FIRST_TIME_MS = 1_700_000_000_000
 
 
 class FailedEvent(NamedTuple):
-    """An event that would have gone to the dead letters, and why."""
+    """An event that a worker would have dead-lettered, and why."""
 
     event: Event
     failure: Failure
 
 
 class ProjectionTester:
-    """One partition of the projection's first topic. `outcomes` counts what became of events."""
+    """Plays one partition of the projection's first topic. `outcomes` counts the outcomes of events."""
 
     def __init__(self, projection: Projection) -> None:
         self._projection = projection
@@ -54,9 +54,8 @@ class ProjectionTester:
         start = (await store.positions()).get(self._partition, 0)
         self._offsets = itertools.count(start)
         furthest = (await store.furthest()).get(self._partition, 0)
-        self._worker = PartitionWorker(
-            self._partition, start, furthest, store, self._projection.spec, self, sleep=_at_once
-        )
+        spec = self._projection.spec
+        self._worker = PartitionWorker(self._partition, start, furthest, store, spec, self, sleep=_no_sleep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,7 +64,7 @@ class ProjectionTester:
     async def send(
         self,
         kind: str,
-        data: Any,  # noqa: ANN401 - whatever JSON can say
+        data: Any,  # noqa: ANN401 - any JSON value
         *,
         key: str | None = None,
         event_id: str | None = None,
@@ -73,66 +72,65 @@ class ProjectionTester:
         replay: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Event:
-        """One event, through to its commit. `data` becomes its JSON payload; None is a tombstone."""
-        said = {"id": event_id or str(uuid.uuid4()), "type": kind, **(headers or {})}
+        """Processes one event and commits it. `data` becomes its JSON payload; None is a tombstone."""
+        values = {"id": event_id or str(uuid.uuid4()), "type": kind, **(headers or {})}
         if version is not None:
-            said["entity_version"] = str(version)
+            values["entity_version"] = str(version)
         if replay is not None:
-            said[REPLAY] = replay
+            values[REPLAY] = replay
         offset = next(self._offsets)
-        event = read(
+        event = read_event(
             self._partition,
             offset,
             None if key is None else key.encode(),
             None if data is None else orjson.dumps(data),
-            [(name, value.encode()) for name, value in said.items()],
+            [(name, value.encode()) for name, value in values.items()],
             FIRST_TIME_MS + offset,
         )
         await self.apply_batch(event)
         return event
 
     async def apply_batch(self, *events: Event) -> None:
-        """Events as they are, in one block. Their offsets must grow."""
+        """Processes these events in one batch. Their offsets must increase."""
         if self._worker is None:
-            raise RuntimeError("a tester is entered with `async with`")
-        await self._worker.settle(events)
+            raise RuntimeError("a ProjectionTester is entered with `async with`")
+        await self._worker.process(events)
 
     @asynccontextmanager
     async def effects(self) -> AsyncIterator[Any]:
-        """What handlers are given, to look at what they have written."""
+        """Gives the effects that handlers get, to read what they have written."""
         async with self._projection.store.transaction(self._partition) as transaction:
             yield transaction.effects
 
     async def expire(self) -> None:
-        """Sets aside what has waited too long for an earlier version."""
+        """Dead-letters events that have waited too long for an earlier version."""
         if self._worker is not None:
             await self._worker.expire()
 
-    # What the worker asks of the worker around it.
+    # Called by the partition worker.
 
     async def dead_letter(self, event: Event, failure: Failure) -> None:
         self.dead_letters.append(FailedEvent(event, failure))
 
-    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
-        self.outcomes.update({str(outcome): count for outcome, count in applied.outcomes.items()})
-        self.outcomes["duplicate"] += applied.duplicates
+    def committed(self, worker: PartitionWorker, result: BatchResult) -> None:
+        self.outcomes.update({str(outcome): count for outcome, count in result.outcomes.items()})
+        self.outcomes["duplicate"] += result.duplicates
 
-    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
-        """Nobody watches."""
+    def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
+        """Ignored: errors show in `dead_letters`."""
 
     def missed(self, worker: PartitionWorker) -> None:
-        """None is missing here."""
+        """Never called: nothing is queued."""
 
     def reached(self, worker: PartitionWorker) -> int:
-        """There is nothing between events here."""
         return worker.next
 
     def pause(self, worker: PartitionWorker) -> None:
-        """Events come one by one."""
+        """Never called: nothing is queued."""
 
     def resume(self, worker: PartitionWorker) -> None:
-        """Events come one by one."""
+        """Never called: nothing is queued."""
 
 
-async def _at_once(seconds: float) -> None:
-    """Retries do not wait in a tester."""
+async def _no_sleep(seconds: float) -> None:
+    """Retries do not wait in a test."""

@@ -38,7 +38,7 @@ def test_a_handler_without_parentheses_is_refused() -> None:
     async def handle(event: Event, effects: Any) -> None:
         """Handles nothing."""
 
-    with pytest.raises(ConfigError, match="no type of events"):
+    with pytest.raises(ConfigError, match="not an event type"):
         orders.on(handle)  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ async def asynchronous(event: Event) -> None:
     ("topics", "choices", "told"),
     [
         ((), {}, "reads no topic"),
-        (("a", "b"), {"versions": Versions()}, "nothing tells its entities apart"),
+        (("a", "b"), {"versions": Versions()}, "has no `entity` function"),
         (("a",), {"events": 0}, "events=0"),
         (("a",), {"entity": asynchronous}, "`entity` of app is asynchronous"),
         (("a",), {"version": asynchronous}, "`version` of app is asynchronous"),

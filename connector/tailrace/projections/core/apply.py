@@ -1,30 +1,33 @@
-"""A block of events of one partition, applied in one transaction: marker, effect and next offset, all or nothing.
+"""Applies a batch of events of one partition in one transaction: markers, effects and next offset, all or nothing.
 
-The order of steps carries the guarantee. First the position, which locks the partition against a second worker and says
-what is done already. Then the markers: only events whose marker is new go on. Then versions and handlers, event by
-event, in the order of the partition. Last the next offset. The caller commits.
+The order of the steps carries the guarantee:
+
+1. Read the stored position. This locks the partition against a second worker and shows what is applied already.
+2. Write the markers. Only events whose marker is new go on.
+3. Check versions and call handlers, event by event, in the order of the partition.
+4. Store the next offset. The caller commits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.core.event import Event, EventFunction, name, reread
-from tailrace.projections.core.handlers import Handlers, RegisteredHandler
-from tailrace.projections.core.settings import Settings, key_of, version_header
+from tailrace.projections.core.event import Event, index_key, restore_event
+from tailrace.projections.core.handlers import RegisteredHandler
+from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, StoreTransaction, WaitingEvent
 from tailrace.projections.core.versions import VersionCheck, check_version
 
 
 class ApplyFailed(Exception):
-    """An event of a block could not be applied. `index` is its place in the block, None if nobody can tell.
+    """An event of a batch could not be applied.
 
-    `event` is the culprit; it is not that of the block if it had waited for the one at `index`.
+    `index` is the position in the batch at which it failed, None if unknown. `event` is the event that failed: not the
+    one at `index` if it had waited for that one.
     """
 
     def __init__(self, error: Exception, index: int | None = None, event: Event | None = None) -> None:
@@ -35,11 +38,11 @@ class ApplyFailed(Exception):
 
 
 class HandlerTimeout(Exception):
-    """A handler did not return within its time."""
+    """A handler did not return within `time_limit`."""
 
 
 class StoredOffsetMoved(Exception):
-    """The stored position is not where this worker left it: somebody has reset it."""
+    """The stored position is lower than this worker left it: someone has reset it."""
 
     def __init__(self, stored: int | None, expected: int) -> None:
         super().__init__(f"the stored position is {stored}, expected {expected}")
@@ -47,43 +50,9 @@ class StoredOffsetMoved(Exception):
         self.expected = expected
 
 
-class Tracing(Protocol):
-    """What surrounds the work, so that it shows in traces."""
-
-    def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
-        """Around the transaction of a block."""
-
-    def handling(self, event: Event) -> AbstractContextManager[object]:
-        """Around a handler's call: what it calls belongs to the trace of the event."""
-
-
-class NoTracing:
-    _nothing = nullcontext()
-
-    def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
-        return self._nothing
-
-    def handling(self, event: Event) -> AbstractContextManager[object]:
-        return self._nothing
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectionSpec:
-    """What a projection does with an event: everything but its store and its partition."""
-
-    projection: str
-    handlers: Handlers
-    settings: Settings
-    entity: EventFunction = key_of
-    version: EventFunction = version_header
-    tracing: Tracing = field(default_factory=NoTracing)
-    alive: Callable[[], None] = lambda: None
-    """Called before each handler: a block of slow ones takes long, and still gets on."""
-
-
 @dataclass(slots=True)
 class BatchResult:
-    """What one block came to."""
+    """Counts of a batch's outcomes."""
 
     outcomes: dict[EventOutcome, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -102,25 +71,25 @@ async def apply(
     now_ms: int,
     dead_lettered: Collection[str] = (),
 ) -> BatchResult:
-    """Applies `events` and stores the offset behind the last of them.
+    """Applies `events` and stores the offset after the last of them.
 
-    `expected` is the position as this worker knows it; what is below `furthest` has been read before. Events whose ids
-    are `dead_lettered` have gone to the dead letters.
+    `expected` is the position as this worker knows it. Offsets below `furthest` have been read before. `dead_lettered`
+    holds the ids of events that are on the dead-letter topic already.
     """
     stored = await transaction.position()
     if stored is not None and stored < expected:
         raise StoredOffsetMoved(stored, expected)
     run = BatchRun(transaction, spec, furthest, now_ms, dead_lettered)
-    await run.through([event for event in events if stored is None or event.offset >= stored])
+    await run.apply_all([event for event in events if stored is None or event.offset >= stored])
     await transaction.flush()
-    behind = events[-1].offset + 1
-    if stored is None or behind > stored:
-        await transaction.advance(behind)
-    return run.applied
+    next_offset = events[-1].offset + 1
+    if stored is None or next_offset > stored:
+        await transaction.advance(next_offset)
+    return run.result
 
 
 class BatchRun:
-    """One transaction's worth of events, and what is known of their entities."""
+    """The events of one transaction, with the versions and waiting events of their entities."""
 
     def __init__(
         self,
@@ -130,78 +99,79 @@ class BatchRun:
         now_ms: int,
         dead_lettered: Collection[str],
     ) -> None:
-        self.applied = BatchResult()
+        self.result = BatchResult()
         self._transaction = transaction
         self._spec = spec
         self._versions = spec.settings.versions
         self._furthest = furthest
         self._now_ms = now_ms
-        self._doomed = dead_lettered
+        self._dead_lettered = dead_lettered
         self._horizon: int | None = None
         self.states: dict[str, EntityState] = {}
         self._changed: dict[str, EntityState] = {}
         self._waiting: dict[str, dict[int, WaitingEvent]] = {}
-        self._begun: list[WaitingEvent] = []
+        self._new_waiting: list[WaitingEvent] = []
         self.released: list[str] = []
         self._outcomes: dict[str, EventOutcome] = {}
 
-    async def through(self, events: Sequence[Event]) -> None:
-        """All of them, in order."""
+    async def apply_all(self, events: Sequence[Event]) -> None:
+        """Applies the events in order, each followed by the events that waited for it."""
         if self._spec.settings.on_replay != "apply":
             events = [event for event in events if event.replay_id is None]
         if not events:
             return
         fresh = await self._mark(events)
         if self._versions is not None:
-            await self.recall({event.entity for event in events if event.entity is not None})
+            await self.load_entities({event.entity for event in events if event.entity is not None})
         for index, event in enumerate(events):
             if event.id not in fresh:
-                self.applied.duplicates += 1
+                self.result.duplicates += 1
                 continue
             fresh.discard(event.id)
-            culprit = event
+            current = event
             try:
-                if self._is_told_again(event):
-                    await self._require_remembered(event)
-                went_on = await self._one(event)
-                while went_on and (waited := self.successor(culprit)) is not None:
-                    culprit = reread(waited)
-                    culprit.is_rebuild = event.is_rebuild
-                    went_on = await self.waited(culprit)
+                if self._may_be_repeat(event):
+                    await self._require_marker_kept(event)
+                took_effect = await self._apply_one(event)
+                while took_effect and (successor := self.successor(current)) is not None:
+                    current = restore_event(successor)
+                    current.is_rebuild = event.is_rebuild
+                    took_effect = await self.apply_released(current)
             except Exception as error:
-                raise ApplyFailed(error, index, culprit) from error
-        await self.write_down()
+                raise ApplyFailed(error, index, current) from error
+        await self.save()
 
-    async def waited(self, event: Event) -> bool:
-        """One that has waited, and waits no more; whether it took effect."""
+    async def apply_released(self, event: Event) -> bool:
+        """Applies an event that waited; returns whether it took effect."""
         self.released.append(event.id)
-        return await self._one(self._tell(event))
+        return await self._apply_one(self._identify(event))
 
-    def _is_told_again(self, event: Event) -> bool:
-        """Replayed, read again after a reset, or put back for somebody else: it may have been applied long ago."""
-        others = event.redriven_for not in (None, self._spec.projection)
-        return event.offset < self._furthest or event.replay_id is not None or others
+    def _may_be_repeat(self, event: Event) -> bool:
+        """Whether it may have been applied long ago: replayed, read again, or redriven for another projection."""
+        redriven_for_other = event.redriven_for not in (None, self._spec.projection)
+        return event.offset < self._furthest or event.replay_id is not None or redriven_for_other
 
-    def _tell(self, event: Event) -> Event:
-        if event.id in self._doomed:
-            return event  # perhaps because of this
+    def _identify(self, event: Event) -> Event:
+        """Fills in entity and version."""
+        if event.id in self._dead_lettered:
+            return event  # these functions may be what failed
         entity = self._spec.entity(event)
-        event.entity = None if entity is None else name(str(entity))
+        event.entity = None if entity is None else index_key(str(entity))
         event.version = self._spec.version(event)
         return event
 
     async def _mark(self, events: Sequence[Event]) -> set[str]:
         for index, event in enumerate(events):
             try:
-                self._tell(event)
+                self._identify(event)
             except Exception as error:
                 raise ApplyFailed(error, index, event) from error
         return await self._transaction.mark(
             [Marker(each.id, each.entity, each.version, each.time_ms) for each in events]
         )
 
-    async def recall(self, names: set[str]) -> set[str]:
-        """Looks up their versions, and what waits for them; the ids of these."""
+    async def load_entities(self, names: set[str]) -> set[str]:
+        """Loads versions and waiting events of entities; returns the ids of the waiting events."""
         if not names:
             return set()
         self.states = await self._transaction.entities(names)
@@ -211,58 +181,58 @@ class BatchRun:
             self._waiting.setdefault(waiting.entity, {})[waiting.version] = waiting
         return {waiting.event_id for waiting in found}
 
-    async def _require_remembered(self, event: Event) -> None:
-        """Told again, but so old that its marker may have been pruned: nobody knows whether it was applied."""
+    async def _require_marker_kept(self, event: Event) -> None:
+        """Rejects a repeated event whose marker may have been pruned: it is unknown whether it was applied."""
         if self._horizon is None:
             self._horizon = await self._transaction.horizon()
-        if event.time_ms < self._horizon and event.id not in self._doomed:
+        if event.time_ms < self._horizon and event.id not in self._dead_lettered:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                "the event is told again, and is older than the markers that are kept",
+                "the event was published or read again, and is older than the markers that are kept",
                 remedy="Rebuild the projection (`tailrace project … --rebuild`), or keep markers longer.",
             )
 
-    async def _one(self, event: Event) -> bool:
-        """Whether it took effect, so that what waited for it may go on."""
-        if event.id in self._doomed:
-            self._settle(event, EventOutcome.DEAD)
+    async def _apply_one(self, event: Event) -> bool:
+        """Applies an event; returns whether it took effect, so that its waiting successor may follow."""
+        if event.id in self._dead_lettered:
+            self._record(event, EventOutcome.DEAD)
             return False
         known = self.states.get(event.entity) if event.entity is not None else None
         if self._versions is not None and event.entity is not None:
-            when = check_version(event.version, known, self._versions)
-            if when is VersionCheck.STALE:
-                self._settle(event, EventOutcome.STALE)
+            check = check_version(event.version, known, self._versions)
+            if check is VersionCheck.STALE:
+                self._record(event, EventOutcome.STALE)
                 return False
-            if when is VersionCheck.LATER:
-                self._settle(event, EventOutcome.WAITING)
+            if check is VersionCheck.TOO_EARLY:
+                self._record(event, EventOutcome.WAITING)
                 waiting = event.waiting(self._now_ms)
-                self._begun.append(waiting)
+                self._new_waiting.append(waiting)
                 self._waiting.setdefault(waiting.entity, {}).setdefault(waiting.version, waiting)
                 return False
-        handling = self._spec.handlers.find(event)
-        if handling is None:
-            self._settle(event, EventOutcome.SKIPPED)
+        registered = self._spec.handlers.find(event)
+        if registered is None:
+            self._record(event, EventOutcome.SKIPPED)
         else:
-            self._spec.handlers.read(event, handling)
-            await self._call(handling, event)
-            self._settle(event, EventOutcome.APPLIED)
+            self._spec.handlers.decode_data(event, registered)
+            await self._call_handler(registered, event)
+            self._record(event, EventOutcome.APPLIED)
         if event.version is not None and event.entity is not None and self._versions is not None:
-            deleted = event.is_tombstone or (handling is not None and handling.deletes)
+            deleted = event.is_tombstone or (registered is not None and registered.deletes)
             self.states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
         return True
 
-    async def _call(self, handling: RegisteredHandler, event: Event) -> None:
-        self._spec.alive()
+    async def _call_handler(self, registered: RegisteredHandler, event: Event) -> None:
+        self._spec.on_handler_call()
         limit = asyncio.timeout(self._spec.settings.time_limit)
         try:
-            with self._spec.tracing.handling(event):
+            with self._spec.tracing.handler(event):
                 async with limit:
-                    await handling.handler(event, self._transaction.effects)
+                    await registered.handler(event, self._transaction.effects)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Of something that the handler waited for. Let out, it would end the worker without a word.
+            # Something the handler awaited was cancelled. Raised as it is, it would end the worker silently.
             raise RuntimeError("the handler waited for a task that was cancelled") from None
         except TimeoutError:
             if limit.expired():
@@ -270,31 +240,30 @@ class BatchRun:
             raise
 
     def successor(self, event: Event) -> WaitingEvent | None:
-        """The one that waited for `event`, if any."""
+        """Removes and returns the event that waits for `event`, if any."""
         if event.entity is None or event.version is None:
             return None
         return self._waiting.get(event.entity, {}).pop(event.version + 1, None)
 
-    def _settle(self, event: Event, outcome: EventOutcome) -> None:
+    def _record(self, event: Event, outcome: EventOutcome) -> None:
         self._outcomes[event.id] = outcome
-        self.applied.count(outcome)
+        self.result.count(outcome)
 
-    async def write_down(self) -> None:
-        """Stores what has changed beside the effects."""
-        begun = [waiting for waiting in self._begun if waiting.event_id not in self.released]
+    async def save(self) -> None:
+        """Stores waiting and released events, versions and outcomes."""
+        begun = [waiting for waiting in self._new_waiting if waiting.event_id not in self.released]
         if begun:
             await self._transaction.wait(begun)
         if self.released:
             await self._transaction.release(self.released)
         if self._changed:
             await self._transaction.save_entities(self._changed)
-        corrected = self._corrected()
-        if corrected:
-            await self._transaction.settle(corrected)
+        outcomes = self._changed_outcomes()
+        if outcomes:
+            await self._transaction.set_outcomes(outcomes)
 
-    def _corrected(self) -> Mapping[str, EventOutcome]:
-        """`mark` wrote APPLIED for the block's own; what had waited was marked as such."""
+    def _changed_outcomes(self) -> Mapping[str, EventOutcome]:
+        """Returns the outcomes that differ from what the markers say: APPLIED, or WAITING for released events."""
         released = set(self.released)
-        return {
-            name: each for name, each in self._outcomes.items() if each is not EventOutcome.APPLIED or name in released
-        }
+        applied = EventOutcome.APPLIED
+        return {name: each for name, each in self._outcomes.items() if each is not applied or name in released}

@@ -1,8 +1,8 @@
-"""An event that a projection gave up on -> its dead letter, in the format that pipelines write.
+"""Writes the dead letter of an event that a projection gave up on, in the format that pipelines use. Pure.
 
-Pure. So `tailrace dlq` lists it, shows it, and publishes it again to the topic it was read from. The letter keeps the
-record as it came: key, value and all headers. A header under a name that letters speak under themselves, such as that
-of an earlier redrive, is kept as `tailrace.kept.<name>`.
+So `tailrace dlq` lists it, shows it, and publishes it again to the topic it was read from. The dead letter keeps the
+record as it was: key, value and all headers. A header whose name the dead letter needs itself, such as that of an
+earlier redrive, is kept as `tailrace.kept.<name>`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tailrace.event import Headers, Record
 from tailrace.projections.core.event import Event
 
 LIMIT_BYTES = 850_000
-"""With key and headers such a letter stays below 1 MB, which topics and producers take unless told otherwise."""
+"""With key and headers such a record stays below 1 MB, the default limit of topics and producers."""
 LAST_MS = 253_370_764_800_000
-"""The year 9999: times are said by whoever published the event, and calendars end there."""
+"""The year 9999, the last that `datetime` knows: the producer chooses the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a handler did not get an event done, after how many attempts."""
+    """Why an event was given up, and after how many attempts."""
 
     reason: Reason
     explanation: str
@@ -31,7 +31,7 @@ class Failure:
     attempts: int
 
 
-def letter(
+def dead_letter_record(
     event: Event,
     failure: Failure,
     *,
@@ -40,16 +40,16 @@ def letter(
     limit_bytes: int = LIMIT_BYTES,
     keep_payload: bool = True,
 ) -> Record:
-    """The dead letter of `event`, for the letters' `topic`; `group` is the consumer's.
+    """Makes the dead letter of `event` for the dead-letter `topic`; `group` is the consumer group.
 
-    Written twice, it differs at most in why and after how many attempts. A value larger than `limit_bytes` is kept by
-    hash and length, as every value is without `keep_payload`. The record's timestamp is the event's time: it is to
-    be written without, or on a topic that stamps records itself, or Kafka deletes the letters of old events at once.
+    Written twice, it differs at most in reason and attempts. Of a value larger than `limit_bytes`, and of every value
+    without `keep_payload`, only hash and length are kept. The record's timestamp is the event's time. Send it without
+    that timestamp, or to a topic with LogAppendTime: otherwise Kafka deletes dead letters of old events at once.
     """
     time_ms = min(max(event.time_ms, 0), LAST_MS)
     source, number = event.partition
     rejected = Rejected(failure.reason, failure.explanation, remedy=failure.remedy)
-    position = event.position or event.place
+    position = event.position or event.location
     said = explained(rejected, position, source, time_ms, by=group, stage="TASK_PUT", details=keep_payload)
     said += [
         ("tailrace.consumer", cut(group)),

@@ -1,7 +1,7 @@
-"""A record of a topic as a handler sees it: the event, who it is about, and where it came from.
+"""The event that a handler gets: one Kafka record with its id, type, entity, version and offset. Pure.
 
-Pure. What the connector publishes says all this in headers (`id`, `type`, `position`, `timestamp`); records of others
-are taken as they are: without an `id` the place in the topic names the event.
+The connector publishes id, type, position and timestamp as headers. Records of other producers are accepted, too: one
+without an `id` is identified by its partition, offset and time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any
 from tailrace.projections.core.store import Partition, WaitingEvent
 
 REPLAY = "tailrace.replay"
-"""The header that names the replay by which a record was published again."""
-
+"""Header with the id of the replay that published the record again."""
 REDRIVEN_FOR = "tailrace.redriven.for"
-"""The header that names the projection whose dead letter it was, if it was a projection's."""
-
-LONGEST_NAME = 500
-"""Of an event or an entity: Postgres takes 2,700 bytes into an index, MongoDB as much as one likes."""
-MOST_DIGITS = 15
+"""Header with the name of the projection whose dead letter was redriven."""
+MAX_ID_LENGTH = 500
+"""Of an event or an entity, in characters: a Postgres index takes 2,700 bytes."""
+MAX_TIME_DIGITS = 15
 """Of a time in milliseconds."""
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -43,18 +41,18 @@ class Event:
     entity: str | None = None
     version: int | None = None
     is_rebuild: bool = False
-    """Whether its projection is being made anew."""
-    said: dict[str, bytes | None] = field(default_factory=dict, repr=False, compare=False)
-    """The headers by name; of several of one name, the last."""
+    """Whether its projection is being rebuilt."""
+    header_values: dict[str, bytes | None] = field(default_factory=dict, repr=False, compare=False)
+    """The headers by name; if a name repeats, the last one."""
 
     def header(self, name: str) -> str | None:
-        value = self.said.get(name)
-        return None if value is None else text(value)
+        value = self.header_values.get(name)
+        return None if value is None else to_text(value)
 
     @property
     def is_replay(self) -> bool:
-        """Whether history is being told again: ask before doing what cannot be undone, such as sending a mail."""
-        return self.is_rebuild or REPLAY in self.said
+        """Whether the event is published or read again: check it before irreversible actions such as sending mail."""
+        return self.is_rebuild or REPLAY in self.header_values
 
     @property
     def replay_id(self) -> str | None:
@@ -62,7 +60,7 @@ class Event:
 
     @property
     def redriven_for(self) -> str | None:
-        """The projection whose dead letter this record was, if it was one."""
+        """The projection whose dead letter this record was, if it was redriven."""
         return self.header(REDRIVEN_FOR)
 
     @property
@@ -71,7 +69,7 @@ class Event:
 
     @property
     def position(self) -> str | None:
-        """Where the row stands in the log of the database it came from."""
+        """The row's position in the log of its source database."""
         return self.header("position")
 
     @property
@@ -79,70 +77,63 @@ class Event:
         return self.header("traceparent")
 
     @property
-    def place(self) -> str:
-        """Topic, partition and offset, for people."""
+    def location(self) -> str:
+        """Topic, partition and offset as text."""
         return f"{self.partition}@{self.offset}"
 
     def waiting(self, since_ms: int) -> WaitingEvent:
-        """The event as a store keeps it while it waits for an earlier version."""
+        """Returns the event as a store keeps it while it waits for an earlier version."""
         return WaitingEvent(
             self.id, self.entity or "", self.version or 0, self.partition, self.offset, self.key, self.value,
-            [(name, said or b"") for name, said in self.headers], self.time_ms, since_ms,
+            [(name, value or b"") for name, value in self.headers], self.time_ms, since_ms,
         )  # fmt: skip
 
 
-def text(value: bytes) -> str:
-    """As text that any database takes, and different for different bytes: what is no text is told in hex."""
+EventFunction = Callable[[Event], Any]
+"""Derives something from an event, such as its entity or its version."""
+
+
+def to_text(value: bytes) -> str:
+    """Decodes bytes to text that every database accepts. Invalid UTF-8 and NUL become hex, so results stay distinct."""
     try:
-        found = value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
         return f"\ufffdhex:{value.hex()}"
-    # Postgres has no place for U+0000.
-    return f"\ufffdhex:{value.hex()}" if "\0" in found else found
+    # Postgres text cannot hold U+0000.
+    return f"\ufffdhex:{value.hex()}" if "\0" in text else text
 
 
-def name(value: str) -> str:
-    """An id as any index takes it: what is longer than LONGEST_NAME is named by its hash."""
-    sound = value.encode(errors="replace").decode().replace("\0", "\ufffd")
-    if len(sound) <= LONGEST_NAME:
-        return sound
-    return f"{sound[:64]}… sha256:{hashlib.sha256(sound.encode()).hexdigest()}"
+def index_key(value: str) -> str:
+    """Returns an id that fits into every index: one longer than MAX_ID_LENGTH is cut and its hash appended."""
+    clean = value.encode(errors="replace").decode().replace("\0", "\ufffd")
+    if len(clean) <= MAX_ID_LENGTH:
+        return clean
+    return f"{clean[:64]}… sha256:{hashlib.sha256(clean.encode()).hexdigest()}"
 
 
-def read(
-    partition: Partition,
-    offset: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Headers,
-    time_ms: int,
+def read_event(
+    partition: Partition, offset: int, key: bytes | None, value: bytes | None, headers: Headers, time_ms: int
 ) -> Event:
-    """The event of one record, its payload not yet looked at."""
-    said = dict(headers)
-    told = said.get("id") or said.get("ce_id")
-    kind = said.get("type") or said.get("ce_type")
-    stamp = said.get("timestamp")
+    """Makes an event of a record; its payload is decoded later."""
+    values = dict(headers)
+    event_id = values.get("id") or values.get("ce_id")
+    event_type = values.get("type") or values.get("ce_type")
+    timestamp = values.get("timestamp")
     return Event(
-        # With its time: a topic that was made anew has the same places again.
-        id=name(text(told)) if told else f"{partition}@{offset}/{time_ms}",
-        type=text(kind) if kind else "",
+        # With the time: a topic that was deleted and re-created has the same offsets again.
+        id=index_key(to_text(event_id)) if event_id else f"{partition}@{offset}/{time_ms}",
+        type=to_text(event_type) if event_type else "",
         key=key,
         value=value,
         headers=headers,
         partition=partition,
         offset=offset,
-        # The commit's own time: a topic may be set to stamp records itself.
-        time_ms=int(stamp) if stamp and stamp.isdigit() and len(stamp) <= MOST_DIGITS else time_ms,
-        said=said,
+        # The header holds the commit time; the record's own time may be that of the broker.
+        time_ms=int(timestamp) if timestamp and timestamp.isdigit() and len(timestamp) <= MAX_TIME_DIGITS else time_ms,
+        header_values=values,
     )
 
 
-def reread(waiting: WaitingEvent) -> Event:
-    """The event that waited."""
-    return read(
-        waiting.partition, waiting.offset, waiting.key, waiting.value, waiting.headers, waiting.time_ms
-    )  # fmt: skip
-
-
-EventFunction = Callable[[Event], Any]
-"""Tells something about an event, such as its entity or its version."""
+def restore_event(record: WaitingEvent) -> Event:
+    """Makes the event again of what the store kept."""
+    return read_event(record.partition, record.offset, record.key, record.value, record.headers, record.time_ms)

@@ -1,6 +1,6 @@
-"""Events that have waited too long for an earlier version of their entity.
+"""Decides about events that have waited too long for an earlier version of their entity.
 
-What is due by now is applied: its predecessor was, and did not release it. The rest is given up.
+An event whose predecessor was applied by now is applied. The others are dead-lettered by the caller.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tailrace.projections.core.apply import ApplyFailed, BatchResult, BatchRun, ProjectionSpec
-from tailrace.projections.core.event import reread
+from tailrace.projections.core.apply import ApplyFailed, BatchResult, BatchRun
+from tailrace.projections.core.event import restore_event
+from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EventOutcome, StoreTransaction, WaitingEvent
 from tailrace.projections.core.versions import VersionCheck, check_version
 
@@ -24,51 +25,50 @@ async def expire(
     is_rebuild: bool,
     dead_lettered: Collection[str] = (),
 ) -> tuple[BatchResult, list[WaitingEvent]]:
-    """Applies, of what began to wait before `before_ms`, all that is due; returns what still waits in vain.
+    """Applies, of the events that wait since before `before_ms`, those that may be applied now; returns the others.
 
-    Events whose ids are `dead_lettered` have gone to the dead letters.
+    `dead_lettered` holds the ids of events that are on the dead-letter topic already.
     """
     await transaction.position()
     run = BatchRun(transaction, spec, 0, now_ms, dead_lettered)
     expired = await transaction.expired(before_ms, limit)
-    remaining: list[WaitingEvent] = []
-    # Once their entities are locked, nobody else releases or applies them.
-    still = await run.recall({each.entity for each in expired})
+    overdue: list[WaitingEvent] = []
+    # From here on their entities are locked: nobody else releases or applies them.
+    still_waiting = await run.load_entities({each.entity for each in expired})
     for each in sorted(expired, key=lambda each: (each.entity, each.version)):
-        if each.event_id in run.released or each.event_id not in still:
+        if each.event_id in run.released or each.event_id not in still_waiting:
             continue
-        if each.event_id not in dead_lettered and _is_early(each, run, spec):
-            remaining.append(each)
+        if each.event_id not in dead_lettered and _is_too_early(each, run, spec):
+            overdue.append(each)
         else:
             await _apply(run, each, is_rebuild)
-    await run.write_down()
+    await run.save()
     await transaction.flush()
-    return run.applied, remaining
+    return run.result, overdue
 
 
-def _is_early(waiting: WaitingEvent, run: BatchRun, spec: ProjectionSpec) -> bool:
+def _is_too_early(waiting: WaitingEvent, run: BatchRun, spec: ProjectionSpec) -> bool:
     versions = spec.settings.versions
-    return (
-        versions is not None
-        and check_version(waiting.version, run.states.get(waiting.entity), versions) is VersionCheck.LATER
-    )
+    if versions is None:
+        return False
+    return check_version(waiting.version, run.states.get(waiting.entity), versions) is VersionCheck.TOO_EARLY
 
 
 async def _apply(run: BatchRun, waiting: WaitingEvent, is_rebuild: bool) -> None:
-    """It, and what has waited for it."""
+    """Applies an event, and then those that waited for it."""
     following: WaitingEvent | None = waiting
     while following is not None:
-        event = reread(following)
+        event = restore_event(following)
         event.is_rebuild = is_rebuild
         try:
-            went_on = await run.waited(event)
+            took_effect = await run.apply_released(event)
         except Exception as error:
             raise ApplyFailed(error, None, event) from error
-        following = run.successor(event) if went_on else None
+        following = run.successor(event) if took_effect else None
 
 
-async def give_up(transaction: StoreTransaction[Any], events: Sequence[WaitingEvent]) -> None:
-    """They have gone to the dead letters, and wait no more."""
+async def mark_dead(transaction: StoreTransaction[Any], events: Sequence[WaitingEvent]) -> None:
+    """Stores that these events were dead-lettered and wait no more."""
     if events:
         await transaction.release([event.event_id for event in events])
-        await transaction.settle({event.event_id: EventOutcome.DEAD for event in events})
+        await transaction.set_outcomes({event.event_id: EventOutcome.DEAD for event in events})

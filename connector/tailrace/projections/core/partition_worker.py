@@ -1,8 +1,8 @@
-"""One partition on its way into the store: blocks in order, retries, splits around a bad event, dead letters.
+"""Processes the events of one partition: batches in order, retries, splits around a failing event, dead letters.
 
-Each partition has a worker of its own, so that an event which is being tried again holds up its own partition and no
-other. A block that fails is cut around the event that failed: what stands before it is applied, it is tried by itself,
-what stands behind it comes last. Nothing leaves the worker before the store has committed it.
+Each partition has its own worker, so an event that is retried delays its own partition and no other. A batch that fails
+is split around the event that failed: the events before it are applied, it is tried alone, the events after it follow.
+An event leaves the worker only when the store has committed it.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from typing import Any, Protocol
 
 from tailrace import backoff, failpoints
 from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailable, TailraceError
-from tailrace.projections.core.apply import ApplyFailed, BatchResult, ProjectionSpec, StoredOffsetMoved, apply
+from tailrace.projections.core.apply import ApplyFailed, BatchResult, StoredOffsetMoved, apply
 from tailrace.projections.core.dead_letters import Failure
-from tailrace.projections.core.event import Event, reread
-from tailrace.projections.core.expiry import expire, give_up
-from tailrace.projections.core.failure_policy import cut, judgement, told, waited_too_long
+from tailrace.projections.core.event import Event, restore_event
+from tailrace.projections.core.expiry import expire, mark_dead
+from tailrace.projections.core.failure_policy import final_failure, log_text, split_batch, waited_too_long
+from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 
-QUEUED_BLOCKS = 4
+QUEUED_BATCHES = 4
 QUEUED_BYTES = 32 * 1024 * 1024
-"""A worker that has more blocks, or more bytes, at hand asks for no more; it asks again below half of it."""
+"""A worker with more batches or bytes in its queue pauses its partition, and resumes it below half of that."""
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
 
 
 class WorkerCallbacks(Protocol):
-    """What a worker needs of the worker around it."""
+    """What a partition worker needs from its projection."""
 
     async def dead_letter(self, event: Event, failure: Failure) -> None:
-        """Returns when the dead letter is stored for good."""
+        """Writes a dead letter; returns when Kafka has stored it."""
 
-    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None: ...
+    def committed(self, worker: PartitionWorker, result: BatchResult) -> None: ...
 
-    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
-        """What holds the worker up; None when it goes on."""
+    def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
+        """Reports the error that the worker retries after; None when it makes progress again."""
 
     def missed(self, worker: PartitionWorker) -> None:
-        """A record came without the one before it: both must come again."""
+        """Reports a record that arrived without its predecessor: both must be read again."""
 
     def reached(self, worker: PartitionWorker) -> int:
-        """The offset below which nothing is left to apply, if all that was handed over is applied."""
+        """Returns the offset up to which the log was read, provided that all delivered records are applied."""
 
     def pause(self, worker: PartitionWorker) -> None: ...
 
@@ -53,7 +54,7 @@ class WorkerCallbacks(Protocol):
 
 
 class PartitionWorker:
-    """`next` is the offset behind the last event that the store has committed, `expected` behind the last one put."""
+    """`next` is the offset after the last committed event, `expected` the offset after the last queued event."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class PartitionWorker:
         furthest: int,
         store: ProjectionStore[Any],
         spec: ProjectionSpec,
-        around: WorkerCallbacks,
+        callbacks: WorkerCallbacks,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
@@ -72,28 +73,28 @@ class PartitionWorker:
         self.expected = start
         self._furthest = furthest
         self.busy_since: float | None = None
-        """Since when it has something and neither commits nor calls a handler; None if it has nothing."""
+        """Since when it has events without committing or calling a handler; None if it has no events."""
         self._store = store
-        self._spec = replace(spec, alive=self._is_alive)
+        self._spec = replace(spec, on_handler_call=self._made_progress)
         self._settings = spec.settings
-        self._callbacks = around
+        self._callbacks = callbacks
         self._sleep = sleep
         self._clock = clock
         self._queue: deque[Event] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._paused = False
-        self._is_retold = False
+        self._is_rebuild = False
 
-    def put(self, event: Event, follows: int) -> None:
-        """Queues an event; never blocks, but may ask for a pause.
+    def put(self, event: Event, previous_end: int) -> None:
+        """Queues an event; never blocks, but may pause the partition.
 
-        `follows` is the offset behind the event before it in the log. Only what follows the last one that was queued is
-        queued: one that came before is passed over, one behind a gap is refused.
+        `previous_end` is the offset after the previous record of the log. An event that was queued before is ignored;
+        one whose predecessor was not queued is reported as missed.
         """
         if event.offset < self.expected:
             return
-        if follows > self.expected:
+        if previous_end > self.expected:
             self._callbacks.missed(self)
             return
         self.expected = event.offset + 1
@@ -103,16 +104,16 @@ class PartitionWorker:
             self.busy_since = time.monotonic()
         if not self._arrived.is_set():
             self._arrived.set()
-        if not self._paused and self._has_more_than(1):
+        if not self._paused and self._holds_more_than(1):
             self._paused = True
             self._callbacks.pause(self)
 
-    def _has_more_than(self, share: float) -> bool:
-        """Whether it has more than this share of what it may have at hand."""
-        most = share * QUEUED_BLOCKS * self._settings.events
+    def _holds_more_than(self, share: float) -> bool:
+        """Whether the queue exceeds this share of its limit."""
+        most = share * QUEUED_BATCHES * self._settings.events
         return len(self._queue) > most or self._queued_bytes > share * QUEUED_BYTES
 
-    def _is_alive(self) -> None:
+    def _made_progress(self) -> None:
         if self.busy_since is not None:
             self.busy_since = time.monotonic()
 
@@ -121,24 +122,24 @@ class PartitionWorker:
         return len(self._queue)
 
     async def run(self) -> None:
-        """For ever, or until something is wrong that only a person, or a new start, can mend."""
-        await self._begin()
+        """Processes events until an error occurs that needs a person or a restart."""
+        await self._store_start()
         expire_at = time.monotonic() + EXPIRY_SECONDS
         while True:
-            block = await self._take()
-            if block:
+            batch = await self._next_batch()
+            if batch:
                 self.busy_since = time.monotonic()
-                await self.settle(block)
+                await self.process(batch)
                 self.busy_since = time.monotonic() if self._queue else None
             else:
-                await self.pass_over(self._callbacks.reached(self))
+                await self.store_reached(self._callbacks.reached(self))
             if time.monotonic() >= expire_at:
                 await self.expire()
                 expire_at = time.monotonic() + EXPIRY_SECONDS
 
-    async def _begin(self) -> None:
-        """Stores where reading begins: who starts with the latest must not skip what comes before the first block."""
-        times, since = 0, time.monotonic()
+    async def _store_start(self) -> None:
+        """Stores the start offset: with `start="latest"` a restart before the first batch must not skip events."""
+        retries, since = 0, time.monotonic()
         while True:
             try:
                 async with self._store.transaction(self.partition) as transaction:
@@ -150,14 +151,14 @@ class PartitionWorker:
             except Exception as error:
                 if not self._store.is_transient(error):
                     raise
-                times += 1
-                self._callbacks.waiting_for(self, error)
-                await self._wait_for_store(error, times, since)
+                retries += 1
+                self._callbacks.blocked(self, error)
+                await self._wait_for_store(error, retries, since)
             else:
                 return
 
-    async def _take(self) -> list[Event]:
-        """What is there, once it is enough or has waited long enough; nothing if nothing comes for a while."""
+    async def _next_batch(self) -> list[Event]:
+        """Returns queued events once there are enough or `within` has passed; [] if none arrives for a while."""
         if not self._queue:
             self._arrived.clear()
             try:
@@ -167,121 +168,116 @@ class PartitionWorker:
                 return []
         if len(self._queue) < self._settings.events and self._settings.within:
             await asyncio.sleep(self._settings.within)
-        block = [self._queue.popleft() for _ in range(min(len(self._queue), self._settings.events))]
-        self._queued_bytes -= sum(len(event.value or b"") for event in block)
-        if self._paused and not self._has_more_than(0.5):
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._settings.events))]
+        self._queued_bytes -= sum(len(event.value or b"") for event in batch)
+        if self._paused and not self._holds_more_than(0.5):
             self._paused = False
             self._callbacks.resume(self)
-        return block
+        return batch
 
-    async def settle(self, events: Sequence[Event]) -> None:
-        """Returns when all of them are applied, or set aside, and committed."""
-        parts = deque([events])
-        while parts:
-            part = parts.popleft()
-            failed = await self._through(part)
+    async def process(self, events: Sequence[Event]) -> None:
+        """Returns when all events are applied or dead-lettered, and committed."""
+        batches = deque([events])
+        while batches:
+            batch = batches.popleft()
+            failed = await self._try_batch(batch)
             if failed is not None:
-                parts.extendleft(reversed(cut(part, failed.index)))
+                batches.extendleft(reversed(split_batch(batch, failed.index)))
 
-    async def _through(self, part: Sequence[Event]) -> ApplyFailed | None:
-        """Commits a part; one of several events that fails is given back, a single one is tried until it is decided."""
+    async def _try_batch(self, batch: Sequence[Event]) -> ApplyFailed | None:
+        """Commits a batch. Returns the failure of a batch to split; retries a single event until it is decided.
+
+        An empty batch stands for the waiting events that have expired.
+        """
         dead_lettered: dict[str, Failure] = {}
         attempts = 0
-        away = 0
-        away_since = 0.0
+        retries = 0
+        retrying_since = 0.0
         while True:
             try:
-                applied = await (self._commit(part, dead_lettered) if part else self._expire(dead_lettered))
+                result = await (self._commit(batch, dead_lettered) if batch else self._expire(dead_lettered))
             except StoredOffsetMoved:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is the event's failure
+            except Exception as error:  # noqa: BLE001 - any error of a handler is the event's failure
                 failed = error if isinstance(error, ApplyFailed) else ApplyFailed(error)
                 if isinstance(failed.error, ProjectionError):
-                    raise failed.error from None  # of the projection as a whole, and not of an event
-                self._callbacks.waiting_for(self, failed.error)
+                    raise failed.error from None  # concerns the whole projection, not an event
+                self._callbacks.blocked(self, failed.error)
                 if self._store.is_transient(failed.error):
-                    away += 1
-                    away_since = away_since or time.monotonic()
-                    await self._wait_for_store(failed.error, away, away_since)
-                    if away > 1 and len(part) > 1:
-                        return ApplyFailed(
-                            failed.error
-                        )  # perhaps it takes longer than a transaction may: halves do not
+                    retries += 1
+                    retrying_since = retrying_since or time.monotonic()
+                    await self._wait_for_store(failed.error, retries, retrying_since)
+                    if retries > 1 and len(batch) > 1:
+                        return ApplyFailed(failed.error)  # it may exceed a time limit of the server: try halves
                     continue
-                away, away_since = 0, 0.0
-                if len(part) > 1:
+                retries, retrying_since = 0, 0.0
+                if len(batch) > 1:
                     return failed
                 attempts += 1
-                culprit = failed.event or next(iter(part), None)
+                culprit = failed.event or next(iter(batch), None)
                 if culprit is None:
                     raise failed.error from None
-                verdict = judgement(failed.error, attempts, self._settings.max_attempts)
-                if verdict is None:
+                failure = final_failure(failed.error, attempts, self._settings.max_attempts)
+                if failure is None:
                     await self._sleep(backoff.delay(attempts))
                     continue
                 if culprit.id in dead_lettered or isinstance(failed.error, ConfigError):
-                    # Set aside, and the store cannot even pass over it; or no event is to blame, but what was declared.
+                    # Dead-lettered, and the store cannot even skip it; or the declaration is wrong, not the event.
                     raise failed.error from None
-                await self._give_up(culprit, verdict, failed.error, dead_lettered)
+                await self._give_up(culprit, failure, failed.error)
+                dead_lettered[culprit.id] = failure
                 attempts = 0
             else:
-                self._is_alive()
-                self._callbacks.waiting_for(self, None)
-                self._callbacks.committed(self, applied)
+                self._made_progress()
+                self._callbacks.blocked(self, None)
+                self._callbacks.committed(self, result)
                 return None
 
-    async def _commit(self, part: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
-        with self._spec.tracing.block(part):
-            applied = await self._transact(part, dead_lettered)
+    async def _commit(self, batch: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
+        self._is_rebuild = batch[-1].is_rebuild
+        with self._spec.tracing.batch(batch):
+            async with self._store.transaction(self.partition) as transaction:
+                result = await apply(
+                    transaction,
+                    batch,
+                    self._spec,
+                    expected=self.next,
+                    furthest=self._furthest,
+                    now_ms=int(self._clock() * 1000),
+                    dead_lettered=dead_lettered,
+                )
+                failpoints.reached(failpoints.PROJECTION_APPLIED)
         failpoints.reached(failpoints.PROJECTION_COMMITTED)
-        self.next = max(self.next, part[-1].offset + 1)
-        return applied
+        self.next = max(self.next, batch[-1].offset + 1)
+        return result
 
-    async def _transact(self, part: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
-        self._is_retold = part[-1].is_rebuild
-        async with self._store.transaction(self.partition) as transaction:
-            applied = await apply(
-                transaction,
-                part,
-                self._spec,
-                expected=self.next,
-                furthest=self._furthest,
-                now_ms=int(self._clock() * 1000),
-                dead_lettered=dead_lettered,
-            )
-            failpoints.reached(failpoints.PROJECTION_APPLIED)
-        return applied
-
-    async def _wait_for_store(self, error: BaseException, times: int, since: float) -> None:
-        """The database is away, or wants it done again: that is no fault of the event's, and costs it no attempt."""
+    async def _wait_for_store(self, error: BaseException, retries: int, since: float) -> None:
+        """Waits before a retry after a transient error, which costs the event no attempt; raises after `give_up`."""
         if time.monotonic() - since > self._settings.give_up:
             if isinstance(error, TailraceError):
                 raise error
             raise StoreUnavailable(
-                f"{self._spec.projection}: its database has been away for {time.monotonic() - since:.0f} s",
-                why=told(error),
-                remedy="See that it runs and can be reached, then start again: nothing is lost.",
+                f"{self._spec.projection}: its database has been unavailable for {time.monotonic() - since:.0f} s",
+                why=log_text(error),
+                remedy="Check that it runs and can be reached, then restart. No events were lost.",
             ) from error
-        await self._sleep(0.05 if times == 1 else backoff.delay(times - 1))
+        await self._sleep(0.05 if retries == 1 else backoff.delay(retries - 1))
 
-    async def _give_up(
-        self, event: Event, failure: Failure, error: Exception, dead_lettered: dict[str, Failure]
-    ) -> None:
+    async def _give_up(self, event: Event, failure: Failure, error: Exception) -> None:
         if self._settings.on_failure == "halt":
             raise Halted(
-                f"{self._spec.projection}: {event.type or 'event'} {event.id} at {event.place} cannot be applied: "
+                f"{self._spec.projection}: {event.type or 'event'} {event.id} at {event.location} cannot be applied: "
                 f"{failure.reason.value}",
-                why=told(error),
-                remedy='Mend the handler or the data and start again, or choose on_failure="dead_letter".',
+                why=log_text(error),
+                remedy='Fix the handler or the data and restart, or choose on_failure="dead_letter".',
             ) from error
         await self._callbacks.dead_letter(event, failure)
         failpoints.reached(failpoints.PROJECTION_LETTER)
-        dead_lettered[event.id] = failure
 
-    async def pass_over(self, reached: int) -> None:
-        """Stores how far it has looked: behind the last event stand the ends of transactions, which have offsets too.
+    async def store_reached(self, reached: int) -> None:
+        """Stores the offset up to which the log was read: transaction markers after the last event have offsets, too.
 
-        Retention may delete events that are applied, and what is stored must not look as if some were lost.
+        Otherwise retention could delete applied events, and the stored offset would look as if events were lost.
         """
         if self._queue or self.busy_since is not None or reached <= self.next:
             return
@@ -300,26 +296,26 @@ class PartitionWorker:
             self.expected = max(self.expected, self.next)
 
     async def expire(self) -> None:
-        """Decides about what has waited too long: what is due by now is applied, the rest is set aside."""
+        """Applies or dead-letters events that have waited too long for an earlier version."""
         versions = self._settings.versions
         if versions is not None and versions.gaps == "wait":
-            await self._through(())
+            await self._try_batch(())
 
     async def _expire(self, dead_lettered: dict[str, Failure]) -> BatchResult:
         seconds = self._settings.versions.timeout if self._settings.versions is not None else 0.0
         now = self._clock()
         async with self._store.transaction(self.partition) as transaction:
-            applied, overdue = await expire(
+            result, overdue = await expire(
                 transaction,
                 self._spec,
                 before_ms=int((now - seconds) * 1000),
                 limit=EXPIRED_AT_ONCE,
                 now_ms=int(now * 1000),
-                is_rebuild=self._is_retold,
+                is_rebuild=self._is_rebuild,
                 dead_lettered=dead_lettered,
             )
             for each in overdue:
-                await self._callbacks.dead_letter(reread(each), waited_too_long(seconds, each.version))
-                applied.count(EventOutcome.DEAD)
-            await give_up(transaction, overdue)
-        return applied
+                await self._callbacks.dead_letter(restore_event(each), waited_too_long(seconds, each.version))
+                result.count(EventOutcome.DEAD)
+            await mark_dead(transaction, overdue)
+        return result

@@ -1,51 +1,24 @@
-"""What a projection can be told: how much at once, how long to try, what to do about failures, replays and gaps."""
+"""Settings of a projection, and everything else that applying an event depends on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tailrace.errors import ConfigError
-from tailrace.projections.core.event import Event, text
+from tailrace.projections.core.event import EventFunction
+from tailrace.projections.core.handlers import Handlers
+from tailrace.projections.core.tracing import NoTracing, Tracing
+from tailrace.projections.core.versions import Versions, key_of, version_header
 
-MOST_DIGITS = 18
-"""Of a version: what fits into 64 bits."""
 OnFailure = Literal["dead_letter", "halt"]
 OnReplay = Literal["apply", "skip", "rebuild"]
-Gaps = Literal["ignore", "wait"]
-
-
-def key_of(event: Event) -> str | None:
-    """The entity an event is about, if nothing else is said: its key."""
-    return None if event.key is None else text(event.key)
-
-
-def version_header(event: Event) -> int | None:
-    """The version of its entity, if nothing else is said: the header `entity_version`."""
-    told = event.header("entity_version")
-    return int(told) if told is not None and told.isascii() and told.isdigit() and len(told) <= MOST_DIGITS else None
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """Events carry the version of their entity; what is not newer than the last one applied is stale.
-
-    With `gaps="wait"` an event that comes before its predecessor waits for it, at most `timeout` seconds, and then goes
-    to the dead letters. `first` is the version entities begin with; None takes whatever comes first.
-    """
-
-    gaps: Gaps = "ignore"
-    timeout: float = 300.0
-    first: int | None = 1
-
-    def __post_init__(self) -> None:
-        if self.gaps not in ("ignore", "wait"):
-            raise ConfigError(f"gaps={self.gaps!r} is not known", remedy="Give one of: ignore, wait.")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """See `Projection` for what each means."""
+    """Numbers and choices of a projection; `Projection` says what each means."""
 
     events: int = 500
     within: float = 0.05
@@ -66,3 +39,17 @@ class Settings:
             value = getattr(self, name)
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r} is not known", remedy=f"Give one of: {', '.join(allowed)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionSpec:
+    """How a projection handles an event: everything except its store and its partition."""
+
+    projection: str
+    handlers: Handlers
+    settings: Settings
+    entity: EventFunction = key_of
+    version: EventFunction = version_header
+    tracing: Tracing = field(default_factory=NoTracing)
+    on_handler_call: Callable[[], None] = lambda: None
+    """Called before each handler: a batch of slow handlers takes long, but does make progress."""

@@ -1,15 +1,15 @@
-"""What a projection keeps, and the small contract that every store fulfils.
+"""The store of a projection: what it keeps, and the Protocols that every store implements.
 
-A store keeps, for one projection and in the projection's own database:
+For one projection, and in the projection's own database, a store keeps:
 
-- the **next offset** of each partition, the truth about how far the projection has come;
-- a **marker** for each event it has met, so that no event takes effect twice;
-- the **version** of each entity, and of deleted ones too, so that nothing old overwrites what is newer;
+- the **next offset** of each partition, the only truth about the projection's progress;
+- a **marker** for each event, so that no event is applied twice;
+- the **version** of each entity, deleted ones included, so that an old event never overwrites newer state;
 - events that **wait** for an earlier version of their entity;
 - the **horizon**: markers of events older than that may have been pruned.
 
-All of it changes in the transaction that holds the handlers' own effects, or not at all. `tests/store_contract.py`
-holds the tests that a store must pass.
+All of it changes in the transaction of the handlers' own effects, or not at all. The tests that every store must pass
+are in `tests/helpers/store_contract.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 Effects_co = TypeVar("Effects_co", covariant=True)
-"""What handlers are given to write with: it differs by store, and the kit does not look into it."""
+"""What handlers write with. It differs by store; the kit only passes it on."""
 
 
 class Partition(NamedTuple):
@@ -34,27 +34,25 @@ class Partition(NamedTuple):
 
 
 CatchUp = Callable[[Mapping[Partition, int]], Awaitable[Mapping[Partition, int] | None]]
-"""Brings a projection that is made anew to these positions and stops it there; where it is then, or None if that takes
-too long.
-"""
+"""Brings the shadow copy of a projection to these positions and stops it. Returns its positions; None if too slow."""
 
 
 class EventOutcome(StrEnum):
-    """What became of an event."""
+    """The outcome of an event."""
 
     APPLIED = "applied"
     STALE = "stale"
-    """Its entity had that version already, or a newer one."""
+    """Its entity has this version already, or a newer one."""
     SKIPPED = "skipped"
-    """Nobody handles its type, or replays are to be skipped."""
+    """No handler is registered for its type, or replays are skipped."""
     WAITING = "waiting"
     """It waits for an earlier version of its entity."""
     DEAD = "dead"
-    """It went to the dead letters. Should it come again, it is tried again."""
+    """It was dead-lettered. If it arrives again, it is tried again."""
 
 
 class Marker(NamedTuple):
-    """That an event was met. `time_ms` is the event's own time, never the clock's: pruning must not depend on when."""
+    """Records that an event was processed. `time_ms` is the event's own time, so pruning does not depend on clocks."""
 
     event_id: str
     entity: str | None
@@ -63,14 +61,14 @@ class Marker(NamedTuple):
 
 
 class EntityState(NamedTuple):
-    """The last version of an entity that took effect."""
+    """The last applied version of an entity."""
 
     version: int
     deleted: bool
 
 
 class WaitingEvent(NamedTuple):
-    """An event that waits for an earlier version of its entity, kept whole. `since_ms` is when it began to wait."""
+    """An event that waits for an earlier version of its entity, kept whole. `since_ms` is when it started to wait."""
 
     event_id: str
     entity: str
@@ -89,90 +87,87 @@ class StoreTransaction(Protocol[Effects_co]):
 
     @property
     def effects(self) -> Effects_co:
-        """What handlers write with."""
+        """The object that handlers write with."""
 
     async def position(self) -> int | None:
-        """The next offset of the partition, None if there is none yet.
+        """Returns the next offset of the partition, None if it has none yet. Called first in each transaction.
 
-        Takes a lock until the end of the transaction: of two workers that believe to own the partition, one waits
-        here for the other, and then sees what the other did. It comes first in each transaction.
+        Locks the partition until the end of the transaction: if two workers believe they own it, the second waits here
+        for the first, and then sees what the first has done.
         """
 
     async def advance(self, offset: int) -> None:
         """Stores the next offset of the partition."""
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
-        """Writes a marker (APPLIED) for each, and returns the ids that are new, or that were DEAD until now.
+        """Writes markers (APPLIED); returns the ids that are new or were DEAD before. A repeated id counts once."""
 
-        An id that comes twice in `markers` counts once.
-        """
-
-    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
-        """Corrects the outcome of events marked in this transaction or before it, by id."""
+    async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
+        """Changes the outcome of markers, by event id. They may be of this transaction or of an earlier one."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
-        """Those that are known, of `names`. Asked for before `waiting`, `wait` and `save_entities`.
+        """Returns the known ones of `names`. Called before `waiting`, `wait` and `save_entities`.
 
-        Events of an entity may come from two partitions. Of two transactions that have asked for it, and then save it
-        or begin to wait for it, one waits for the other or must be done again: otherwise an event could begin to wait
-        while another one applies what it waits for, and nobody would release it.
+        Events of one entity may come from two partitions. If two transactions have asked for an entity and then save it
+        or wait for it, one waits for the other or is retried: otherwise an event could start to wait while the other
+        transaction applies its predecessor, and nobody would release it.
         """
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
-        """Writes them, over what was there."""
+        """Writes the states over the old ones."""
 
     async def wait(self, events: Sequence[WaitingEvent]) -> None:
-        """Keeps them; one that waits already (same id) stays as it is."""
+        """Keeps events that wait; one that waits already (same id) stays unchanged."""
 
     async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
-        """All that wait for one of these entities, by entity and version."""
+        """Returns all events that wait for one of these entities, by entity and version."""
 
     async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
-        """At most `limit` of this transaction's partition that began to wait before `before_ms`, oldest first."""
+        """Returns at most `limit` events of this partition that wait since before `before_ms`, oldest first."""
 
     async def release(self, event_ids: Collection[str]) -> None:
-        """They wait no more."""
+        """Deletes waiting events."""
 
     async def horizon(self) -> int:
-        """As `ProjectionStore.horizon`, seen from this transaction and not older than what `mark` saw."""
+        """As `ProjectionStore.horizon`, within this transaction and not older than what `mark` saw."""
 
     async def flush(self) -> None:
-        """Carries out what handlers have asked for and the store has put off; errors of theirs come here at last."""
+        """Executes the handlers' deferred writes; raises their errors."""
 
 
 class ProjectionStore(Protocol[Effects_co]):
-    """Where a projection lives. `name` is the projection's: what several keep in one database stays apart."""
+    """The database of a projection. The projection's `name` separates what several projections keep in one database."""
 
     async def open(self, name: str) -> None:
-        """Connects, and makes what is missing of its own tables or collections. May be called again after `close`."""
+        """Connects, and creates the store's own tables or collections if missing. May follow a `close`."""
 
     async def close(self) -> None:
-        """Ends all connections; a transaction that is open is rolled back."""
+        """Closes all connections; open transactions are rolled back."""
 
     def transaction(self, partition: Partition) -> AbstractAsyncContextManager[StoreTransaction[Effects_co]]:
-        """Commits at the end of the block, rolls back if it raises. Partitions do not wait for each other.
+        """Commits at the end of the `with` body, rolls back if it raises. Partitions do not wait for each other.
 
-        A commit must survive a crash of the server, and its return says that it does.
+        Returns from a commit only when the commit survives a crash of the server.
         """
 
     async def positions(self) -> dict[Partition, int]:
-        """The next offset of each partition that has one."""
+        """Returns the next offset of each partition that has one."""
 
     async def furthest(self) -> dict[Partition, int]:
-        """The highest next offset that each partition ever had: what is below has been read before."""
+        """Returns the highest next offset that each partition ever had: lower offsets have been read before."""
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        """Sets next offsets (None: forgets it), all or none. For operators; markers stay."""
+        """Sets next offsets (None removes one), all or none. For operators; markers stay."""
 
     async def horizon(self) -> int:
-        """Markers of events before this time (Unix milliseconds) may be gone; 0 if none was ever pruned."""
+        """Returns the time (Unix milliseconds) before which markers may be gone; 0 if none was ever pruned."""
 
     async def prune(self, before_ms: int, limit: int) -> int:
-        """Deletes at most `limit` markers of events older than `before_ms`, and raises the horizon to `before_ms`.
+        """Deletes at most `limit` markers of events older than `before_ms`; returns how many.
 
-        The horizon is raised before, or with, the first deletion, and never lowered. Markers of DEAD and WAITING events
-        stay. Returns how many were deleted.
+        Raises the horizon to `before_ms` before or with the first deletion, and never lowers it. Markers of DEAD and
+        WAITING events stay.
         """
 
     def is_transient(self, error: BaseException) -> bool:
-        """Whether this error of a transaction heals by trying again: a server that is away, a deadlock, a conflict."""
+        """Whether a retry can succeed after this error: the server is unavailable, a deadlock, a conflict."""

@@ -1,26 +1,45 @@
-"""The trace of an event goes on in its handler, and each block is a span, if OpenTelemetry's SDK is installed."""
+"""OpenTelemetry spans: one for each batch, and handlers continue the trace of their event. Needs the SDK."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tailrace.projections.core.apply import NoTracing, Tracing
 from tailrace.projections.core.event import Event
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-CARRIED = ("traceparent", "tracestate")
+PROPAGATED = ("traceparent", "tracestate")
 NOTHING = nullcontext()
-MOST_LINKS = 128
-"""What the SDK keeps of a span's links by default."""
+MAX_LINKS = 128
+"""The SDK keeps no more links of a span by default."""
+
+
+class Tracing(Protocol):
+    """Context managers that make spans."""
+
+    def batch(self, events: Sequence[Event]) -> AbstractContextManager[object]:
+        """Surrounds the transaction of a batch."""
+
+    def handler(self, event: Event) -> AbstractContextManager[object]:
+        """Surrounds a handler call, so that what it does belongs to the event's trace."""
+
+
+class NoTracing:
+    """Makes no spans."""
+
+    def batch(self, events: Sequence[Event]) -> AbstractContextManager[object]:
+        return NOTHING
+
+    def handler(self, event: Event) -> AbstractContextManager[object]:
+        return NOTHING
 
 
 def tracing(projection: str) -> Tracing:
-    """What surrounds the work: spans with the SDK, nothing without."""
+    """Returns the tracing of a projection: spans if the SDK is installed, else nothing."""
     return _Spans(projection) if find_spec("opentelemetry") and find_spec("opentelemetry.sdk") else NoTracing()
 
 
@@ -34,10 +53,10 @@ class _Spans:
         self._propagator = TraceContextTextMapPropagator()
         self._projection = projection
 
-    def block(self, events: Sequence[Event]) -> AbstractContextManager[object]:
-        """A span, linked to the spans in which its events were written."""
-        told = [self._told(event) for event in events[:MOST_LINKS] if event.traceparent is not None]
-        links = [self._trace.Link(self._trace.get_current_span(context).get_span_context()) for context in told]
+    def batch(self, events: Sequence[Event]) -> AbstractContextManager[object]:
+        """Starts a span that links to the spans in which the events were written."""
+        contexts = [self._extract(event) for event in events[:MAX_LINKS] if event.traceparent is not None]
+        links = [self._trace.Link(self._trace.get_current_span(context).get_span_context()) for context in contexts]
         attributes: dict[str, str | int] = {
             "messaging.system": "kafka",
             "messaging.operation.type": "process",
@@ -49,17 +68,18 @@ class _Spans:
         tracer = self._trace.get_tracer("tailrace")
         return tracer.start_as_current_span(f"process {self._projection}", links=links, attributes=attributes)
 
-    def handling(self, event: Event) -> AbstractContextManager[object]:
-        """The handler's own spans become children of the one in which the event was written."""
-        return self._within(event) if "traceparent" in event.said else NOTHING
+    def handler(self, event: Event) -> AbstractContextManager[object]:
+        """Makes the handler's spans children of the span in which the event was written."""
+        return self._within(event) if "traceparent" in event.header_values else NOTHING
 
     @contextmanager
     def _within(self, event: Event) -> Iterator[None]:
-        token = self._context.attach(self._told(event))
+        token = self._context.attach(self._extract(event))
         try:
             yield
         finally:
             self._context.detach(token)
 
-    def _told(self, event: Event) -> Context:
-        return self._propagator.extract({name: text for name in CARRIED if (text := event.header(name)) is not None})
+    def _extract(self, event: Event) -> Context:
+        values = {name: value for name in PROPAGATED if (value := event.header(name)) is not None}
+        return self._propagator.extract(values)

@@ -97,12 +97,12 @@ class ProjectionApp(faust.App):
     def takers(self) -> dict[str, list[Taker]]:
         """Who is given the records of which topic."""
         topics = {topic for projection in self.projections for topic in projection.topics}
-        return {topic: [each.take for each in self.projections if topic in each.topics] for topic in topics}
+        return {topic: [each.receive for each in self.projections if topic in each.topics] for topic in topics}
 
     # What projections call.
 
     def register(self, projection: Projection) -> None:
-        """Takes a projection in: its topics are read, each record is given to its `take`."""
+        """Takes a projection in: its topics are read, each record is given to its `receive`."""
         if any(known.name == projection.name for known in self.projections):
             raise ConfigError(
                 f"two projections of {self.conf.id} have the name {projection.name}",
@@ -118,7 +118,7 @@ class ProjectionApp(faust.App):
         self.reader.hold(partition, holder)
 
     def resume(self, partition: Partition, holder: object) -> None:
-        self.reader.let_go(partition, holder)
+        self.reader.release(partition, holder)
 
     def fail(self, error: BaseException) -> None:
         """Ends the worker with this error."""

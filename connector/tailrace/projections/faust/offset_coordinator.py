@@ -41,8 +41,8 @@ class OffsetCoordinator:
         for projection in self._projections:
             await projection.open()
             name = projection.name
-            self._stored[name] = await projection.patiently(projection.store.positions)
-            self._furthest[name] = await projection.patiently(projection.store.furthest)
+            self._stored[name] = await projection.retry_store(projection.store.positions)
+            self._furthest[name] = await projection.retry_store(projection.store.furthest)
         return {
             partition: [self._place(projection, partition) for projection in self._readers(partition.topic)]
             for partition in partitions

@@ -137,7 +137,7 @@ class Consumer(driver.Consumer):
             self._get_active_partitions().discard(tp)
             self._buffered_partitions.add(tp)
 
-    def let_go(self, partition: Partition, holder: object) -> None:
+    def release(self, partition: Partition, holder: object) -> None:
         """Takes `hold` back; the last holder's word counts. Holds end with the assignment they were made in."""
         tp = TP(*partition)
         holders = self._held.get(tp)

@@ -15,7 +15,7 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from tailrace.errors import Rejected
-from tailrace.projections.core.decoding import parsed
+from tailrace.projections.core.decoding import decode_json
 from tailrace.projections.core.event import Event
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.mongo.client import Document
@@ -52,7 +52,7 @@ async def mirror_handler(event: Event, effects: MirrorEffects) -> None:
 def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - JSON is what it is
     """The payload as JSON, None if it is none: a mirror keeps such an event too, by its `raw`."""
     try:
-        return parsed(event)
+        return decode_json(event)
     except Rejected:
         return None
 

@@ -87,7 +87,7 @@ class MirrorTransaction:
         """All are new: a document that is there already tells by itself."""
         return {marker.event_id for marker in markers}
 
-    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
+    async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
         """Nothing is marked, so nothing is to be corrected."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:

@@ -109,7 +109,7 @@ class MongoTransaction:
             await self._ask(self._markers.update_many, {"_id": self._any(dead)}, {"$set": again})
         return {each["_id"]["event_id"] for each in new}.union(dead)
 
-    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
+    async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
         by_outcome: dict[EventOutcome, list[str]] = {}
         for name, outcome in outcomes.items():
             by_outcome.setdefault(outcome, []).append(name)

@@ -153,7 +153,7 @@ class PostgresTransaction:
         columns = [array(ids), array(entities), numbers(versions), numbers(times)]
         return {row[0] for row in await self._rows(_MARK, [self._name, *columns])}
 
-    async def settle(self, outcomes: Mapping[str, EventOutcome]) -> None:
+    async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
         if outcomes:
             await self._session.execute(_SETTLE, [array(outcomes), array(outcomes.values()), self._name])
 

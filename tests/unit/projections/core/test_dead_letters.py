@@ -17,8 +17,8 @@ from tailrace.dlq.redrive import publish_again
 from tailrace.dlq.resolutions import Resolution, ResolvedIds
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, Record
-from tailrace.projections.core.dead_letters import LIMIT_BYTES, Failure, letter
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.dead_letters import LIMIT_BYTES, Failure, dead_letter_record
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 
 FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Mend the handler.", 5)
@@ -37,11 +37,11 @@ def event(
     offset: int = 42,
     time_ms: int = 1600,
 ) -> Event:
-    return read(partition, offset, key, value, OWN if headers is None else headers, time_ms)
+    return read_event(partition, offset, key, value, OWN if headers is None else headers, time_ms)
 
 
 def written(subject: Event, failure: Failure = FAILURE, **options: Any) -> Record:
-    return letter(subject, failure, group="order-summary", topic="order-summary.dead-letters", **options)
+    return dead_letter_record(subject, failure, group="order-summary", topic="order-summary.dead-letters", **options)
 
 
 def read_back(record: Record, offset: int = 7, recorded_ms: int = 99_999) -> DeadLetter:
@@ -133,8 +133,8 @@ def test_any_event_reads_back_the_same(subject: Event, failure: Failure) -> None
     record = found.record()
     assert (record.topic, record.value, record.key) == (subject.partition.topic, subject.value, subject.key)
     assert record.headers == list(subject.headers)
-    assert (found.consumer, found.reason, found.place) == ("order-summary", failure.reason.value, subject.place)
-    assert found.position == (subject.position or subject.place)
+    assert (found.consumer, found.reason, found.place) == ("order-summary", failure.reason.value, subject.location)
+    assert found.position == (subject.position or subject.location)
 
 
 sizes = st.integers(0, 3) | st.integers(HEADER_BYTES - 40, HEADER_BYTES + 1) | st.just(200_000)
@@ -232,7 +232,7 @@ def test_copies_are_known_and_nothing_else_is_one() -> None:
         written(event(b'{"a":2}')),  # the topic was made anew
         written(event(time_ms=1601, headers=[])),
         written(event(headers=[])),
-        letter(event(), FAILURE, group="another", topic="d"),
+        dead_letter_record(event(), FAILURE, group="another", topic="d"),
     ]
     fingerprints = {read_back(other).fingerprint for other in others}
     assert len(fingerprints) == len(others)

@@ -10,8 +10,8 @@ import pytest
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
-from tailrace.projections.core.decoding import Read, SchemaName, decoded, parsed, unframed
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.decoding import PayloadReader, SchemaId, decode_json, decode_with_schema, split_schema_id
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
@@ -51,10 +51,10 @@ def event(form: RecordFormat, guid: str | None) -> Event:
     row = OutboxEvent("e-1", "Order", "order", b"o-1", json.dumps(ORDER).encode(), None, "0/1:3", 1767323045678, [])
     record = record_maker(form, key_schema=None)(row, Route("orders"), (ORDER, schema))
     headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
-    return read(Partition("orders", 0), 0, record.key, record.value, headers, record.timestamp)
+    return read_event(Partition("orders", 0), 0, record.key, record.value, headers, record.timestamp)
 
 
-def reader_of(name: SchemaName) -> Read:
+def reader_of(name: SchemaId) -> PayloadReader:
     assert name in (258, str(GUID))
     return reader(AVRO, "a registry", {})
 
@@ -64,17 +64,17 @@ def reader_of(name: SchemaName) -> Read:
 def test_every_format_comes_back(form: RecordFormat, guid: str | None) -> None:
     came = event(form, guid)
     if form.value == "avro":
-        assert decoded(came, reader_of) == ORDER
+        assert decode_with_schema(came, reader_of) == ORDER
         return
-    assert parsed(came) == ORDER
-    assert decoded(came, lambda name: json.loads) == ORDER
+    assert decode_json(came) == ORDER
+    assert decode_with_schema(came, lambda name: json.loads) == ORDER
 
 
 def test_avro_without_a_registry_says_what_is_missing() -> None:
     for form in FORMATS:
         if form.value == "avro":
             with pytest.raises(Rejected) as refused:
-                parsed(event(form, None))
+                decode_json(event(form, None))
             assert refused.value.reason is Reason.POISON_MESSAGE
             assert "decode=RegistryDecoder(url)" in refused.value.remedy
 
@@ -83,13 +83,13 @@ def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:
     came = event(RecordFormat(value="avro", schema_id="prefix"), None)
     came.value = (came.value or b"")[:-3]
     with pytest.raises(Rejected) as refused:
-        decoded(came, reader_of)
+        decode_with_schema(came, reader_of)
     assert refused.value.reason is Reason.POISON_MESSAGE
     assert "schema 258" in refused.value.explanation
 
 
 @pytest.mark.parametrize("header", [b"", b"\x01abc", b"\0", b"\x02" + b"1" * 16])
 def test_a_header_in_no_known_form_tells_nothing(header: Any) -> None:
-    came = read(Partition("t", 0), 0, None, b'{"a": 1}', [("__value_schema_id", header)], 0)
-    assert unframed(came) == (None, b'{"a": 1}')
-    assert decoded(came, reader_of) == {"a": 1}
+    came = read_event(Partition("t", 0), 0, None, b'{"a": 1}', [("__value_schema_id", header)], 0)
+    assert split_schema_id(came) == (None, b'{"a": 1}')
+    assert decode_with_schema(came, reader_of) == {"a": 1}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.core.decoding import parsed
-from tailrace.projections.core.event import Event, read, reread
+from tailrace.projections.core.decoding import decode_json
+from tailrace.projections.core.event import Event, read_event, restore_event
 from tailrace.projections.core.store import Partition
 
 HERE = Partition("shop.orders", 3)
 
 
 def event(value: bytes | None = b"{}", *headers: tuple[str, bytes], key: bytes | None = b"o-1") -> Event:
-    return read(HERE, 42, key, value, headers, 1000)
+    return read_event(HERE, 42, key, value, headers, 1000)
 
 
 def test_headers_of_the_connector_tell_who_it_is() -> None:
@@ -42,7 +42,7 @@ def test_replays_and_redrives_show() -> None:
 def test_what_waits_comes_back_whole() -> None:
     first = event(b'{"a": 1}', ("id", b"e-1"), ("type", b"T"), ("other", b"\xff"))
     first.entity, first.version = "o-1", 3
-    again = reread(first.waiting(since_ms=5))
+    again = restore_event(first.waiting(since_ms=5))
     assert (again.id, again.type, again.key, again.value, again.offset) == ("e-1", "T", b"o-1", b'{"a": 1}', 42)
     assert list(again.headers) == list(first.headers)
     assert again.time_ms == first.time_ms
@@ -58,12 +58,12 @@ def test_what_waits_comes_back_whole() -> None:
     ],
 )
 def test_payloads(value: bytes, headers: list[tuple[str, bytes]], data: object) -> None:
-    assert parsed(event(value, *headers)) == data
+    assert decode_json(event(value, *headers)) == data
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\0\0\0\0\7\xff\xfe", b"\0", b"NaN"])
 def test_what_is_no_json_is_poison(value: bytes) -> None:
     with pytest.raises(Rejected) as raised:
-        parsed(event(value))
+        decode_json(event(value))
     assert raised.value.reason is Reason.POISON_MESSAGE
     assert raised.value.remedy

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.core.event import Event, read
+from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.store import Partition
 
@@ -25,7 +25,7 @@ async def nothing(event: Event, effects: Any) -> None:
 
 
 def event(kind: str, value: bytes | None = b"{}") -> Event:
-    return read(Partition("t", 0), 0, None, value, [("type", kind.encode())], 0)
+    return read_event(Partition("t", 0), 0, None, value, [("type", kind.encode())], 0)
 
 
 def test_by_type_and_for_all_others() -> None:
@@ -78,7 +78,7 @@ def wrapped(*given: Any) -> Awaitable[None]:
 
 @pytest.mark.parametrize("handler", [plain, generator, Plain(), functools.partial(plain), lambda event, effects: None])
 def test_a_handler_that_is_not_asynchronous_is_refused(handler: Any) -> None:
-    with pytest.raises(ConfigError, match="is no `async def`"):
+    with pytest.raises(ConfigError, match="is not an `async def`"):
         Handlers().add((), RegisteredHandler(handler, None, deletes=False))
 
 
@@ -97,13 +97,13 @@ def test_whatever_can_be_awaited_is_a_handler(handler: Any) -> None:
 
 def test_data_is_the_declared_model() -> None:
     seen = event("OrderPlaced", b'{"order_id": "o-1", "amount": 3}')
-    Handlers().read(seen, RegisteredHandler(nothing, Placed, deletes=False))
+    Handlers().decode_data(seen, RegisteredHandler(nothing, Placed, deletes=False))
     assert seen.data == Placed(order_id="o-1", amount=3.0)
 
 
 def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> None:
     with pytest.raises(Rejected) as raised:
-        Handlers().read(
+        Handlers().decode_data(
             event("P", b'{"order_id": "o-1", "amount": "secret"}'), RegisteredHandler(nothing, Placed, deletes=False)
         )
     assert raised.value.reason is Reason.SCHEMA_VALIDATION_FAILED
@@ -113,7 +113,7 @@ def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> Non
 
 def test_a_tombstone_has_no_data() -> None:
     seen = event("OrderGone", None)
-    Handlers().read(seen, RegisteredHandler(nothing, Placed, deletes=True))
+    Handlers().decode_data(seen, RegisteredHandler(nothing, Placed, deletes=True))
     assert seen.data is None
 
 
@@ -122,5 +122,5 @@ def test_another_format_by_a_decode_of_ones_own() -> None:
     handlers = Handlers(
         lambda each: dict(zip(("order_id", "amount"), (each.value or b"").decode().split(";"), strict=True))
     )
-    handlers.read(seen, RegisteredHandler(nothing, Placed, deletes=False))
+    handlers.decode_data(seen, RegisteredHandler(nothing, Placed, deletes=False))
     assert seen.data == Placed(order_id="o-1", amount=3.0)

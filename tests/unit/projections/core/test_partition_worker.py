@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from helpers.memory_store import MemoryStore
 from tailrace.errors import ConfigError, Halted, ProjectionError, Reason, Rejected
-from tailrace.projections.core.apply import BatchResult, ProjectionSpec, StoredOffsetMoved
+from tailrace.projections.core.apply import BatchResult, StoredOffsetMoved
 from tailrace.projections.core.dead_letters import Failure
-from tailrace.projections.core.event import Event, read
-from tailrace.projections.core.failure_policy import cut
+from tailrace.projections.core.event import Event, read_event
+from tailrace.projections.core.failure_policy import split_batch
 from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.partition_worker import PartitionWorker
-from tailrace.projections.core.settings import Settings, Versions
+from tailrace.projections.core.settings import ProjectionSpec, Settings
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition
+from tailrace.projections.core.versions import Versions
 
 P0 = Partition("orders", 0)
 
@@ -29,7 +30,7 @@ P0 = Partition("orders", 0)
 def event(offset: int, *, key: str = "k", kind: str = "Happened", value: bytes | None = b"{}", **said: str) -> Event:
     headers = {"id": f"e{offset}", "type": kind, "timestamp": str(1000 + offset), **said}
     pairs = [(name.replace("__", "."), text.encode()) for name, text in headers.items()]
-    return read(P0, offset, key.encode(), value, pairs, 0)
+    return read_event(P0, offset, key.encode(), value, pairs, 0)
 
 
 class Scene:
@@ -85,7 +86,7 @@ class Scene:
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         self.applied = applied
 
-    def waiting_for(self, worker: PartitionWorker, error: BaseException | None) -> None:
+    def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         self.held_up.append(type(error).__name__)
 
     def missed(self, worker: PartitionWorker) -> None:
@@ -120,7 +121,7 @@ async def opened(**choices: Any) -> Scene:
 @on_stage
 async def test_a_block_is_applied_in_order_and_its_offset_stored() -> None:
     scene = await opened()
-    await scene.worker.settle([event(3), event(5), event(9)])
+    await scene.worker.process([event(3), event(5), event(9)])
     assert scene.history() == ["e3", "e5", "e9"]
     assert scene.store.records.offsets == {P0: 10}
     assert scene.worker.next == 10
@@ -129,11 +130,11 @@ async def test_a_block_is_applied_in_order_and_its_offset_stored() -> None:
 @on_stage
 async def test_what_comes_again_is_passed_over() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0), event(1)])
+    await scene.worker.process([event(0), event(1)])
     again = [event(0), event(1), event(2, id="e0"), event(3)]
     scene.worker.next = 0
     await scene.store.reset({P0: 0})
-    await scene.worker.settle(again)
+    await scene.worker.process(again)
     assert scene.history() == ["e0", "e1", "e3"]
     assert scene.applied.duplicates == 3
 
@@ -141,7 +142,7 @@ async def test_what_comes_again_is_passed_over() -> None:
 @on_stage
 async def test_twice_in_one_block_is_applied_once() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0, id="a"), event(1, id="a"), event(2, id="b")])
+    await scene.worker.process([event(0, id="a"), event(1, id="a"), event(2, id="b")])
     assert scene.history() == ["a", "b"]
 
 
@@ -150,7 +151,7 @@ async def test_what_another_worker_has_done_is_passed_over_by_its_position() -> 
     """Even if the markers are gone."""
     scene = await opened()
     await scene.store.reset({P0: 2})
-    await scene.worker.settle([event(0), event(1), event(2)])
+    await scene.worker.process([event(0), event(1), event(2)])
     assert scene.history() == ["e2"]
     assert scene.store.records.offsets == {P0: 3}
 
@@ -158,10 +159,10 @@ async def test_what_another_worker_has_done_is_passed_over_by_its_position() -> 
 @on_stage
 async def test_a_position_that_was_set_back_ends_the_lane() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0), event(1)])
+    await scene.worker.process([event(0), event(1)])
     await scene.store.reset({P0: 0})
     with pytest.raises(StoredOffsetMoved):
-        await scene.worker.settle([event(2)])
+        await scene.worker.process([event(2)])
     assert scene.history() == ["e0", "e1"]
 
 
@@ -169,7 +170,7 @@ async def test_a_position_that_was_set_back_ends_the_lane() -> None:
 async def test_a_bad_event_does_not_poison_its_neighbours() -> None:
     scene = await opened(max_attempts=3)
     scene.fails["e2"] = 99
-    await scene.worker.settle([event(number) for number in range(5)])
+    await scene.worker.process([event(number) for number in range(5)])
     assert scene.history() == ["e0", "e1", "e3", "e4"]
     [(name, failure)] = scene.letters
     assert name == "e2"
@@ -184,7 +185,7 @@ async def test_a_bad_event_does_not_poison_its_neighbours() -> None:
 async def test_one_that_heals_is_applied_in_its_place() -> None:
     scene = await opened()
     scene.fails["e1"] = 3
-    await scene.worker.settle([event(number) for number in range(4)])
+    await scene.worker.process([event(number) for number in range(4)])
     assert scene.history() == ["e0", "e1", "e2", "e3"]
     assert scene.letters == []
 
@@ -208,7 +209,7 @@ async def test_an_error_that_shows_only_when_writes_are_carried_out_is_found_by_
     worker = PartitionWorker(
         P0, 0, 0, scene.store, ProjectionSpec("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep
     )
-    await worker.settle(events)
+    await worker.process(events)
     assert [name for name, _ in scene.letters] == ["e5"]
     assert len(scene.store.rows["history"]) == 8
 
@@ -218,7 +219,7 @@ async def test_what_is_rejected_is_not_tried_again() -> None:
     scene = await opened()
     scene.error = lambda: Rejected(Reason.PERMANENT_FAILURE, "no such customer", remedy="Add it.")
     scene.fails["e0"] = 99
-    await scene.worker.settle([event(0)])
+    await scene.worker.process([event(0)])
     [(_, failure)] = scene.letters
     assert (failure.reason, failure.explanation, failure.attempts) == (Reason.PERMANENT_FAILURE, "no such customer", 1)
     assert scene.slept == []
@@ -227,7 +228,7 @@ async def test_what_is_rejected_is_not_tried_again() -> None:
 @on_stage
 async def test_a_payload_that_is_no_json_is_set_aside_at_once() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0), event(1, value=b"{"), event(2)])
+    await scene.worker.process([event(0), event(1, value=b"{"), event(2)])
     assert scene.history() == ["e0", "e2"]
     assert [failure.reason for _, failure in scene.letters] == [Reason.POISON_MESSAGE]
 
@@ -242,7 +243,7 @@ async def test_a_handler_that_takes_too_long_is_cut_off() -> None:
     handlers = Handlers()
     handlers.add((), RegisteredHandler(hang, None, deletes=False))
     spec = ProjectionSpec("orders", handlers, Settings(max_attempts=2, time_limit=0.01))
-    await PartitionWorker(P0, 0, 0, scene.store, spec, scene, sleep=scene.sleep).settle([event(0)])
+    await PartitionWorker(P0, 0, 0, scene.store, spec, scene, sleep=scene.sleep).process([event(0)])
     [(_, failure)] = scene.letters
     assert (failure.reason, failure.attempts) == (Reason.PROCESSING_TIMEOUT, 2)
 
@@ -252,7 +253,7 @@ async def test_halt_stops_before_the_event() -> None:
     scene = await opened(max_attempts=1, on_failure="halt")
     scene.fails["e1"] = 99
     with pytest.raises(Halted, match="e1"):
-        await scene.worker.settle([event(0), event(1), event(2)])
+        await scene.worker.process([event(0), event(1), event(2)])
     assert scene.history() == ["e0"]
     assert scene.store.records.offsets == {P0: 1}
     assert scene.letters == []
@@ -264,7 +265,7 @@ async def test_a_declaration_that_is_wrong_sets_no_event_aside() -> None:
     scene.error = lambda: ConfigError("there is no table history")
     scene.fails["e1"] = 99
     with pytest.raises(ConfigError, match="no table"):
-        await scene.worker.settle([event(0), event(1), event(2)])
+        await scene.worker.process([event(0), event(1), event(2)])
     assert scene.history() == ["e0"]
     assert scene.letters == []
 
@@ -276,7 +277,7 @@ async def test_a_store_that_is_not_to_be_used_any_more_sets_no_event_aside() -> 
     scene.error = lambda: ProjectionError("the rebuild is over")
     scene.fails["e1"] = 99
     with pytest.raises(ProjectionError, match="is over"):
-        await scene.worker.settle([event(0), event(1), event(2)])
+        await scene.worker.process([event(0), event(1), event(2)])
     assert (scene.letters, scene.slept, scene.history()) == ([], [], [])
 
 
@@ -284,7 +285,7 @@ async def test_a_store_that_is_not_to_be_used_any_more_sets_no_event_aside() -> 
 async def test_ids_of_any_length_can_be_kept() -> None:
     scene = await opened()
     long = "x" * 10_000
-    await scene.worker.settle([event(0, id=long), event(1, id=long + "y"), event(2, id=long)])
+    await scene.worker.process([event(0, id=long), event(1, id=long + "y"), event(2, id=long)])
     assert len(scene.history()) == 2
     assert all(len(each) < 600 for each in scene.store.outcomes())
 
@@ -305,7 +306,7 @@ async def test_a_store_that_is_away_costs_no_attempt() -> None:
     handlers.add((), RegisteredHandler(cut_once, None, deletes=False))
     await PartitionWorker(
         P0, 0, 0, scene.store, ProjectionSpec("orders", handlers, Settings(max_attempts=1)), scene, sleep=scene.sleep
-    ).settle([event(0), event(1)])
+    ).process([event(0), event(1)])
     assert scene.history() == ["e0", "e1"]
     assert scene.letters == []
     assert "StoreUnavailable" in scene.held_up
@@ -315,8 +316,8 @@ async def test_a_store_that_is_away_costs_no_attempt() -> None:
 async def test_one_that_was_dead_is_tried_again_when_it_comes_again() -> None:
     scene = await opened(max_attempts=1)
     scene.fails["e0"] = 2  # in the block, and by itself
-    await scene.worker.settle([event(0), event(1)])
-    await scene.worker.settle([event(2, id="e0", tailrace__redriven="0-0", tailrace__redriven__for="orders")])
+    await scene.worker.process([event(0), event(1)])
+    await scene.worker.process([event(2, id="e0", tailrace__redriven="0-0", tailrace__redriven__for="orders")])
     assert scene.history() == ["e1", "e0"]
     assert scene.store.outcomes()["e0"] is EventOutcome.APPLIED
 
@@ -324,14 +325,14 @@ async def test_one_that_was_dead_is_tried_again_when_it_comes_again() -> None:
 @on_stage
 async def test_stale_versions_are_passed_over_and_tombstones_stay() -> None:
     scene = await opened(versions=Versions())
-    await scene.worker.settle(
+    await scene.worker.process(
         [event(0, entity_version="1"), event(1, entity_version="3"), event(2, entity_version="2")]
     )
     assert scene.history() == ["e0", "e1"]
-    await scene.worker.settle([event(3, kind="Deleted", entity_version="4"), event(4, entity_version="3")])
+    await scene.worker.process([event(3, kind="Deleted", entity_version="4"), event(4, entity_version="3")])
     assert scene.store.outcomes()["e4"] is EventOutcome.STALE
     assert scene.store.records.entities == {"k": EntityState(4, deleted=True)}
-    await scene.worker.settle([event(5, value=None, entity_version="5")])
+    await scene.worker.process([event(5, value=None, entity_version="5")])
     assert scene.store.records.entities == {"k": EntityState(5, deleted=True)}
 
 
@@ -342,7 +343,7 @@ def test_whatever_the_order_versions_are_applied_one_by_one(order: list[int], si
         scene = await opened(versions=Versions(gaps="wait"))
         events = [event(n, id=f"v{version}", entity_version=str(version)) for n, version in enumerate(order)]
         for begin in range(0, len(events), size):
-            await scene.worker.settle(events[begin : begin + size])
+            await scene.worker.process(events[begin : begin + size])
         assert scene.history() == [f"v{version}" for version in range(1, 8)]
         assert scene.store.records.waiting == {}
         assert set(scene.store.outcomes().values()) == {EventOutcome.APPLIED}
@@ -353,7 +354,7 @@ def test_whatever_the_order_versions_are_applied_one_by_one(order: list[int], si
 @on_stage
 async def test_what_waits_too_long_is_set_aside_and_a_stale_one_is_not() -> None:
     scene = await opened(versions=Versions(gaps="wait", timeout=60))
-    await scene.worker.settle(
+    await scene.worker.process(
         [event(0, entity_version="1"), event(1, entity_version="3"), event(2, entity_version="4")]
     )
     scene.now += 59
@@ -366,7 +367,7 @@ async def test_what_waits_too_long_is_set_aside_and_a_stale_one_is_not() -> None
     assert scene.store.outcomes()["e1"] is EventOutcome.DEAD
     # The missing one, and then what was redriven.
     again = [event(4, id="e1", entity_version="3"), event(5, id="e2", entity_version="4")]
-    await scene.worker.settle([event(3, entity_version="2"), *again])
+    await scene.worker.process([event(3, entity_version="2"), *again])
     assert scene.history() == ["e0", "e3", "e1", "e2"]
 
 
@@ -375,7 +376,7 @@ async def test_what_is_due_when_it_has_waited_too_long_is_applied() -> None:
     """Its predecessor was applied, and did not release it."""
     scene = await opened(versions=Versions(gaps="wait", timeout=60), max_attempts=2)
     waits = [event(n, entity_version=str(version)) for n, version in ((1, 3), (2, 4), (3, 4), (4, 6))]
-    await scene.worker.settle([event(0, entity_version="1"), *waits])
+    await scene.worker.process([event(0, entity_version="1"), *waits])
     assert scene.history() == ["e0"]
     scene.store.records.entities["k"] = EntityState(2, deleted=False)
     scene.now += 61
@@ -391,7 +392,7 @@ async def test_what_is_due_when_it_has_waited_too_long_is_applied() -> None:
 @on_stage
 async def test_what_is_due_but_fails_is_set_aside_for_its_own_reason() -> None:
     scene = await opened(versions=Versions(gaps="wait", timeout=60), max_attempts=2)
-    await scene.worker.settle(
+    await scene.worker.process(
         [event(0, entity_version="1"), event(1, entity_version="3"), event(2, entity_version="4")]
     )
     scene.store.records.entities["k"] = EntityState(2, deleted=False)
@@ -410,8 +411,8 @@ async def test_one_that_waited_and_then_fails_is_set_aside_itself() -> None:
     """Not the one that it had waited for."""
     scene = await opened(versions=Versions(gaps="wait"), max_attempts=2)
     scene.fails["e0"] = 99
-    await scene.worker.settle([event(0, entity_version="2")])
-    await scene.worker.settle([event(1, entity_version="1"), event(2, key="other", entity_version="1")])
+    await scene.worker.process([event(0, entity_version="2")])
+    await scene.worker.process([event(1, entity_version="1"), event(2, key="other", entity_version="1")])
     assert scene.history() == ["e1"]
     assert scene.history("other") == ["e2"]
     assert [name for name, _ in scene.letters] == ["e0"]
@@ -421,12 +422,12 @@ async def test_one_that_waited_and_then_fails_is_set_aside_itself() -> None:
 @on_stage
 async def test_replays() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0)])
-    await scene.worker.settle([event(1, id="e0", tailrace__replay="r"), event(2, id="new", tailrace__replay="r")])
+    await scene.worker.process([event(0)])
+    await scene.worker.process([event(1, id="e0", tailrace__replay="r"), event(2, id="new", tailrace__replay="r")])
     assert scene.history() == ["e0", "new"]
     for policy in ("skip", "rebuild"):
         skipping = await opened(on_replay=policy)
-        await skipping.worker.settle([event(0), event(1, tailrace__replay="r")])
+        await skipping.worker.process([event(0), event(1, tailrace__replay="r")])
         assert skipping.history() == ["e0"]
         assert skipping.store.records.offsets == {P0: 2}
 
@@ -434,12 +435,12 @@ async def test_replays() -> None:
 @on_stage
 async def test_a_replay_behind_the_horizon_is_not_guessed() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0), event(1)])
+    await scene.worker.process([event(0), event(1)])
     assert await scene.store.prune(1001, 100) == 1
     again = {"timestamp": "1000", "tailrace__replay": "r"}
-    await scene.worker.settle([event(2, id="e0", **again), event(3, id="e1", timestamp="1001", tailrace__replay="r")])
+    await scene.worker.process([event(2, id="e0", **again), event(3, id="e1", timestamp="1001", tailrace__replay="r")])
     # For the first time, however late: its marker cannot have been pruned.
-    await scene.worker.settle([event(4, timestamp="5")])
+    await scene.worker.process([event(4, timestamp="5")])
     assert scene.history() == ["e0", "e1", "e4"]
     assert [name for name, _ in scene.letters] == ["e0"]
 
@@ -473,13 +474,13 @@ async def test_where_reading_begins_is_stored_before_anything_comes() -> None:
 async def test_what_is_read_again_behind_the_horizon_is_not_guessed() -> None:
     """After a reset, whatever the times of the records: there was a marker, and it is gone."""
     scene = await opened()
-    await scene.worker.settle([event(0), event(1, timestamp="5"), event(2)])
+    await scene.worker.process([event(0), event(1, timestamp="5"), event(2)])
     assert await scene.store.prune(100, 10) == 1
     await scene.store.reset({P0: 0})
     again = PartitionWorker(
         P0, 0, (await scene.store.furthest())[P0], scene.store, scene.worker._spec, scene, sleep=scene.sleep
     )
-    await again.settle([event(0), event(1, timestamp="5"), event(2), event(3)])
+    await again.process([event(0), event(1, timestamp="5"), event(2), event(3)])
     assert scene.history() == ["e0", "e1", "e2", "e3"]
     assert [name for name, _ in scene.letters] == ["e1"]
 
@@ -497,18 +498,18 @@ async def test_what_waited_is_told_again_in_a_rebuild_too() -> None:
     worker = PartitionWorker(P0, 0, 0, scene.store, ProjectionSpec("orders", handlers, scene.worker._settings), scene)
     for each in (event(0, entity_version="2"), event(1, entity_version="1")):
         each.is_rebuild = True
-        await worker.settle([each])
+        await worker.process([each])
     assert seen == [("e1", True), ("e0", True)]
 
 
 @on_stage
 async def test_a_lane_at_rest_stores_how_far_it_has_looked() -> None:
     scene = await opened()
-    await scene.worker.settle([event(0)])
-    await scene.worker.pass_over(5)
+    await scene.worker.process([event(0)])
+    await scene.worker.store_reached(5)
     assert scene.store.records.offsets == {P0: 5}
     scene.worker.put(event(7), 1)
-    await scene.worker.pass_over(9)
+    await scene.worker.store_reached(9)
     assert scene.store.records.offsets == {P0: 5}, "something is left to apply"
 
 
@@ -565,7 +566,7 @@ async def test_a_block_of_slow_events_gets_on_with_each_of_them() -> None:
     handlers.add((), RegisteredHandler(look, None, deletes=False))
     worker = PartitionWorker(P0, 0, 0, scene.store, ProjectionSpec("orders", handlers, scene.worker._settings), scene)
     worker.busy_since = 0.0
-    await worker.settle([event(offset) for offset in range(3)])
+    await worker.process([event(offset) for offset in range(3)])
     assert len(seen) == 3
     assert all(seen), "each handler that is called is progress"
 
@@ -582,7 +583,7 @@ async def test_large_events_fill_a_lane_too() -> None:
 def test_a_cut_keeps_all_in_order(size: int, data: st.DataObject) -> None:
     index = data.draw(st.none() | st.integers(0, size - 1))
     part = [event(number) for number in range(size)]
-    pieces = cut(part, index)
+    pieces = split_batch(part, index)
     assert [each for piece in pieces for each in piece] == part
     assert all(0 < len(piece) < size for piece in pieces)
     if index is not None:
@@ -606,7 +607,7 @@ def test_the_projection_is_the_fold_of_its_events(told: list[tuple[int, str]], b
         scene.fails = {f"{number}{key}": 10_000 for number in bad for key in "abc"}
         events = [event(n, id=f"{number}{key}", key=key) for n, (number, key) in enumerate(told)]
         for begin in range(0, len(events), size):
-            await scene.worker.settle(events[begin : begin + size])
+            await scene.worker.process(events[begin : begin + size])
         for key in "abc":
             ids = [f"{number}{key}" for number, where in told if where == key and number not in bad]
             assert scene.history(key) == list(dict.fromkeys(ids))

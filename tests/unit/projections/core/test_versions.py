@@ -6,28 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.projections.core.settings import Versions
 from tailrace.projections.core.store import EntityState
-from tailrace.projections.core.versions import VersionCheck, check_version
+from tailrace.projections.core.versions import VersionCheck, Versions, check_version
 
 
 @pytest.mark.parametrize(
     ("version", "known", "rules", "expected"),
     [
-        (None, EntityState(7, deleted=False), Versions(gaps="wait"), VersionCheck.NOW),
-        (1, None, Versions(), VersionCheck.NOW),
-        (5, None, Versions(), VersionCheck.NOW),
-        (5, EntityState(2, deleted=False), Versions(), VersionCheck.NOW),
+        (None, EntityState(7, deleted=False), Versions(gaps="wait"), VersionCheck.APPLY),
+        (1, None, Versions(), VersionCheck.APPLY),
+        (5, None, Versions(), VersionCheck.APPLY),
+        (5, EntityState(2, deleted=False), Versions(), VersionCheck.APPLY),
         (2, EntityState(2, deleted=False), Versions(), VersionCheck.STALE),
         (1, EntityState(2, deleted=True), Versions(), VersionCheck.STALE),
-        (3, EntityState(2, deleted=True), Versions(), VersionCheck.NOW),
-        (1, None, Versions(gaps="wait"), VersionCheck.NOW),
-        (2, None, Versions(gaps="wait"), VersionCheck.LATER),
-        (9, None, Versions(gaps="wait", first=None), VersionCheck.NOW),
-        (0, None, Versions(gaps="wait", first=0), VersionCheck.NOW),
-        (1, None, Versions(gaps="wait", first=0), VersionCheck.LATER),
-        (3, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.NOW),
-        (4, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.LATER),
+        (3, EntityState(2, deleted=True), Versions(), VersionCheck.APPLY),
+        (1, None, Versions(gaps="wait"), VersionCheck.APPLY),
+        (2, None, Versions(gaps="wait"), VersionCheck.TOO_EARLY),
+        (9, None, Versions(gaps="wait", first=None), VersionCheck.APPLY),
+        (0, None, Versions(gaps="wait", first=0), VersionCheck.APPLY),
+        (1, None, Versions(gaps="wait", first=0), VersionCheck.TOO_EARLY),
+        (3, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.APPLY),
+        (4, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.TOO_EARLY),
         (2, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.STALE),
     ],
 )
@@ -42,7 +41,7 @@ def test_versions_that_take_effect_only_grow(versions: list[int], gaps: str) -> 
     known: EntityState | None = None
     taken = []
     for version in versions:
-        if check_version(version, known, rules) is VersionCheck.NOW:
+        if check_version(version, known, rules) is VersionCheck.APPLY:
             known = EntityState(version, deleted=False)
             taken.append(version)
     assert taken == sorted(set(taken))

@@ -125,7 +125,7 @@ class Stub:
 
     topics = ("orders", "payments")
 
-    def take(self, topic: str, partition: int, offset: int, follows: int, message: object) -> bool:
+    def receive(self, topic: str, partition: int, offset: int, follows: int, message: object) -> bool:
         return True
 
 
