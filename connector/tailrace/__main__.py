@@ -1,4 +1,4 @@
-"""`python -m tailrace`: the same as the `tailrace` command."""
+"""`python -m tailrace` runs the `tailrace` command."""
 
 from tailrace.cli import main
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tailrace.cli import restore_default_handlers
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.extras import install
 from tailrace.worker import logs
@@ -53,6 +54,7 @@ def project(
     logs.configure(as_json=log_json)
     found = load_app(app)
     if reset is not None or prune:
+        restore_default_handlers()  # a stop signal must not look like success
         from tailrace.cli.project import actions
 
         if reset is not None:

@@ -19,7 +19,7 @@ from aiokafka.errors import (
 from faust.types import AppT
 from mode import ServiceT
 
-from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError
+from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError, Unavailable
 
 EXIT_SECONDS = 10.0
 """SIGTERM and failures end within this time. Leaving in the middle is safe: the store has all of a block or nothing."""
@@ -35,6 +35,7 @@ class ProjectionWorker(faust.Worker):
         # The `faust worker` command has switched it on by now, and would tell of a server that is never started.
         app.conf.web_enabled = False
         super().__init__(app, *services, **options)
+        self._stop_requested = False
 
     def run(self) -> None:
         """Returns after SIGTERM or SIGINT; raises what the app could not go on with."""
@@ -44,7 +45,11 @@ class ProjectionWorker(faust.Worker):
             # Faust's own ways of ending: the reason stands beside the exit code, which is 1 for all of them.
             reason = self.crash_reason or end.__context__
             if end.code and isinstance(reason, Exception):
-                raise for_people(reason) from reason
+                error = for_people(reason)
+                # Services that are stopped while they connect fail with that: nothing is wrong then.
+                if self._stop_requested and isinstance(error, Unavailable):
+                    return
+                raise error from reason
             if end.code:
                 raise
 
@@ -67,10 +72,12 @@ class ProjectionWorker(faust.Worker):
         super()._crash(reason)
 
     def _on_sigint(self) -> None:
+        self._stop_requested = True
         _leave_in_time()
         super()._on_sigint()
 
     def _on_sigterm(self) -> None:
+        self._stop_requested = True
         _leave_in_time()
         super()._on_sigterm()
 

@@ -1,0 +1,163 @@
+"""The commands of `tailrace`, and how each of their outcomes becomes text and an exit code.
+
+A command's module is imported only when the command is called. It holds either a function with the command's name or,
+for a group of commands, a Typer named `app`. `--help` reads the table `COMMANDS` and imports none of them. A command
+returns None (exit code 0) or an exit code, or raises an error; `run_command` prints errors, masked by `mask`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tailrace import __version__
+from tailrace.cli import EXIT_INTERRUPTED
+from tailrace.cli.output import print_error, say
+from tailrace.config.secrets import mask
+from tailrace.errors import ConfigError, TailraceError
+
+COMMANDS = {
+    "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
+    "check": ("tailrace.cli.check", "Check settings, database and Kafka, and say how to mend what is wrong."),
+    "status": ("tailrace.cli.status", "Show where a pipeline stands and how far it is behind."),
+    "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
+    "recover": ("tailrace.cli.recover.command", "Close the gap that a lost log has left: plan, apply."),
+    "position": ("tailrace.cli.position", "Show where a pipeline is and was, and set it back."),
+    "replay": ("tailrace.cli.replay.command", "Publish events again: plan it, do just that, compare a shadow."),
+    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and check them."),
+    "project": (
+        "tailrace.cli.project.command",
+        "Run a worker of a projection app: apply events to a database, each once.",
+    ),
+    "schemas": ("tailrace.cli.schemas.command", "List, check and register schemas."),
+    "tail": ("tailrace.cli.tail", "Watch the published events as consumers see them."),
+    "dlq": (
+        "tailrace.cli.dlq.command",
+        "List, show, redrive and discard dead letters: events that could not be published.",
+    ),
+    "route": ("tailrace.cli.route", "Explain where an event goes: which rule wins, which topic and partition."),
+    "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and make them so."),
+    "init": (
+        "tailrace.cli.init.command",
+        "Write a first pipeline: settings, a schema, a routing rule, database commands.",
+    ),
+    "demo": ("tailrace.cli.demo", "See it work on this machine, with servers of its own."),
+    "stack": ("tailrace.cli.stack", "Start and stop Postgres and Kafka on this machine."),
+}
+
+EPILOG = """Exit codes: 0 done; 1 a check or verdict failed; 2 wrong usage or configuration; 3 the pipeline
+FAILED and needs a person; 4 fenced: another instance took over; 70 a bug; 130 interrupted."""
+
+EXIT_BUG = 70
+
+
+class _Formatter(Protocol):
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None: ...
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name and help line; imports one when it is called."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | None:
+        if cmd_name not in COMMANDS:
+            near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
+            hint = f"Did you mean `tailrace {near[0]}`?" if near else f"There are: {', '.join(COMMANDS)}."
+            raise ConfigError(f"there is no command {cmd_name!r}", remedy=hint)
+        name, short_help = COMMANDS[cmd_name]
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            return None
+        found = getattr(module, "app", None)
+        if not isinstance(found, typer.Typer):
+            found = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+            found.command(name=cmd_name, short_help=short_help)(getattr(module, cmd_name))
+        command = cast(TyperCommand, typer.main.get_command(found))
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: object, formatter: _Formatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    # Plain help text: the rich one would import rich, and every command's module.
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tailrace(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    """Outbox tables to Kafka, exactly once and in order."""
+
+
+def run_command(arguments: list[str]) -> int:
+    """Runs a command and returns its exit code."""
+    as_json = "--json" in arguments
+    try:
+        result = typer.main.get_command(app)(arguments, prog_name="tailrace", standalone_mode=False)
+    except TailraceError as error:
+        print_error(error, as_json=as_json)
+        return error.exit_code
+    except typer.TyperException as error:
+        return _usage_error(error, as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except Exception:  # noqa: BLE001  the last line of defence: a bug must still end readably
+        print(mask(traceback.format_exc()), file=sys.stderr, end="")
+        say(
+            "This is a bug in Tailrace, not in your settings. Please report it with the lines above.",
+            sys.stderr,
+        )
+        return EXIT_BUG
+    code = result if isinstance(result, int) else 0
+    return _interrupted() if code == EXIT_INTERRUPTED else code
+
+
+def _interrupted() -> int:
+    say("interrupted", sys.stderr)
+    return EXIT_INTERRUPTED
+
+
+def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
+    """Wrong usage, in the shape of every other error; help asked for by giving nothing is not an error."""
+    text = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        say(text)
+        return 0
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "tailrace"
+    print_error(ConfigError(text, remedy=f"See `{command} --help`."), as_json=as_json)
+    return ConfigError.exit_code
