@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from tailrace.cli import COMMANDS, EPILOG, app
+from tailrace.cli.commands import COMMANDS, EPILOG, app
 
 WIDTH = 120
 HEAD = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tailrace
 from tailrace import errors
-from tailrace.cli import EPILOG
+from tailrace.cli.commands import EPILOG
 from tailrace.errors import Action, TailraceError
 
 HEAD = """\

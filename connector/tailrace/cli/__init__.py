@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments = sys.argv[1:]
         _handle_stop_signals(arguments[0] if arguments else "")
     try:
-        from tailrace.cli.app import run_command
+        from tailrace.cli.commands import run_command
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

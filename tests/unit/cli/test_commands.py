@@ -14,7 +14,7 @@ import typer
 
 import tailrace
 from tailrace import cli
-from tailrace.cli import app
+from tailrace.cli import commands
 from tailrace.config.secrets import remember
 from tailrace.errors import ConfigError, Fenced, SlotMissing, TailraceError
 
@@ -33,7 +33,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
         module = types.ModuleType("tailrace.cli.play")
         module.play = play  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "tailrace.cli.play", module)
-        monkeypatch.setitem(app.COMMANDS, "play", ("tailrace.cli.play", "Play."))
+        monkeypatch.setitem(commands.COMMANDS, "play", ("tailrace.cli.play", "Play."))
 
     return add
 
@@ -121,7 +121,7 @@ def test_wrong_usage(play: Play, capsys: pytest.CaptureFixture[str], arguments: 
 def test_a_missing_module_is_no_such_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(app.COMMANDS, "absent", ("tailrace.cli.absent", "Absent."))
+    monkeypatch.setitem(commands.COMMANDS, "absent", ("tailrace.cli.absent", "Absent."))
     assert code_of("absent") == 2
     assert "absent" in capsys.readouterr().err
 
@@ -130,12 +130,12 @@ def test_a_module_may_bring_commands_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inner = typer.Typer(rich_markup_mode=None)
-    inner.command("up")(lambda: app.say("going up"))
-    inner.command("down")(lambda: app.say("going down"))
+    inner.command("up")(lambda: commands.say("going up"))
+    inner.command("down")(lambda: commands.say("going down"))
     module = types.ModuleType("tailrace.cli.lift")
     module.app = inner  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tailrace.cli.lift", module)
-    monkeypatch.setitem(app.COMMANDS, "lift", ("tailrace.cli.lift", "Lift."))
+    monkeypatch.setitem(commands.COMMANDS, "lift", ("tailrace.cli.lift", "Lift."))
     assert code_of("lift", "down") == 0
     assert capsys.readouterr().out == "going down\n"
 
@@ -149,7 +149,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert code_of(*arguments) == 0
     told = " ".join(capsys.readouterr().out.split())
-    for name, (_, short_help) in app.COMMANDS.items():
+    for name, (_, short_help) in commands.COMMANDS.items():
         assert f"{name} {short_help}" in told
     for code in (
         "0 done",
@@ -167,7 +167,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     code = """
 import sys
 from tailrace.cli import main
-from tailrace.cli.app import COMMANDS
+from tailrace.cli.commands import COMMANDS
 try:
     main(["--help"])
 except SystemExit:
