@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/b
 JOBS   ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test check format docs bench clean
+.PHONY: help demo examples test check format docs tutorial bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -63,6 +63,9 @@ format: $(READY) ## Format the code and mend what ruff can
 
 docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors
 	@$(BIN)/python -m tools.docs
+
+tutorial: $(STACK) ## Run the commands of docs/tutorial.md and write their output into it
+	@$(BIN)/python -m tools.tutorial
 
 bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what schemas cost, and projections
 	@$(BIN)/python -m benchmarks.drain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools import cli_page, configuration_page, errors_page
+from tools import benchmarks_page, cli_page, configuration_page, errors_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -12,6 +12,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 def pages() -> dict[str, str]:
     """Every generated file by its name in docs/."""
     return {
+        "benchmarks.md": benchmarks_page.page(),
+        "speed.svg": benchmarks_page.picture(),
         "cli.md": cli_page.page(),
         "configuration.md": configuration_page.page(),
         "errors.md": errors_page.page(),

@@ -1,0 +1,257 @@
+"""Writes docs/benchmarks.md and docs/speed.svg from benchmarks/results/*.json, so that no figure is copied by hand."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+PAGE = """\
+# Benchmarks
+
+<!-- Written by `make docs` from benchmarks/results/*.json. Do not edit. -->
+
+`make bench` measures everything on this page on real servers that it starts itself, and writes
+[benchmarks/results](../benchmarks/results). The figures below come from those files. All were measured on {cores} cores
+that also ran Postgres or MongoDB, Kafka and the load. Rounds of one run differ by up to a third, and other work on the
+machine slows everything: compare the ratios, which are taken within one run. The brokers run without Java's second
+compiler, which would compile on the measured cores for minutes.
+
+![events per second](speed.svg)
+
+## Postgres to Kafka
+
+`python -m benchmarks.drain` drains a backlog with exactly-once delivery and JSON Schema validation on, in turns with
+`pg_recvlogical`, which reads the same backlog and writes it to /dev/null. Median of {drain_rounds} rounds
+({drain_at}):
+
+{drain}
+
+Commit to consumer at a steady {rate:,.0f} transactions/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms.
+
+## MongoDB to Kafka
+
+`python -m benchmarks.mongo` does the same for a change stream, in turns with two bare readers that only count: pymongo
+taking raw batches, and pymongo's `watch` with raw documents. Median of {mongo_rounds} rounds ({mongo_at}):
+
+{mongo}
+
+Commit to consumer at {mongo_rate:,.0f} transactions/s, the most that one writer reached: p50 {mongo_p50:.0f} ms, p99
+{mongo_p99:.0f} ms.
+
+## Schemas
+
+`python -m benchmarks.{schemas_module}` drains the same backlog without a schema and as Avro. "flat" is 8 fields in
+{flat_bytes} B, "real" 20 fields with nested arrays, patterns and formats in {real_bytes} B. Median of {schemas_rounds}
+rounds ({schemas_at}):
+
+{schemas}
+
+The cost of single steps per event, measured alone, in µs. Schemas with unions of more than null and one type, or with
+records that contain themselves, take [the general Avro encoder](schemas.md#what-checking-costs):
+
+{steps}
+
+## Dead letters and parked keys
+
+`python -m benchmarks.{letters_module}` drains the same backlog with bad events in it, and with keys parked before. One
+round each ({letters_at}):
+
+{letters}
+
+## Projections
+
+`python -m benchmarks.projections` applies a topic with {partitions} partitions to a database with real fsync, in turns
+with a bare Faust worker that only counts. Median of {projection_rounds} rounds ({projections_at}):
+
+{projections}
+
+Batched, a projection is faster than bare Faust because records go straight to its partition workers and not through
+Faust's streams. A handler that awaits a statement of its own for each event ("own SQL") is slower: use
+`effects.upsert` where you can.
+
+## Verify
+
+`python -m benchmarks.{verify_module}` compares an outbox with its topics. An event counts once, though it is read as a
+row and as a record. The bare readers are a `COPY` of the table and a consumer that throw everything away. Fastest of
+{verify_rounds} rounds ({verify_at}):
+
+{verify}
+"""
+
+
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    columns = head.split("|")
+    lines = [f"| {' | '.join(column.strip() for column in columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
+def count(number: float) -> str:
+    """Three significant digits, with separators."""
+    digits = max(len(str(int(number))) - 3, 0)
+    return f"{round(number, -digits):,.0f}"
+
+
+def percent(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
+
+
+def page() -> str:
+    drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("letters")
+    projections, verify = result("projections"), result("verify")
+    sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
+    text = PAGE.format(
+        cores=drain["machine"]["cores"],
+        **{
+            f"{name}_at": found["at"][:10]
+            for name, found in {"drain": drain, "mongo": mongo, "schemas": schemas}.items()
+        },
+        **{f"{name}_at": found["at"][:10] for name, found in {"letters": letters, "verify": verify}.items()},
+        projections_at=projections["at"][:10],
+        drain_rounds=len(drain["drain"][0]["rounds"][0]),
+        drain=table(
+            "backlog | events/s | of `pg_recvlogical` | CPU s per million | peak memory",
+            (
+                (f"{d['events']:,} events, {d['shape']}", count(d["events_per_s"]), percent(d["ratio"]), *_cost(d))
+                for d in drain["drain"]
+            ),
+        ),
+        rate=drain["latency"]["asked_rate"],
+        p50=drain["latency"]["p50_ms"],
+        p99=drain["latency"]["p99_ms"],
+        mongo_rounds=len(mongo["drain"][0]["rounds"][0]),
+        mongo=table(
+            "backlog | events/s | of raw batches | of `watch` | CPU s per million | peak memory",
+            (
+                (
+                    f"{d['events']:,} events, {d['shape']}",
+                    count(d["events_per_s"]),
+                    percent(d["ratio"]),
+                    percent(d["ratio_to_watch"]),
+                    *_cost(d),
+                )
+                for d in mongo["drain"]
+            ),
+        ),
+        mongo_rate=mongo["latency"]["rate"],
+        mongo_p50=mongo["latency"]["p50_ms"],
+        mongo_p99=mongo["latency"]["p99_ms"],
+        schemas_module="schemas",
+        flat_bytes=sizes["flat"],
+        real_bytes=sizes["real"],
+        schemas_rounds=len(schemas["drain"][0]["rounds"]),
+        schemas=table(
+            "events | schema | events/s | of the rate without | CPU s per million",
+            (
+                (
+                    d["events"],
+                    d["variant"],
+                    count(d["events_per_s"]),
+                    percent(d["ratio"]),
+                    f"{d['cpu_s_per_million']:.0f}",
+                )
+                for d in schemas["drain"]
+            ),
+        ),
+        steps=table(
+            "events | route | validate JSON | validate and encode Avro | general Avro encoder",
+            (
+                [s["events"], *(f"{value:.1f}" for name, value in s.items() if name != "events")]
+                for s in schemas["steps"]
+            ),
+        ),
+        letters_module="letters",
+        letters=table(
+            "backlog | events/s | of the rate without",
+            ((d["case"], count(d["events_per_s"]), percent(d["ratio"])) for d in letters["drain"]),
+        ),
+        partitions=projections["settings"]["partitions"],
+        projection_rounds=projections["rounds"],
+        projections=table(
+            "store | events | events/s | of bare Faust | CPU s per million | peak memory",
+            (
+                (w["way"], f"{w['events']:,}", count(w["events_per_s"]), percent(w["to_bare"]), *_cost(w))
+                for w in projections["ways"]
+            ),
+        ),
+        verify_module="verifying",
+        verify_rounds=len(verify["verify"][0]["all_rounds_events_per_s"]),
+        verify=table(
+            "events | events/s | bare `COPY` | bare consumer | CPU s per million | peak memory",
+            (
+                (
+                    f"{v['events']:,}",
+                    count(v["events_per_s"]),
+                    count(v["outbox_alone_events_per_s"]),
+                    count(v["topics_alone_events_per_s"]),
+                    *_cost(v),
+                )
+                for v in verify["verify"]
+            ),
+        ),
+    )
+    return reflowed(text) + "\n"
+
+
+def reflowed(text: str) -> str:
+    """The text with its paragraphs wrapped again, since figures are longer or shorter than their names."""
+    blocks = text.strip().split("\n\n")
+    plain = (block[0] not in "#<|!" for block in blocks)
+    return "\n\n".join(
+        "\n".join(textwrap.wrap(block, 120, break_on_hyphens=False)) if is_plain else block
+        for block, is_plain in zip(blocks, plain, strict=True)
+    )
+
+
+def _cost(measured: dict[str, Any]) -> tuple[str, str]:
+    return f"{measured['cpu_s_per_million']:.0f}", f"{measured['peak_mb']:.0f} MB"
+
+
+def picture() -> str:
+    """Bars of events per second: Tailrace, and the bare reader beside it in the same run."""
+    bars = [
+        (f"{kind}, {d['shape']}", name, rate, own)
+        for kind, found, bare, bare_name in (
+            ("Postgres", result("latest"), "pg_recvlogical_events_per_s", "pg_recvlogical to /dev/null"),
+            ("MongoDB", result("mongo"), "watch_events_per_s", "pymongo's watch, counting only"),
+        )
+        for d in found["drain"]
+        for name, rate, own in (("Tailrace to Kafka", d["events_per_s"], True), (bare_name, d[bare], False))
+    ]
+    width, left, row = 760, 230, 22
+    scale = (width - left - 240) / max(rate for _, _, rate, _ in bars)
+    lines, y = [], 34
+    for number, (label, name, rate, own) in enumerate(bars):
+        if number % 2 == 0:
+            y += 10
+            lines.append(f'<text class="label" x="{left - 10}" y="{y + row}" text-anchor="end">{label}</text>')
+        kind, length = "own" if own else "bare", round(rate * scale)
+        lines += [
+            f'<rect class="{kind}" x="{left}" y="{y}" width="{length}" height="{row - 4}"/>',
+            f'<text x="{left + length + 6}" y="{y + 13}"><tspan class="label">{count(rate)}</tspan> {name}</text>',
+        ]
+        y += row
+    style = (
+        "text{font:12px system-ui,sans-serif;fill:#57606a}.label{fill:#24292f;font-weight:600}"
+        ".own{fill:#0969da}.bare{fill:#afb8c1}"
+        "@media(prefers-color-scheme:dark){text{fill:#8b949e}.label{fill:#e6edf3}.own{fill:#58a6ff}.bare{fill:#484f58}}"
+    )
+    title = "Events per second, exactly once and validated, on 2 cores that also run the servers"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 12}" width="{width}" role="img">',
+            f"<title>{title}</title><style>{style}</style>",
+            f'<text class="label" x="0" y="18">{title}</text>',
+            *lines,
+            "</svg>",
+            "",
+        ]
+    )
