@@ -22,7 +22,7 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import oversized_rows
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.table_rescan import TableRescan
 from tailrace.testkit.stack import PostgresServer, wait_until
 

@@ -15,7 +15,8 @@ from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication, unpublished_rows
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
+from tailrace.sources.postgres.options import PostgresOptions
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.sources.postgres.unpublished_rows import Partition, PartitionWatch
 from tailrace.wakeup import Wakeup
 

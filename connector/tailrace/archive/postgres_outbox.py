@@ -17,10 +17,9 @@ from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
 from tailrace.event import UNREADABLE, Columns, Row, with_text_checked
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.publication import rows_move
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import TableRescan
 from tailrace.sql_names import quote, quote_table, split_table
 
@@ -39,7 +38,7 @@ class PostgresArchiveOutbox:
             )
         self._options = options
         self._timestamp = options.timestamp
-        self._link = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._link = options.connect()
         # A policy that hides rows from this role must be an error: the log would have brought them.
         self._link.query("SET row_security = off")
         self._columns, types = described(self._link, options.table)

@@ -17,6 +17,7 @@ from tailrace.errors import ProtocolError, WrongLog
 from tailrace.event import Chunk, Columns, Row
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
+from tailrace.sources.bounded import BoundedSource, row_bytes
 
 FORGOTTEN = "table"
 """What the place of a row begins with whose own was not known any more when it was archived: as of a table's rows."""
@@ -25,8 +26,8 @@ Making = Callable[[Columns, ArchivedRow, str], Row]
 """A row of the outbox: the columns of its file, what the file has of it, and its place."""
 
 
-class ArchiveSource:
-    """Implements `pipeline.Source`. `end` is a place behind the last row that is wanted."""
+class ArchiveSource(BoundedSource):
+    """A source of the rows in an archive. `end` is a place behind the last row that is wanted."""
 
     def __init__(
         self,
@@ -37,9 +38,10 @@ class ArchiveSource:
         within: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """`within` are times of commits (ms): files that have nothing of them are not read."""
+        super().__init__()
         self._open_shelf = open_shelf
         self._making = making
-        self._end = end
+        self._end: ArchivePosition = end
         self._within = within
         self._rows: Iterator[tuple[ArchivePosition, Row] | None] = iter(())
         self._open = ExitStack()
@@ -70,7 +72,7 @@ class ArchiveSource:
             if found is not None:
                 position, row = found
                 rows.append(row)
-                size += sum(len(value) for value in row.values if value)
+                size += row_bytes([row])
             # Rows of one chunk have the same columns: those of one file.
             if rows and (found is None or len(rows) >= limit or size >= limit_bytes):
                 break
@@ -78,18 +80,6 @@ class ArchiveSource:
             return Chunk([], self._end, more=False)
         failpoints.reached(failpoints.TABLE_ROWS_READ)
         return Chunk(rows, position, more=True, size=size)
-
-    def settle(self) -> None:
-        """An archive leaves nothing out."""
-
-    def confirm(self, position: Position) -> None:
-        """There is nobody to tell."""
-
-    def keep_alive(self) -> None:
-        """Nobody waits for us."""
-
-    def passed(self, position: Position) -> str:
-        return ""
 
     def close(self) -> None:
         self._rows = iter(())

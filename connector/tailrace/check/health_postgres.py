@@ -10,8 +10,8 @@ from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import SlotState
-from tailrace.sources.postgres.source import PostgresOptions
 
 LOOK_SECONDS = 10.0
 NOISE_BYTES = 64 * 1024

@@ -31,6 +31,7 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.connection import APPLICATION, PgConnection, may_copy_cluster
 from tailrace.sources.postgres.disk_space import free_bytes, log_folder
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.publication import (
     FIRST_OID,
     PUBLISHES,
@@ -41,7 +42,6 @@ from tailrace.sources.postgres.publication import (
 )
 from tailrace.sources.postgres.resume_check import ResumeAction, ServerIdentity, SlotState, check_resume
 from tailrace.sources.postgres.snapshot import require_whole
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sources.postgres.unpublished_rows import read_partitions, require_logged

@@ -30,7 +30,7 @@ from tailrace.positions.base import Position
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.evidence import Evidence
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 

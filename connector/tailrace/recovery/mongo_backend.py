@@ -7,7 +7,6 @@ had published is on Kafka by then.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,13 +15,13 @@ from pymongo.errors import PyMongoError
 
 from tailrace import failpoints
 from tailrace.errors import CollectionGone, SourceError, TailraceError
-from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery.evidence import Evidence, begun_before, by_time
 from tailrace.recovery.oplog_gap import require_read
+from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.mongo.change_stream import DOING, ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token
 from tailrace.sources.mongo.client import Client, collection_ids, connect, identify, translate
@@ -34,7 +33,6 @@ from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 
-REST_SECONDS = 0.2
 LOOK_MS = 1
 
 
@@ -146,21 +144,19 @@ class MongoBackend:
             cursor.close()
 
 
-class MongoRecovery:
-    """Implements `pipeline.Source`: the collections, and then the place behind which the stream goes on."""
+class MongoRecovery(BoundedSource):
+    """Reads the collections, and ends at the position from which the stream goes on."""
 
     def __init__(
         self, options: MongoOptions, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool
     ) -> None:
+        super().__init__(wake)
         self._options = options
         self._mark = mark
         self._keeps = keeps
         self._begin = begin
         self._resume = resume
         self._client: Client | None = None
-        self._collection: CollectionReader | None = None
-        self._poll = select.poll()
-        self._poll.register(wake, select.POLLIN)
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         self._begin(stored)
@@ -171,8 +167,8 @@ class MongoRecovery:
         if not again:
             store(start)
             failpoints.reached(failpoints.SLOT_CREATED)
-        self._start = start
-        self._collection = CollectionReader(
+        self._end = replace(start, collection_read=None, recovery=None)
+        self._reader = CollectionReader(
             client,
             options.watched,
             Documents(options.required, options.optional, options.payload, options.ignored),
@@ -184,36 +180,8 @@ class MongoRecovery:
         )
         return start
 
-    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        if self._collection is not None:
-            rows, position = self._collection.read(limit, limit_bytes)
-            if rows:
-                failpoints.reached(failpoints.TABLE_ROWS_READ)
-            if position is not None:
-                size = sum(len(value) for row in rows for value in row.values if value)
-                return Chunk(rows, position, more=True, size=size)
-            self._collection.close()
-            self._collection = None
-        elif wait:
-            self._poll.poll(min(wait, REST_SECONDS) * 1000)
-        return Chunk([], replace(self._start, collection_read=None, recovery=None), more=False, urgent=True)
-
-    def settle(self) -> None:
-        """The stream itself vouches for what lies behind its token."""
-
-    def confirm(self, position: Position) -> None:
-        """There is nobody to tell: the server keeps no place for us."""
-
-    def keep_alive(self) -> None:
-        """Nothing streams yet."""
-
-    def passed(self, position: Position) -> str:
-        return ""
-
     def close(self) -> None:
-        if self._collection is not None:
-            self._collection.close()
-            self._collection = None
+        super().close()
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -7,14 +7,12 @@ left out like everything else that is.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tailrace import failpoints
 from tailrace.errors import ConfigError, Fenced, PublicationBroken, SlotBusy, TailraceError, WrongLog
-from tailrace.event import Chunk
 from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position, from_stored, other_kind
 from tailrace.positions.lsn import format_lsn
@@ -22,9 +20,11 @@ from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPositio
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
 from tailrace.recovery.evidence import Evidence, begun_before, by_time, weigh
+from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PgConnections, PostgresOptions
 from tailrace.sources.postgres.resume_check import (
     ServerIdentity,
     SlotState,
@@ -33,7 +33,6 @@ from tailrace.sources.postgres.resume_check import (
     require_same_server,
 )
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader, reading_order, require_order, require_whole
-from tailrace.sources.postgres.source import SLOT_CREATION_TIMEOUT, TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sources.postgres.transactions import moved_too_early
@@ -44,8 +43,6 @@ from tailrace.wakeup import Wakeup
 
 ZONED = 1184
 """The type timestamptz."""
-REST_SECONDS = 0.2
-"""How long the end of the table is waited at before it is looked whether its position is stored."""
 
 
 class PostgresBackend:
@@ -54,8 +51,8 @@ class PostgresBackend:
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self.order_by = options.order_by
-        self._control = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
-        self._stream = PgConnection(options.conninfo, replication=True, timeout=options.link_timeout)
+        self._control = options.connect()
+        self._stream = options.connect(replication=True)
         catalogue.require_able(self._control)
         self._server = catalogue.identify(self._stream)
 
@@ -164,8 +161,8 @@ class PostgresBackend:
         self._stream.close()
 
 
-class PostgresRecovery:
-    """Implements `pipeline.Source`: the table, and then the place behind which the new slot goes on."""
+class PostgresRecovery(BoundedSource):
+    """Reads the table, and ends at the position from which the new slot goes on."""
 
     def __init__(
         self,
@@ -179,22 +176,21 @@ class PostgresRecovery:
         resume: bool,
     ) -> None:
         """`planned` is the server that was looked at when what is left out was decided."""
+        super().__init__(wake)
         self._options = options
         self._planned = planned
         self._mark = mark
         self._keeps = keeps
         self._begin = begin
         self._resume = resume
-        self._links: list[PgConnection] = []
-        self._table: TableReader | None = None
-        self._poll = select.poll()
-        self._poll.register(wake, select.POLLIN)
+        self._end: LsnPosition
+        self._connections = PgConnections(options)
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         self._begin(stored)
         options = self._options
         _require_creating(options)
-        self._control, stream = self._connect(), self._connect(replication=True)
+        self._control, stream = self._connections.open(), self._connections.open(replication=True)
         catalogue.require_able(self._control)
         server = catalogue.identify(stream)
         if (server.system_id, server.timeline) != (self._planned.system_id, self._planned.timeline):
@@ -211,8 +207,8 @@ class PostgresRecovery:
             start = stored
         else:
             start, exported = self._create(stream, server, store)
-        self._table = TableReader(
-            self._connect(),
+        self._reader = reader = TableReader(
+            self._connections.open(),
             options.table,
             order_by=list(options.order_by),
             timestamp=options.timestamp,
@@ -221,28 +217,13 @@ class PostgresRecovery:
             keeps=self._keeps,
             moves=published.moves,
         )
-        self._start = self._table.start
-        self._end = replace(self._start, table_read=None, recovery=None)
-        store(self._start)
-        return self._start
-
-    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        if self._table is not None:
-            rows, position = self._table.read(min(limit, TABLE_PAGE), limit_bytes)
-            if rows:
-                failpoints.reached(failpoints.TABLE_ROWS_READ)
-            if position is not None:
-                size = sum(len(value) for row in rows for value in row.values if value)
-                return Chunk(rows, position, more=True, size=size)
-            self._table = None
-            self._links.pop().close()
-        elif wait:
-            self._poll.poll(min(wait, REST_SECONDS) * 1000)
-        return Chunk([], self._end, more=False, urgent=True)
+        self._end = replace(reader.start, table_read=None, recovery=None)
+        store(reader.start)
+        return reader.start
 
     def settle(self) -> None:
         """The table took its time: what was committed meanwhile must be in the new slot's stream."""
-        if self._table is not None:
+        if self._reader is not None:
             return
         if self._fingerprint() != self._found.publication:
             raise PublicationBroken(
@@ -253,23 +234,9 @@ class PostgresRecovery:
         slot = catalogue.read_slot(self._control, self._options.slot)
         check_resume(self._end, self._found, slot, server_lsn=self._end.lsn, adopt=False)
 
-    def confirm(self, position: Position) -> None:
-        """The new slot begins where this ends: there is nothing behind it to let go of."""
-
-    def keep_alive(self) -> None:
-        """Nothing streams yet."""
-
-    def passed(self, position: Position) -> str:
-        return ""
-
     def close(self) -> None:
-        while self._links:
-            self._links.pop().close()
-
-    def _connect(self, *, replication: bool = False) -> PgConnection:
-        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
-        self._links.append(link)
-        return link
+        super().close()
+        self._connections.close()
 
     def _create(
         self, stream: PgConnection, server: ServerIdentity, store: Callable[[Position], None]
@@ -285,9 +252,7 @@ class PostgresRecovery:
             catalogue.drop_unchanged(self._control, slot)
         if catalogue.read_slot(self._control, options.slot) is not None:
             raise Fenced(f"the slot {options.slot} was created anew since this recovery began")
-        lsn, exported = catalogue.create_slot(
-            stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
-        )
+        lsn, exported = catalogue.create_slot(stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
         begin = LsnPosition(
             self._found,

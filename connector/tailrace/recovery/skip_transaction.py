@@ -10,7 +10,6 @@ then. The last batch has the dead letter that names the transaction, and the pos
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ import orjson
 
 from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, UndecodableTransaction
-from tailrace.event import UNREADABLE, Chunk, Row
+from tailrace.event import UNREADABLE, Row
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
@@ -28,15 +27,15 @@ from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.backend import Begin, Keeps
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.postgres_backend import REST_SECONDS, PostgresBackend, identity
+from tailrace.recovery.postgres_backend import PostgresBackend, identity
 from tailrace.recovery.published_index import IdIndex
 from tailrace.recovery.row_filter import name_of
+from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PgConnections, PostgresOptions
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.snapshot import TableReader, reading_order, require_order
-from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions
 from tailrace.sources.postgres.table_rescan import LogRescan
 from tailrace.sources.postgres.timelines import follow
 from tailrace.state.position_history import PositionEntry
@@ -131,7 +130,7 @@ class SurroundingLog:
 
     def end(self) -> int:
         """How far the log is written now."""
-        with PgConnection(self._options.conninfo, replication=False, timeout=self._options.link_timeout) as control:
+        with self._options.connect() as control:
             return parse_lsn(str(control.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
 
@@ -170,8 +169,8 @@ class SkipBackend(PostgresBackend):
         self.around.close()
 
 
-class PostgresSkip:
-    """Implements `pipeline.Source`: what the table has of the transaction, its dead letter, the place behind it."""
+class PostgresSkip(BoundedSource):
+    """Reads what the table has of the transaction, then its dead letter, and ends at the position behind it."""
 
     def __init__(
         self,
@@ -185,6 +184,7 @@ class PostgresSkip:
         *,
         resume: bool,
     ) -> None:
+        super().__init__(wake)
         self._options = options
         self._lost = lost
         self._around = around
@@ -192,15 +192,12 @@ class PostgresSkip:
         self._keeps = keeps
         self._begin = begin
         self._resume = resume
-        self._links: list[PgConnection] = []
-        self._table: TableReader | None = None
-        self._poll = select.poll()
-        self._poll.register(wake, select.POLLIN)
+        self._connections = PgConnections(options)
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         self._begin(stored)
         options = self._options
-        self._control, stream = self._connect(), self._connect(replication=True)
+        self._control, stream = self._connections.open(), self._connections.open(replication=True)
         server = catalogue.identify(stream)
         self._found = identity(options, server, self._fingerprint())
         slot = catalogue.read_slot(self._control, options.slot)
@@ -213,8 +210,8 @@ class PostgresSkip:
             # was killed.
             begun = TableRead(EVERY_ROW, rows=read.rows if read is not None else 0)
             start = replace(self._around.behind, table_read=begun, recovery=self._mark)
-        self._table = TableReader(
-            self._connect(),
+        self._reader = TableReader(
+            self._connections.open(),
             options.table,
             order_by=list(options.order_by),
             timestamp=options.timestamp,
@@ -227,46 +224,25 @@ class PostgresSkip:
         end = parse_lsn(str(self._control.query("SELECT pg_current_wal_insert_lsn()")[0][0]))
         self._control.query("SELECT pg_logical_emit_message(true, 'tailrace', 'skip')")
         self._around.read_ahead(end)
+        self._end = self._around.behind
         store(start)
         failpoints.reached(failpoints.SKIP_BEGUN)
         return start
 
-    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        end = self._around.behind
-        if self._table is not None:
-            rows, position = self._table.read(min(limit, TABLE_PAGE), limit_bytes)
-            if rows:
-                failpoints.reached(failpoints.TABLE_ROWS_READ)
-            if position is not None:
-                size = sum(len(value) for row in rows for value in row.values if value)
-                return Chunk(rows, position, more=True, size=size)
-            self._table = None
-            self._links.pop().close()
-            return Chunk([self._letter()], end, more=False, urgent=True)
-        if wait:
-            self._poll.poll(min(wait, REST_SECONDS) * 1000)
-        return Chunk([], end, more=False, urgent=True)
-
     def settle(self) -> None:
-        if self._table is None and self._fingerprint() != self._found.publication:
+        if self._reader is None and self._fingerprint() != self._found.publication:
             raise PublicationBroken(
                 "the publication was changed while the table was read",
                 why="Rows committed meanwhile may not be in the stream.",
                 remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
             )
 
-    def confirm(self, position: Position) -> None:
-        """The pipeline itself confirms what is stored, with its next start."""
-
-    def keep_alive(self) -> None:
-        """A session that reads a table may be silent."""
-
-    def passed(self, position: Position) -> str:
-        return ""
-
     def close(self) -> None:
-        while self._links:
-            self._links.pop().close()
+        super().close()
+        self._connections.close()
+
+    def _last_rows(self) -> list[Row]:
+        return [self._letter()]
 
     def _letter(self) -> Row:
         found = self._around.transaction
@@ -278,11 +254,6 @@ class PostgresSkip:
         }
         place = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
         return Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())
-
-    def _connect(self, *, replication: bool = False) -> PgConnection:
-        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
-        self._links.append(link)
-        return link
 
     def _fingerprint(self) -> str:
         return read_published(self._control, self._options).fingerprint

@@ -26,9 +26,8 @@ from tailrace.replay.resolve import topics_of
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import require_same_server
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.state import position_history
 from tailrace.worker.wiring import Wiring
 
@@ -93,7 +92,7 @@ def archive(
 def _require_same_server(database: PostgresOptions | MongoOptions, stored: Position) -> None:
     """What was passed elsewhere says nothing of this outbox. Of MongoDB that is compared at the first document."""
     if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
-        with PgConnection(database.conninfo, replication=True, timeout=database.link_timeout) as stream:
+        with database.connect(replication=True) as stream:
             require_same_server(stored, catalogue.identify(stream))
 
 

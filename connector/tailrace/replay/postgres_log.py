@@ -18,9 +18,8 @@ from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import describe_position, format_time, not_of_this, out_of_reach
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import position_history
 from tailrace.state.position_history import PositionEntry
@@ -36,10 +35,8 @@ class PostgresLog:
         if not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         with ExitStack() as links:
-            control = links.enter_context(
-                PgConnection(options.conninfo, replication=False, timeout=options.link_timeout)
-            )
-            stream = links.enter_context(PgConnection(options.conninfo, replication=True, timeout=options.link_timeout))
+            control = links.enter_context(options.connect())
+            stream = links.enter_context(options.connect(replication=True))
             catalogue.require_able(control)
             server = catalogue.identify(stream)
             published = publication.read_published(control, options)

@@ -17,10 +17,9 @@ from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import require_complete
-from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.state.position_history import PositionEntry
@@ -45,7 +44,7 @@ def passed_rows(
     again: Callable[[], Position | None],
 ) -> PublishedRows:
     """`again` gives the stored position as it is by then, or None if it will not move any more."""
-    with PgConnection(options.conninfo, replication=False, timeout=options.link_timeout) as link:
+    with options.connect() as link:
         # One statement: its snapshot is older than the end of the log that it then asks for.
         # A slot that is ahead of the stored position has passed what the pipeline has not.
         ((oldest, found, slot, read),) = link.query(

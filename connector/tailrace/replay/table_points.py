@@ -14,7 +14,7 @@ from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.published_snapshot import passed_rows
 from tailrace.replay.source_log import format_time
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.postgres.source import PostgresOptions
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.state.position_history import PositionEntry
 from tailrace.verify.verification import ENDED
 from tailrace.worker.wiring import Wiring

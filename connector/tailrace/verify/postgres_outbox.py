@@ -19,9 +19,9 @@ from tailrace.positions.base import Position
 from tailrace.positions.lsn import parse_lsn
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, too_large
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.sources.postgres.source import PostgresOptions
 from tailrace.sources.postgres.unpublished_rows import Partition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
 from tailrace.verify.backend import OutboxRow, Window

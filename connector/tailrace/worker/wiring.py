@@ -42,8 +42,9 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.connection import is_up
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import ReplayWindow
-from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.offsets import Admin

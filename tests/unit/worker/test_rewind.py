@@ -13,7 +13,8 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.sources.postgres.source import PostgresOptions, PostgresSource
+from tailrace.sources.postgres.options import PostgresOptions
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.state import rewind_marker
 from tailrace.state.rewind_marker import HEADER, Rewind
 from tailrace.wakeup import Wakeup

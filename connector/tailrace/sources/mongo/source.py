@@ -15,10 +15,11 @@ from bson import Timestamp
 
 from tailrace import failpoints
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError, TailraceError
-from tailrace.event import Chunk, Row
+from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import require_complete
+from tailrace.sources.bounded import read_page, row_bytes
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor, ChangeStreamThread
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
 from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
@@ -125,7 +126,7 @@ class MongoSource:
             if not self._following.rows:
                 raise
             self._failed = error
-            return _weight(self._following.rows)
+            return row_bytes(self._following.rows)
 
     def _take(self, limit: int, limit_bytes: int) -> int:
         """Feeds what has arrived to the changes: how many bytes that was."""
@@ -292,18 +293,12 @@ class MongoSource:
 
     def _read_collection(self, limit: int, limit_bytes: int) -> Chunk:
         assert self._collection is not None  # noqa: S101 - the caller looked
-        rows, position = self._collection.read(limit, limit_bytes)
-        if rows:
-            failpoints.reached(failpoints.TABLE_ROWS_READ)
-        if position is not None:
-            return Chunk(rows, position, more=True, size=_weight(rows))
+        page = read_page(self._collection, limit, limit_bytes)
+        if page is not None:
+            return page
         self._collection.close()
         self._collection = None
         self._follow({"startAfter": server_token(self._following.position.token)})
         failpoints.reached(failpoints.STREAM_STARTED)
         # Soon stored, so that a restart need not look at the collection again.
         return Chunk([], self._following.position, more=False, urgent=True)
-
-
-def _weight(rows: list[Row]) -> int:
-    return sum(len(value) for row in rows for value in row.values if value)

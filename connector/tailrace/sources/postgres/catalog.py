@@ -13,6 +13,9 @@ from tailrace.sql_names import quote
 
 OLDEST = 150000
 
+CREATION_TIMEOUT = 600.0
+"""Seconds to create a slot, which waits for the transactions that are running."""
+
 
 def identify(replication: PgConnection) -> ServerIdentity:
     system_id, timeline, lsn, database = replication.query("IDENTIFY_SYSTEM")[0]
@@ -70,7 +73,7 @@ def read_slot(control: PgConnection, name: str) -> SlotState | None:
     )
 
 
-def create_slot(replication: PgConnection, name: str, *, failover: bool, timeout: float) -> tuple[int, str]:
+def create_slot(replication: PgConnection, name: str, *, failover: bool) -> tuple[int, str]:
     """Creates the slot; returns the LSN it begins at and the name of its exported snapshot.
 
     The snapshot lives until the next command on this link. Creation waits for transactions that are under way, so
@@ -85,7 +88,9 @@ def create_slot(replication: PgConnection, name: str, *, failover: bool, timeout
                 remedy="Set failover: false, or upgrade the server.",
             )
         options += ", FAILOVER true"
-    rows = replication.query(f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput ({options})", timeout=timeout)
+    rows = replication.query(
+        f"CREATE_REPLICATION_SLOT {quote(name)} LOGICAL pgoutput ({options})", timeout=CREATION_TIMEOUT
+    )
     _, lsn, snapshot, _ = rows[0]
     return parse_lsn(str(lsn)), str(snapshot)
 

@@ -31,6 +31,8 @@ from tailrace.sql_names import quote, quote_table, split_table
 
 SORT_TIMEOUT = 3600.0
 """Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
+PAGE = 2000
+"""Rows fetched at a time, at most."""
 FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
 TRANSACTION_TIMEOUT = 170000
@@ -154,6 +156,7 @@ class TableReader:
 
         How large rows are is known only once they are here, so `limit_bytes` is kept by the largest row so far.
         """
+        limit = min(limit, PAGE)
         page = min(limit, limit_bytes // self._row_bytes) if self._row_bytes else FIRST_PAGE
         # The first page waits for the whole table to be sorted, where no index has its order.
         timeout = None if self._row_bytes else SORT_TIMEOUT
@@ -184,6 +187,10 @@ class TableReader:
                 self._rows += 1
                 rows.append(row)
         return rows, self._at(list(fetched[-1][3 : 3 + self._keys]))
+
+    def close(self) -> None:
+        """Closes its connection, which nobody else uses."""
+        self._link.close()
 
     def _entered(self, xid: int, tableoid: int) -> int:
         """The transaction since which the row is the outbox's: its own, or that which attached its partition."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
@@ -19,11 +19,12 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.lsn import format_lsn
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import require_complete
+from tailrace.sources.bounded import read_page
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
-from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow, WindowTracker
+from tailrace.sources.postgres.options import PgConnections, PostgresOptions
+from tailrace.sources.postgres.replay_window import WindowTracker
 from tailrace.sources.postgres.replication_protocol import (
     KEEPALIVE,
     XLOG_DATA,
@@ -49,38 +50,10 @@ from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.sql_names import quote, split_table
 from tailrace.wakeup import Wakeup
 
-SLOT_CREATION_TIMEOUT = 600.0
-"""Creating a slot waits for transactions that are under way; ten minutes is a long transaction."""
 TAIL_SECONDS = 0.01
 """How long to wait for the rest of a transaction of which rows have come."""
 FAREWELL_SECONDS = 0.5
 """How long the server may take to end the stream when we leave; whatever it still sends is its to send again."""
-TABLE_PAGE = 2000
-"""Rows fetched from the table at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresOptions:
-    """What the source needs to know; the settings of the same names."""
-
-    conninfo: str
-    table: str
-    slot: str
-    publication: str
-    create: bool = True
-    beginning: bool = False
-    order_by: tuple[str, ...] = ("id",)
-    timestamp: str | None = None
-    id_column: str = "id"
-    event_columns: frozenset[str] = frozenset()
-    """The columns that make up an event, which therefore do not change."""
-    failover: bool = False
-    halt_on_change: bool = False
-    link_timeout: float = 30.0
-    adopt: bool = False
-    replay_window: ReplayWindow = NO_WINDOW
-    past: tuple[LsnPosition, ...] = ()
-    """Where the pipeline was, as the ledger has it."""
 
 
 class PostgresSource:
@@ -103,7 +76,7 @@ class PostgresSource:
         self._options = options
         self._warn = warn
         self._wake = wake
-        self._links: list[PgConnection] = []
+        self._connections = PgConnections(options)
         self._table: TableReader | None = None
         self._urgent = False
         self._streaming = False
@@ -131,8 +104,8 @@ class PostgresSource:
         if stored is not None:
             require_complete(stored.recovery)
         options = self._options
-        self._control = self._connect(replication=False)
-        self._stream = self._connect(replication=True)
+        self._control = self._connections.open()
+        self._stream = self._connections.open(replication=True)
         catalogue.require_able(self._control)
         require_promoted(self._control, options.slot)
         server = catalogue.identify(self._stream)
@@ -190,7 +163,7 @@ class PostgresSource:
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
         """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
         if self._table is not None:
-            return self._read_table(min(limit, TABLE_PAGE), limit_bytes)
+            return self._read_table(limit, limit_bytes)
         if self._undecodable is not None:
             raise self._undecodable
         self._pulse()
@@ -290,13 +263,7 @@ class PostgresSource:
             # Hanging up could overtake the last confirmation: the server answers the end of the copy after it.
             self._streaming = False
             self._stream.end_copy(FAREWELL_SECONDS)
-        while self._links:
-            self._links.pop().close()
-
-    def _connect(self, *, replication: bool) -> PgConnection:
-        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
-        self._links.append(link)
-        return link
+        self._connections.close()
 
     def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
         until = self._was_at()
@@ -354,9 +321,7 @@ class PostgresSource:
         failpoints.reached(failpoints.SLOT_INTENDED)
         if again:
             catalogue.drop_slot(self._control, options.slot)
-        lsn, exported = catalogue.create_slot(
-            self._stream, options.slot, failover=options.failover, timeout=SLOT_CREATION_TIMEOUT
-        )
+        lsn, exported = catalogue.create_slot(self._stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
         snapshot = catalogue.snapshot_text(self._control, exported)
         watched = Snapshot.parse(snapshot).xmin
@@ -369,7 +334,7 @@ class PostgresSource:
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
         self._table = TableReader(
-            self._connect(replication=False),
+            self._connections.open(),
             options.table,
             order_by=list(options.order_by),
             timestamp=options.timestamp,
@@ -382,14 +347,11 @@ class PostgresSource:
 
     def _read_table(self, limit: int, limit_bytes: int) -> Chunk:
         assert self._table is not None  # noqa: S101 - the caller looked
-        rows, position = self._table.read(limit, limit_bytes)
-        if rows:
-            failpoints.reached(failpoints.TABLE_ROWS_READ)
-        if position is not None:
-            size = sum(len(value) for row in rows for value in row.values if value)
-            return Chunk(rows, position, more=True, size=size)
+        page = read_page(self._table, limit, limit_bytes)
+        if page is not None:
+            return page
+        self._table.close()
         self._table = None
-        self._links.pop().close()
         self._start_streaming()
         # Soon stored, so that a restart need not look at the table again.
         self._urgent = True

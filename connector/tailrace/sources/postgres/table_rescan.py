@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tailrace import failpoints
 from tailrace.errors import (
     LogDiverged,
     ProtocolError,
@@ -25,13 +24,14 @@ from tailrace.errors import (
 from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.feedback import Feedback
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import NO_WINDOW
 from tailrace.sources.postgres.resume_check import check_resume, require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
-from tailrace.sources.postgres.source import TABLE_PAGE, PostgresOptions, PostgresSource
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.wakeup import Wakeup
 
@@ -57,8 +57,8 @@ class LogRescan(PostgresSource):
         """Starts at `stored`, which is one of the pipeline's own log."""
         start = _lsn(stored)
         options = self._options
-        self._control = self._connect(replication=False)
-        self._stream = self._connect(replication=True)
+        self._control = self._connections.open()
+        self._stream = self._connections.open(replication=True)
         catalogue.require_able(self._control)
         server = catalogue.identify(self._stream)
         require_same_server(start, server)
@@ -124,24 +124,23 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
         wake.close()
 
 
-class TableRescan:
-    """The rows of the table, as a source; implements `pipeline.Source`."""
+class TableRescan(BoundedSource):
+    """Reads the rows of the table once more."""
 
     def __init__(self, options: PostgresOptions, *, within: tuple[int | None, int | None] = (None, None)) -> None:
         """`within` are times (ms) of the column for them, from the first to before the second."""
+        super().__init__()
         self._options = options
         self._within = within
-        self._links: list[PgConnection] = []
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """`stored` says which rows, by a snapshot, and how far they are read."""
         start, options = _lsn(stored), self._options
-        link = self._connect(replication=False)
-        with PgConnection(options.conninfo, replication=True, timeout=options.link_timeout) as stream:
+        with options.connect(replication=True) as stream:
             require_same_server(start, catalogue.identify(stream))
         self._end = replace(start, table_read=None)
-        self._table = TableReader(
-            link,
+        self._reader = TableReader(
+            options.connect(),
             options.table,
             order_by=list(options.order_by),
             timestamp=options.timestamp,
@@ -154,36 +153,6 @@ class TableRescan:
             without=Snapshot.parse(start.begun) if start.begun else None,
         )
         return start
-
-    def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        rows, position = self._table.read(min(limit, TABLE_PAGE), limit_bytes)
-        if position is None:
-            return Chunk([], self._end, more=False)
-        if rows:
-            failpoints.reached(failpoints.TABLE_ROWS_READ)
-        size = sum(len(value) for row in rows for value in row.values if value)
-        return Chunk(rows, position, more=True, size=size)
-
-    def settle(self) -> None:
-        """A table leaves nothing out."""
-
-    def confirm(self, position: Position) -> None:
-        """There is nobody to tell."""
-
-    def keep_alive(self) -> None:
-        """A session that reads a table may be silent."""
-
-    def passed(self, position: Position) -> str:
-        return ""
-
-    def close(self) -> None:
-        while self._links:
-            self._links.pop().close()
-
-    def _connect(self, *, replication: bool) -> PgConnection:
-        link = PgConnection(self._options.conninfo, replication=replication, timeout=self._options.link_timeout)
-        self._links.append(link)
-        return link
 
 
 def copy_name(slot: str, *parts: str) -> str:

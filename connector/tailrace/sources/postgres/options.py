@@ -1,0 +1,54 @@
+"""What the Postgres source needs to know, and the connections it opens with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.positions.postgres import LsnPosition
+from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresOptions:
+    """The settings of the same names."""
+
+    conninfo: str
+    table: str
+    slot: str
+    publication: str
+    create: bool = True
+    beginning: bool = False
+    order_by: tuple[str, ...] = ("id",)
+    timestamp: str | None = None
+    id_column: str = "id"
+    event_columns: frozenset[str] = frozenset()
+    """The columns that an event is made of; they must not change."""
+    failover: bool = False
+    halt_on_change: bool = False
+    link_timeout: float = 30.0
+    adopt: bool = False
+    replay_window: ReplayWindow = NO_WINDOW
+    past: tuple[LsnPosition, ...] = ()
+    """Earlier positions of the pipeline, from its position history."""
+
+    def connect(self, *, replication: bool = False) -> PgConnection:
+        """Opens a connection, for queries or for replication."""
+        return PgConnection(self.conninfo, replication=replication, timeout=self.link_timeout)
+
+
+class PgConnections:
+    """The open connections of a source; `close` closes them all, the last one first."""
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
+        self._open: list[PgConnection] = []
+
+    def open(self, *, replication: bool = False) -> PgConnection:
+        connection = self._options.connect(replication=replication)
+        self._open.append(connection)
+        return connection
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop().close()
