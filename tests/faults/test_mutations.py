@@ -78,12 +78,12 @@ def unfenced(options, **more):
 publisher.producer_config = unfenced
 """
 BELIEVE_ABORTED = """
-from tailrace.kafka import offsets
+from tailrace.state import offsets
 config = offsets.consumer_config
 offsets.consumer_config = lambda *given: {**config(*given), "isolation.level": "read_uncommitted"}
 """
 POSITION_APART = """
-from tailrace.kafka import offsets
+from tailrace.state import offsets
 from tailrace.kafka.publisher import Publisher
 def publish(self, batch):
     # Events first, the position in a transaction of its own.

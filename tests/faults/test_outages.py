@@ -18,8 +18,8 @@ from tailrace.testkit.stack.ports import free_port
 
 # Every wait for the next attempt would take ten minutes, as if the outage had lasted for hours.
 PATIENT = """
-from tailrace import retry
-retry.delay = lambda attempt, **_: 600.0
+from tailrace import backoff
+backoff.delay = lambda attempt, **_: 600.0
 from tailrace.cli import main
 main()
 """

@@ -137,11 +137,11 @@ def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
 
 TWO_REBUILDS = """
 import asyncio, pathlib, sys
-from tailrace.projections import mongo_swap
+from tailrace.projections.mongo import swap
 
 REBUILDS = "--rebuild" in sys.argv
 IS_LATE = REBUILDS and not pathlib.Path("opened").exists()
-put_in_place, open_store = mongo_swap._put_in_place, MongoStore.open
+put_in_place, open_store = swap._put_in_place, MongoStore.open
 
 async def until(name):
     while not pathlib.Path(name).exists():
@@ -160,7 +160,7 @@ async def late(self, name):
 if IS_LATE:
     MongoStore.open = late
 elif REBUILDS:
-    mongo_swap._put_in_place = slowly
+    swap._put_in_place = slowly
 """
 
 

@@ -15,7 +15,7 @@ async def mark(self, markers):
 PostgresTransaction.mark = mark
 """
 OFFSET_FIRST = """
-from tailrace.projections import block, worker
+from tailrace.projections.core import partition_worker as worker
 async def offset_first(transaction, events, spec, **more):
     await projection.store.reset({events[0].partition: events[-1].offset + 1})
     return await apply(transaction, events, spec, **more)

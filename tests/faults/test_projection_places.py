@@ -103,7 +103,7 @@ def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projec
 
 def test_two_rebuilds_that_share_the_partitions_say_so(projected: Projected) -> None:
     """Neither reads all of it, so neither can swap."""
-    impatient = "from tailrace.projections import level\nlevel.PATIENCE_SECONDS = 3"
+    impatient = "from tailrace.projections.rebuild import catch_up\ncatch_up.PATIENCE_SECONDS = 3"
     projected.configure("within=0.01, max_attempts=100_000", impatient)
     # Neither is done before the other has come.
     projected.publish({"key": "k", "value": b'{"fail": true}'})

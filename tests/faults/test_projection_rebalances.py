@@ -40,7 +40,7 @@ async def append(event, effects):
 """
 DELAYS = """
 import asyncio
-from tailrace.projections import transport
+from tailrace.projections.faust import transport
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.faust.consumer_thread import ConsumerThread
 from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
@@ -83,7 +83,7 @@ for site in SITES:
 HELD = """
 import asyncio
 from pathlib import Path
-from tailrace.projections import transport
+from tailrace.projections.faust import transport
 from tailrace.projections.faust.transport import Consumer
 
 transport.POLL_SECONDS = 60

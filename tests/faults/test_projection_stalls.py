@@ -12,9 +12,9 @@ from helpers.projection import Projected
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
 IMPATIENT = """
-from tailrace.projections import upkeep
+from tailrace.projections.faust import maintenance
 from tailrace.projections.faust.consumer_thread import ConsumerThread
-upkeep.LOOK_SECONDS = 0.5
+maintenance.LOOK_SECONDS = 0.5
 """
 NO_FETCHES = """
 @projection.on("FetchResult")

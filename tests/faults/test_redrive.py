@@ -33,7 +33,7 @@ INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 
 # Several transactions for a few letters.
 SMALL_BATCHES = """
-from tailrace.kafka import redrive
+from tailrace.dlq import redrive
 redrive.BATCH_LETTERS = 4
 from tailrace.cli import main
 main()

@@ -152,12 +152,12 @@ def test_after_an_outage_the_webhook_has_the_right_total() -> None:
 def test_a_process_whose_webhook_hangs_leaves_at_once() -> None:
     program = """
 import sys
-from tailrace.worker.logs import Log, configure
-from tailrace.worker.alerts import Notices
+from tailrace.worker.logs import StructuredLogger, configure
+from tailrace.worker.alerts import Alerts
 from tailrace.worker.webhook import WebhookOptions
 
 configure(as_json=True)
-notices = Notices("orders", Log(), WebhookOptions(sys.argv[1], timeout=600), dead_letter_topic="letters")
+notices = Alerts("orders", StructuredLogger(), WebhookOptions(sys.argv[1], timeout=600), dead_letter_topic="letters")
 notices.set_aside("poison_message", "OrderPlaced")
 input()
 notices.close(0.1)

@@ -47,8 +47,8 @@ pytest_plugins = ["helpers.stack"]
 # Starts a stack, says who and where it is, and then waits to be killed.
 OWNER = """
 import json, os, signal, sys
-from tailrace.testkit.stack import Source, Stack
-with Stack(source=Source.LOCAL, mongo=True) as stack:
+from tailrace.testkit.stack import ServerChoice, Stack
+with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
     servers = stack.servers
     with stack.postgres.connect() as connection:
         told = {

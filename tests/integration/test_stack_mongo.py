@@ -36,8 +36,8 @@ UNAUTHORIZED = 13
 # Starts a replica set, says who and where its members are, and then waits to be killed.
 OWNER = """
 import json, sys
-from tailrace.testkit.stack import MongoSet
-with MongoSet() as members:
+from tailrace.testkit.stack import MongoReplicaSet
+with MongoReplicaSet() as members:
     processes = [member.process for member in members.members]
     print(json.dumps({
         "pids": [pid for process in processes for pid in (process.pid, process.reaper_pid)],
