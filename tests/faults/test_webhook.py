@@ -67,10 +67,10 @@ def test_a_webhook_that_hangs_holds_nothing_up(shop: Shop) -> None:
             shop.insert(GOOD)
         wait_until(lambda: len(shop.published()) == 50, 60, what="the good events")
         wait_until(lambda: len(read_all(shop.kafka.bootstrap, [shop.letters])) == 50, 60, what="the letters")
-        connector.says("set aside")
+        connector.says("dead-lettered")
         assert connector.stop() == 0
     lines = [json.loads(line) for line in connector.log.splitlines()]
-    assert sum(line["letters"] for line in lines if line["event"] == "set aside") == 50
-    assert [line["letters"] for line in lines if line["event"] == "webhook was not told of all"] == [50]
+    assert sum(line["dead_letters"] for line in lines if line["event"] == "dead-lettered") == 50
+    assert [line["dead_letters"] for line in lines if line["event"] == "webhook missed alerts"] == [50]
     for secret in ("hunter2", "T0KEN", "euro"):
         assert secret not in connector.log

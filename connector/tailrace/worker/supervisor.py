@@ -47,7 +47,7 @@ shortest delay."""
 
 Recover = Callable[[TailraceError, Wiring, Wakeup, Callable[[], bool]], bool]
 """Closes the gap that an error speaks of, and says whether it did; it stops early if it is told to."""
-NOTICE_SECONDS = 0.5
+ALERT_SECONDS = 0.5
 """For the last call of a webhook; SIGTERM promises an end within 5 s."""
 
 
@@ -80,12 +80,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns after a clean stop; raises the error that needs a person."""
-        self._notices = self._wiring.notices(self._log)
+        self._alerts = self._wiring.alerts(self._log)
         try:
             self._run()
         finally:
             self._ownership.stop_heartbeat()  # whatever ended it: signs of life would keep others waiting for nothing
-            self._notices.close(NOTICE_SECONDS)
+            self._alerts.close(ALERT_SECONDS)
 
     def _run(self) -> None:
         attempt = 0
@@ -157,7 +157,7 @@ class Supervisor:
         if not self._ownership.taken and not self._take_over():
             return
         publisher = self._wiring.publisher(
-            admin, self._wake, self._notices.set_aside, require_owned=self._ownership.require_held
+            admin, self._wake, self._alerts.dead_lettered, require_owned=self._ownership.require_held
         )
         source = self._wiring.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
         parking = self._wiring.parking(admin)

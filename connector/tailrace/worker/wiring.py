@@ -218,7 +218,7 @@ class Wiring:
             return Probe("mongo", partial(has_primary, self.database.uri, app_name=f"{self.database.app_name} (probe)"))
         return Probe("postgres", partial(is_up, self.database.conninfo))
 
-    def notices(self, log: StructuredLogger) -> Alerts:
+    def alerts(self, log: StructuredLogger) -> Alerts:
         """One for the life of the process: it has a thread of its own."""
         hook = self.settings.dead_letters.webhook
         options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None

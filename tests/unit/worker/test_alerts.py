@@ -33,7 +33,7 @@ from tailrace.errors import ConfigError
 from tailrace.testkit.stack import wait_until
 from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Alert, AlertCounter, Alerts
 from tailrace.worker.logs import StructuredLogger
-from tailrace.worker.webhook import Verdict, WebhookCaller, WebhookOptions
+from tailrace.worker.webhook import CallOutcome, WebhookCaller, WebhookOptions
 
 INVALID, POISON = "schema_validation_failed", "poison_message"
 SECRET = "Bearer hunter2-xyz"
@@ -169,7 +169,7 @@ def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]
     caplog.set_level(logging.DEBUG, "tailrace")
     started: list[Alerts] = []
 
-    def notices(port: int | None, **options: Any) -> Alerts:
+    def alerts(port: int | None, **options: Any) -> Alerts:
         webhook = None
         if port is not None:
             webhook = WebhookOptions(f"http://127.0.0.1:{port}/hook/T0KEN?v=1", {"Authorization": SECRET}, **options)
@@ -178,71 +178,72 @@ def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]
         started.append(made)
         return made
 
-    yield notices
+    yield alerts
     for made in started:
         made.close(0)
 
 
-def lines(caplog: pytest.LogCaptureFixture, event: str = "set aside") -> list[dict[str, Any]]:
+def lines(caplog: pytest.LogCaptureFixture, event: str = "dead-lettered") -> list[dict[str, Any]]:
     return [record.__dict__["fields"] for record in caplog.records if record.getMessage() == event]
 
 
-class TestTally:
+class TestAlertCounter:
     def test_what_is_new_is_due_at_once_then_rests_and_is_summed(self) -> None:
-        tally = AlertCounter(60)
-        assert tally.add(A, 2, at=10)
-        assert tally.take(100) == [Alert(*A, 2, 10, 10)]
-        assert not tally.add(A, 1, at=11)
-        assert not tally.add(A, 3, at=12)
-        assert tally.next_due() == 160
-        assert tally.take(159.9) == []
-        assert tally.take(160) == [Alert(*A, 4, 11, 12)]
+        counter = AlertCounter(60)
+        assert counter.add(A, 2, at=10)
+        assert counter.take(100) == [Alert(*A, 2, 10, 10)]
+        assert not counter.add(A, 1, at=11)
+        assert not counter.add(A, 3, at=12)
+        assert counter.next_due() == 160
+        assert counter.take(159.9) == []
+        assert counter.take(160) == [Alert(*A, 4, 11, 12)]
 
     def test_a_pair_that_was_quiet_is_forgotten_and_new_again(self) -> None:
-        tally = AlertCounter(60)
-        tally.add(A, 1, at=0)
-        tally.take(0)
-        assert tally.take(60) == []
-        assert tally.next_due() == float("inf")
-        assert tally.add(A, 1, at=61)
+        counter = AlertCounter(60)
+        counter.add(A, 1, at=0)
+        counter.take(0)
+        assert counter.take(60) == []
+        assert counter.next_due() == float("inf")
+        assert counter.add(A, 1, at=61)
 
     def test_what_came_while_it_was_told_is_left_for_the_next_time(self) -> None:
-        tally = AlertCounter(60)
-        tally.add(A, 1, at=0)
-        notice = tally.due(0)
-        assert notice
-        tally.add(A, 5, at=1)
-        tally.settle(notice, 2)
-        assert tally.left() == 5
-        assert tally.take(62) == [Alert(*A, 5, 0, 1)]
+        counter = AlertCounter(60)
+        counter.add(A, 1, at=0)
+        alert = counter.due(0)
+        assert alert
+        counter.add(A, 5, at=1)
+        counter.settle(alert, 2)
+        assert counter.unreported() == 5
+        assert counter.take(62) == [Alert(*A, 5, 0, 1)]
 
-    def test_one_that_is_put_off_lets_the_others_pass(self) -> None:
-        tally = AlertCounter(60)
-        tally.add(A, 1, at=0)
-        tally.add(B, 1, at=0)
-        first = tally.due(0)
+    def test_a_postponed_alert_comes_after_the_others(self) -> None:
+        counter = AlertCounter(60)
+        counter.add(A, 1, at=0)
+        counter.add(B, 1, at=0)
+        first = counter.due(0)
         assert first == Alert(*A, 1, 0, 0)
-        tally.put_off(first, 0, lambda: 0.5)
-        assert tally.take(0.9) == [Alert(*B, 1, 0, 0)]
-        assert tally.take(1) == [first]
+        counter.postpone(first)
+        assert counter.take(0) == [Alert(*B, 1, 0, 0), first]
 
     @given(st.lists(st.tuples(st.sampled_from([INVALID, POISON]), st.integers(0, 400), st.integers(1, 5))))
     def test_the_total_is_right_and_the_pairs_are_bounded(self, letters: list[tuple[str, int, int]]) -> None:
-        tally, told = AlertCounter(60), []
+        counter, told = AlertCounter(60), []
         for at, (reason, number, count) in enumerate(letters):
-            tally.add((reason, f"T{number}"), count, at)
+            counter.add((reason, f"T{number}"), count, at)
             if at % 7 == 0:
-                told += tally.take(at)
-        told += tally.take(float("inf"))
+                told += counter.take(at)
+        told += counter.take(float("inf"))
         for reason in (INVALID, POISON):
-            assert sum(n.letters for n in told if n.reason == reason) == sum(c for r, _, c in letters if r == reason)
-        assert len(tally._pairs) <= MAX_PAIRS + 2
-        assert tally.left() == 0
+            assert sum(n.dead_letters for n in told if n.reason == reason) == sum(
+                c for r, _, c in letters if r == reason
+            )
+        assert len(counter._pairs) <= MAX_PAIRS + 2
+        assert counter.unreported() == 0
 
 
 class TestTelling:
     def test_a_new_pair_is_told_at_once(self, start: Start, hook: Hook, clock: HandClock) -> None:
-        start(hook.port).set_aside(INVALID, "OrderPlaced", 3)
+        start(hook.port).dead_lettered(INVALID, "OrderPlaced", 3)
         wait_until(lambda: hook.told)
         at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds")
         assert hook.told == [
@@ -265,24 +266,24 @@ class TestTelling:
     def test_then_once_in_an_interval_with_the_sum_in_the_log_and_by_the_webhook(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        notices = start(hook.port, interval=30)
-        notices.set_aside(*A)
+        alerts = start(hook.port, interval=30)
+        alerts.dead_lettered(*A)
         clock.settle()
         for _ in range(5):
             clock.move(5)
-            notices.set_aside(*A, 2)
+            alerts.dead_lettered(*A, 2)
         clock.move(4.9)
         assert hook.counts() == [1]
         clock.move(0.1)
         clock.move(300)
         assert hook.counts() == [1, 10]
         assert hook.told[1]["since"] < hook.told[1]["until"]
-        assert [line["letters"] for line in lines(caplog)] == [1, 10]
+        assert [line["dead_letters"] for line in lines(caplog)] == [1, 10]
 
     def test_pairs_differ_by_reason_and_by_type(self, start: Start, hook: Hook, clock: HandClock) -> None:
-        notices = start(hook.port)
+        alerts = start(hook.port)
         for pair in ((INVALID, "A"), (POISON, "A"), (INVALID, "B"), (INVALID, "A")):
-            notices.set_aside(*pair)
+            alerts.dead_lettered(*pair)
         clock.settle()
         clock.move(60)
         found = sorted((told["reason"], told["type"]) for told in hook.told)
@@ -292,14 +293,14 @@ class TestTelling:
     def test_without_a_webhook_there_is_the_log(
         self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        start(None).set_aside(INVALID, "OrderPlaced")
+        start(None).dead_lettered(INVALID, "OrderPlaced")
         clock.settle()
         (line,) = lines(caplog)
         assert line == {
             "pipeline": "orders",
             "reason": INVALID,
             "type": "OrderPlaced",
-            "letters": 1,
+            "dead_letters": 1,
             "since": datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds"),
             "topic": "letters",
         }
@@ -308,7 +309,7 @@ class TestTelling:
     def test_a_name_can_neither_write_to_a_terminal_nor_run_in_a_shell(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        start(hook.port).set_aside(INVALID, "*\x1b[2J\r\n'; rm -rf $HOME #")
+        start(hook.port).dead_lettered(INVALID, "*\x1b[2J\r\n'; rm -rf $HOME #")
         clock.settle()
         assert lines(caplog)[0]["type"] == "*�[2J��'; rm -rf $HOME #"
         option, pattern = shlex.split(hook.told[0]["hint"])[-2:]
@@ -317,7 +318,7 @@ class TestTelling:
         assert not fnmatchcase("x" + hook.told[0]["type"], pattern)
 
     def test_an_endless_name_is_cut(self, start: Start, hook: Hook, clock: HandClock) -> None:
-        start(hook.port).set_aside(INVALID, "x" * 1_000_000)
+        start(hook.port).dead_lettered(INVALID, "x" * 1_000_000)
         clock.settle()
         assert hook.told[0]["type"] == "x" * (LONGEST_TYPE - 1) + "…"
         assert "--type" not in hook.told[0]["hint"]
@@ -326,15 +327,15 @@ class TestTelling:
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(500)
-        notices = start(hook.port)
+        alerts = start(hook.port)
         for number in range(MAX_PAIRS + 1):
-            notices.set_aside(INVALID, f"Type{number}")
+            alerts.dead_lettered(INVALID, f"Type{number}")
         clock.settle()
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
             for number in range(MAX_PAIRS + 1, 100_000):
-                notices.set_aside(INVALID, f"Type{number}")
+                alerts.dead_lettered(INVALID, f"Type{number}")
             grown = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()
@@ -344,7 +345,7 @@ class TestTelling:
         assert sum(told["count"] for told in hook.told[failed:]) == 100_000
         (rest,) = [told for told in hook.told if told["type"] == OTHER]
         assert "--type" not in rest["hint"]
-        assert sum(line["letters"] for line in lines(caplog)) == 100_000
+        assert sum(line["dead_letters"] for line in lines(caplog)) == 100_000
 
 
 class TestTrouble:
@@ -353,11 +354,11 @@ class TestTrouble:
         self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(code)
-        notices = start(hook.port)
-        notices.set_aside(*A)
+        alerts = start(hook.port)
+        alerts.dead_lettered(*A)
         clock.settle()
         for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
-            notices.set_aside(*A)
+            alerts.dead_lettered(*A)
             clock.move(seconds - 0.1)
             clock.move(0.1)
         assert hook.times == pytest.approx([0, 1, 3, 7, 15, 31, 63, 123, 183])
@@ -366,25 +367,25 @@ class TestTrouble:
         assert hook.counts() == [*range(1, 10), 9]
         assert [line["what"] for line in lines(caplog, "webhook failed")] == [f"status {code}"]
         assert len(lines(caplog, "webhook answers again")) == 1
-        notices.close(SLACK)
-        assert not lines(caplog, "webhook was not told of all")
+        alerts.close(SLACK)
+        assert not lines(caplog, "webhook missed alerts")
 
     @pytest.mark.parametrize("code", [400, 401, 404, 410, 301, 302, 303, 307, 308])
     def test_a_refusal_is_not_tried_again_and_said_once(
         self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(code, Location=f"http://127.0.0.1:{hook.port}/elsewhere")
-        notices = start(hook.port)
-        notices.set_aside(*A)
-        notices.set_aside(*B)
+        alerts = start(hook.port)
+        alerts.dead_lettered(*A)
+        alerts.dead_lettered(*B)
         clock.settle()
         clock.move(3600)
         assert (hook.counts("A"), hook.counts("B")) == ([1], [1])
         assert set(hook.paths) == {"/hook/T0KEN?v=1"}
         (line,) = lines(caplog, "webhook refused")
         assert line["what"].startswith(f"status {code}")
-        notices.close(SLACK)
-        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [2]
+        alerts.close(SLACK)
+        assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [2]
 
     def test_a_server_that_is_away_is_told_when_it_comes_back(
         self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
@@ -392,11 +393,11 @@ class TestTrouble:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-            notices = start(port)
-            notices.set_aside(*A)
+            alerts = start(port)
+            alerts.dead_lettered(*A)
             clock.settle()
             assert [line["what"] for line in lines(caplog, "webhook failed")] == ["Connection refused"]
-        notices.set_aside(*A, 6)
+        alerts.dead_lettered(*A, 6)
         with Hook(clock, port=port) as hook:
             clock.move(1)
             assert hook.counts() == [7]
@@ -405,10 +406,10 @@ class TestTrouble:
         self, start: Start, hook: Hook, clock: HandClock
     ) -> None:
         hook.answer = lambda handler, told: status(500 if told["type"] == "A" else 204)(handler, told)
-        notices = start(hook.port)
-        notices.set_aside(*A)
+        alerts = start(hook.port)
+        alerts.dead_lettered(*A)
         clock.settle()
-        notices.set_aside(*B)
+        alerts.dead_lettered(*B)
         clock.move(1)
         clock.move(2)
         assert hook.counts("B") == [1]
@@ -416,7 +417,7 @@ class TestTrouble:
 
     def test_a_name_that_nobody_knows_fails_like_any_other_trouble(self) -> None:
         answer = WebhookCaller(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
-        assert answer.verdict is Verdict.FAILED
+        assert answer.outcome is CallOutcome.FAILED
 
     @pytest.mark.parametrize(
         "data",
@@ -434,7 +435,7 @@ class TestTrouble:
         self, data: bytes, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = raw(data)
-        start(hook.port).set_aside(*A)
+        start(hook.port).dead_lettered(*A)
         clock.settle()
         (line,) = lines(caplog, "webhook failed")
         assert line["webhook"] == f"http://127.0.0.1:{hook.port}"
@@ -450,7 +451,7 @@ class TestTrouble:
         hook.answer = behaviour(hook)
         began = time.monotonic()
         answer = WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
-        assert answer == (Verdict.FAILED, "no answer within 0.3 s")
+        assert answer == (CallOutcome.FAILED, "no answer within 0.3 s")
         assert 0.3 <= time.monotonic() - began < SLACK
 
     def test_an_answer_counts_before_its_body_is_through(self, hook: Hook) -> None:
@@ -460,7 +461,8 @@ class TestTrouble:
 
         hook.answer = answer
         assert (
-            WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).verdict is Verdict.TOLD
+            WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).outcome
+            is CallOutcome.DELIVERED
         )
 
 
@@ -480,24 +482,24 @@ class TestCertificates:
     ) -> None:
         hook, file, address = secured
         options = WebhookOptions(f"https://127.0.0.1:{hook.port}/", {"Authorization": SECRET})
-        verdict, words = WebhookCaller(options).post(b"{}", SLACK)
-        assert verdict is Verdict.FAILED
-        assert words.startswith("its certificate is not accepted: ")
+        outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
+        assert outcome is CallOutcome.FAILED
+        assert detail.startswith("its certificate is not accepted: ")
         assert hook.told == []
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        verdict, words = WebhookCaller(options).post(b"{}", SLACK)
+        outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
         if address == "127.0.0.1":
-            assert (verdict, len(hook.told)) == (Verdict.TOLD, 1)
+            assert (outcome, len(hook.told)) == (CallOutcome.DELIVERED, 1)
         else:
-            assert (verdict, hook.told) == (Verdict.FAILED, [])
-            assert "not valid for '127.0.0.1'" in words
+            assert (outcome, hook.told) == (CallOutcome.FAILED, [])
+            assert "not valid for '127.0.0.1'" in detail
 
     def test_a_server_that_never_shakes_hands_is_given_up_in_time(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             options = WebhookOptions(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
             began = time.monotonic()
             answer = WebhookCaller(options).post(b"{}", 60)
-        assert answer.verdict is Verdict.FAILED
+        assert answer.outcome is CallOutcome.FAILED
         assert time.monotonic() - began < SLACK
 
 
@@ -505,15 +507,15 @@ class TestClosing:
     def test_what_is_left_is_still_written_and_told(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        notices = start(hook.port)
-        notices.set_aside(*A)
+        alerts = start(hook.port)
+        alerts.dead_lettered(*A)
         clock.settle()
-        notices.set_aside(*A, 4)
-        notices.set_aside(*B, 2)
-        notices.close(SLACK)
+        alerts.dead_lettered(*A, 4)
+        alerts.dead_lettered(*B, 2)
+        alerts.close(SLACK)
         assert (hook.counts("A"), hook.counts("B")) == ([1, 4], [2])
-        assert [line["letters"] for line in lines(caplog) if line["type"] == "A"] == [1, 4]
-        assert not lines(caplog, "webhook was not told of all")
+        assert [line["dead_letters"] for line in lines(caplog) if line["type"] == "A"] == [1, 4]
+        assert not lines(caplog, "webhook missed alerts")
 
     @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
     def test_a_call_under_way_does_not_keep_it(
@@ -524,27 +526,27 @@ class TestClosing:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         hook.answer = behaviour(hook)
-        notices = start(hook.port, timeout=60)
-        notices.set_aside(*A, 2)
+        alerts = start(hook.port, timeout=60)
+        alerts.dead_lettered(*A, 2)
         wait_until(lambda: hook.told)
-        notices.set_aside(*B, 3)
+        alerts.dead_lettered(*B, 3)
         began = time.monotonic()
-        notices.close(0.2)
+        alerts.close(0.2)
         assert time.monotonic() - began < SLACK
-        assert sum(line["letters"] for line in lines(caplog)) == 5
-        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [5]
+        assert sum(line["dead_letters"] for line in lines(caplog)) == 5
+        assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [5]
 
     def test_one_that_fails_is_tried_one_last_time_and_no_more(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(500)
-        notices = start(hook.port)
-        notices.set_aside(*A)
+        alerts = start(hook.port)
+        alerts.dead_lettered(*A)
         clock.settle()
-        notices.close(SLACK)
+        alerts.close(SLACK)
         assert len(hook.told) == 2
-        notices.close(SLACK)
-        assert [line["letters"] for line in lines(caplog, "webhook was not told of all")] == [1]
+        alerts.close(SLACK)
+        assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [1]
         assert len(hook.told) == 2
 
 
@@ -588,7 +590,7 @@ class TestOptions:
         options = WebhookOptions("https://hooks.example.org:8443/services/T0KEN?sig=x", {"Authorization": SECRET})
         assert "hunter2" not in repr(options)
         assert "T0KEN" not in repr(options)
-        assert options.place == "https://hooks.example.org:8443"
+        assert options.host == "https://hooks.example.org:8443"
 
 
 def certificate(folder: Path, address: str) -> Path:

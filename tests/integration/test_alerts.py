@@ -94,14 +94,14 @@ def serving(behaviour: Behaviour) -> Iterator[Server]:
         server.close()
 
 
-def set_aside_all(notices: Alerts) -> tuple[float, float]:
+def count_all(alerts: Alerts) -> tuple[float, float]:
     """What telling costs a busy pipeline, in its own thread: seconds that passed, and seconds of work."""
     took: list[tuple[float, float]] = []
 
     def pipeline() -> None:
         began, worked = time.monotonic(), time.thread_time()
         for number in range(LETTERS):
-            notices.set_aside(REASON, f"Type{number % 1000}")
+            alerts.dead_lettered(REASON, f"Type{number % 1000}")
         took.append((time.monotonic() - began, time.thread_time() - worked))
 
     thread = threading.Thread(target=pipeline)
@@ -115,26 +115,26 @@ def test_no_webhook_slows_a_busy_pipeline_or_its_end(behaviour: Behaviour, caplo
     caplog.set_level(logging.INFO, "tailrace")
     with serving(behaviour) as server:
         options = WebhookOptions(server.url, timeout=30)
-        notices = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
-        notices.set_aside(REASON, "First")
+        alerts = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
+        alerts.dead_lettered(REASON, "First")
         wait_until(lambda: server.calls, what="a call under way")
-        passed, worked = set_aside_all(notices)
+        passed, worked = count_all(alerts)
         assert passed < SLACK  # and not the 30 s that a single call may take
         assert worked / LETTERS < 20e-6
         began = time.monotonic()
-        notices.close(0.5)
+        alerts.close(0.5)
         assert time.monotonic() - began < 0.5 + SLACK
     fields = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
     # In the log the number is right whatever the webhook did, and what it was not told is said.
-    assert sum(field["letters"] for event, field in fields if event == "set aside") == LETTERS + 1
-    assert [field["letters"] for event, field in fields if event == "webhook was not told of all"] == [LETTERS + 1]
+    assert sum(field["dead_letters"] for event, field in fields if event == "dead-lettered") == LETTERS + 1
+    assert [field["dead_letters"] for event, field in fields if event == "webhook missed alerts"] == [LETTERS + 1]
 
 
 def test_after_an_outage_the_webhook_has_the_right_total() -> None:
     with serving(fail) as server:
         options = WebhookOptions(server.url, interval=1)
-        notices = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
-        set_aside_all(notices)
+        alerts = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
+        count_all(alerts)
         wait_until(lambda: server.calls, what="a call that failed")
         failed = len(server.calls)
 
@@ -143,7 +143,7 @@ def test_after_an_outage_the_webhook_has_the_right_total() -> None:
 
         server.behaviour = recover
         wait_until(lambda: len(server.calls) > failed, 60, what="another try")
-        notices.close(60)
+        alerts.close(60)
         told = server.calls[-(MAX_PAIRS + 1) :]
         assert len({call["type"] for call in told}) == MAX_PAIRS + 1
         assert sum(call["count"] for call in told) == LETTERS
@@ -157,10 +157,10 @@ from tailrace.worker.alerts import Alerts
 from tailrace.worker.webhook import WebhookOptions
 
 configure(as_json=True)
-notices = Alerts("orders", StructuredLogger(), WebhookOptions(sys.argv[1], timeout=600), dead_letter_topic="letters")
-notices.set_aside("poison_message", "OrderPlaced")
+alerts = Alerts("orders", StructuredLogger(), WebhookOptions(sys.argv[1], timeout=600), dead_letter_topic="letters")
+alerts.dead_lettered("poison_message", "OrderPlaced")
 input()
-notices.close(0.1)
+alerts.close(0.1)
 """
     with serving(hang) as server:
         command = [sys.executable, "-c", program, server.url]
@@ -176,4 +176,4 @@ notices.close(0.1)
         assert time.monotonic() - began < SLACK
         assert process.returncode == 0
     logged = [json.loads(line) for line in errors.splitlines()]
-    assert [line["event"] for line in logged] == ["set aside", "webhook was not told of all"]
+    assert [line["event"] for line in logged] == ["dead-lettered", "webhook missed alerts"]
