@@ -6,15 +6,16 @@ READY  := $(VENV)/.ready
 STACK  := $(VENV)/.stack
 FETCHED := $(VENV)/.fetched
 COMPILED := $(VENV)/.compiled
+OLDEST := .venv-oldest
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest
 JOBS   ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test check format docs tutorial bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all check format docs tutorial bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
-	     /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	     /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Tailrace needs Python 3.11 or newer, this is {v[0]}.{v[1]}: make PYTHON=python3.12 …")'
@@ -41,23 +42,37 @@ $(FETCHED): $(STACK) tests/helpers/fetched.py
 	@$(BIN)/python tests/helpers/fetched.py
 	@touch $@
 
-# Once for all workers: each of them would compile all tests anew. What is wrong with one, the tests themselves tell.
+# Once, before the workers start: otherwise each of them would compile all tests. The run itself reports errors.
 $(COMPILED): $(FETCHED)
 	@echo "compiling the tests (once)"
 	@$(PYTEST) --collect-only -q > /dev/null || true
 	@touch $@
 
-test: $(COMPILED) ## Run all tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(COMPILED) ## Run the tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-check: $(READY) ## Lint, types and import rules; what CI runs beside the tests
+test-slow: $(COMPILED) ## Run the tests that take long, such as the demo from a built wheel
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
+
+$(OLDEST)/.ready: $(READY)
+	@echo "installing Tailrace and its tools into $(OLDEST), for the oldest supported Python"
+	@python=$$($(BIN)/python tests/helpers/oldest_python.py) && $$python -m venv --clear --without-pip $(OLDEST)
+	@$(BIN)/python -m pip --python $(OLDEST)/bin/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready $(FETCHED) ## Run the unit tests on the oldest supported Python (3.11.2, as in Debian 12)
+	@$(OLDEST)/bin/python -m pytest -q -n $(JOBS) -p no:cacheprovider tests/unit $(ARGS)
+
+test-all: test test-slow test-oldest ## Run all of these tests
+
+check: $(READY) ## Lint, check types and import rules; CI runs it before the tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy benchmarks tools
 	@$(BIN)/lint-imports
 
-format: $(READY) ## Format the code and mend what ruff can
+format: $(READY) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
@@ -67,7 +82,7 @@ docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors
 tutorial: $(STACK) ## Run the commands of docs/tutorial.md and write their output into it
 	@$(BIN)/python -m tools.tutorial
 
-bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare readers, what schemas cost, and projections
+bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare readers, what schemas cost, and projections
 	@$(BIN)/python -m benchmarks.drain
 	@$(BIN)/python -m benchmarks.schemas
 	@$(BIN)/python -m benchmarks.letters
@@ -76,5 +91,5 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency beside bare rea
 	@$(BIN)/python -m benchmarks.verifying
 
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

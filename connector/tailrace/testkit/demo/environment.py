@@ -18,7 +18,13 @@ from tailrace.testkit.demo.service import SHOP, Service
 from tailrace.testkit.stack.kafka import quiet_admin
 from tailrace.testkit.stack.paths import new_run_dir
 
-ASSETS = Path(__file__).parent
+REPOSITORY = Path(__file__).parents[4]
+
+
+def example_folder(name: str) -> Path:
+    """Returns the folder `schemas` or `topics`: the copy in the wheel, or the repository's in an editable install."""
+    copy = Path(__file__).parent / name
+    return copy if copy.is_dir() else REPOSITORY / name
 
 
 class DemoEnvironment:
@@ -68,7 +74,7 @@ class DemoEnvironment:
         for projection in self.projections:
             projection.prepare(self._folder)
         for name in ("schemas", "topics"):
-            shutil.copytree(ASSETS / name, self._folder / name)
+            shutil.copytree(example_folder(name), self._folder / name)
         for service in self.services:
             rule = self._folder / "topics" / f"{service.NAME}.yaml"
             text = rule.read_text(encoding="utf-8").replace(f"{SHOP}.{service.NAME}", service.topic)

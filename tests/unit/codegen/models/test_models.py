@@ -26,7 +26,7 @@ from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
 ROOT = Path(__file__).parents[4]
-DEMO = ROOT / "connector/tailrace/testkit/demo/schemas"
+DEMO = ROOT / "schemas"
 _numbers = itertools.count()
 
 ORDER = {

@@ -1,4 +1,4 @@
-"""The demo's files: they fit each other and the services, and the folders at the root are the same ones."""
+"""The schemas and routing rules of the demo fit each other, the services and the pipeline files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.routing.folder import load_topics
 from tailrace.schemas.folder import load_folder
 from tailrace.testkit.demo import environment, orders
+from tailrace.testkit.demo.environment import example_folder
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack import KafkaBroker, MongoServer
 
@@ -20,9 +21,9 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("name", ["schemas", "topics"])
-def test_the_folders_at_the_root_are_links_to_the_packages_own(name: str) -> None:
-    assert (ROOT / name).is_symlink()
-    assert (ROOT / name).resolve() == (environment.ASSETS / name).resolve()
+def test_the_demo_reads_the_folders_of_the_repository(name: str) -> None:
+    assert not (ROOT / name).is_symlink()
+    assert example_folder(name) == ROOT / name
 
 
 @pytest.fixture
@@ -32,15 +33,15 @@ def services() -> Iterator[list[Service]]:
 
 
 def test_there_is_a_rule_for_each_service(services: list[Service]) -> None:
-    topics = {spec.topic for spec in load_topics(environment.ASSETS / "topics")}
+    topics = {spec.topic for spec in load_topics(example_folder("topics"))}
     assert {service.topic for service in services} == topics
     for service in services:
-        assert f"topic: {service.topic}\n" in (environment.ASSETS / "topics" / f"{service.NAME}.yaml").read_text()
+        assert f"topic: {service.topic}\n" in (example_folder("topics") / f"{service.NAME}.yaml").read_text()
 
 
 def test_the_schemas_are_usable() -> None:
-    load_folder(environment.ASSETS / "schemas")
-    for file in environment.ASSETS.glob("schemas/*/1.json"):
+    load_folder(example_folder("schemas"))
+    for file in example_folder("schemas").glob("*/1.json"):
         assert json.loads(file.read_text())["title"] == file.parent.name
 
 
