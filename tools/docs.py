@@ -1,10 +1,11 @@
-"""Writes the generated pages of docs/: `python -m tools.docs`, or `make docs`."""
+"""Writes the generated pages of docs/ and wraps the long lines of all pages: `make docs`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tools import benchmarks_page, cli_page, configuration_page, errors_page
+from tools.wrap import wrap_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,6 +24,7 @@ def pages() -> dict[str, str]:
 def write() -> None:
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
+    wrap_pages()
 
 
 if __name__ == "__main__":
