@@ -17,14 +17,15 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.published_index import IdIndex, PublishedIndex
+from tailrace.recovery.id_index import IdIndex
+from tailrace.recovery.published_index import PublishedIndex
 from tailrace.recovery.record_owner import OwnerRules
 from tailrace.recovery.rules import SKEW_MS
 from tailrace.state.position_history import Offsets, TopicEnds
 from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.verify.backend import Window
+from tailrace.verify.fingerprints import Fingerprinter
 from tailrace.verify.kafka_records import KafkaRecords
-from tailrace.verify.value_fingerprint import Fingerprints
 from tailrace.worker.wiring import wire
 
 THEN = 1_700_000_000_000
@@ -80,11 +81,11 @@ class Topic:
         admin.delete_records([place])[place].result(30)
 
     def read(self, **begin: Offsets) -> float:
-        """Since when it keeps everything; `begin_at` and `expect` are told before."""
+        """Returns since when the topic keeps everything; `begin_at` and `expect` are called before."""
         unused: Any = None
         processor = EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1)
         options = KafkaOptions(self.kafka.bootstrap, "p", dead_letter_topic=f"{self.name}.letters")
-        side = KafkaRecords(options, Fingerprints(processor, RecordFormat()), lambda _: None, Window(), self.ids)
+        side = KafkaRecords(options, Fingerprinter(processor, RecordFormat()), lambda _: None, Window(), self.ids)
         for what, offsets in begin.items():
             for topic, starts in offsets.items():
                 getattr(side, what)(topic, starts)
@@ -201,7 +202,7 @@ def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., Publishe
     topic.write("42", value='{"of": "mine"}')
     found.read()
     assert not found.differs(mine, found.find("42", mine))
-    # Of a record that does not say whose it is, key and type count, too.
+    # For a record that does not name its pipeline, key and type count as well.
     for another in (mine._replace(key=b"another"), mine._replace(type="Another")):
         assert found.differs(another, found.find("42", another))
     assert found.events == 1
@@ -219,7 +220,7 @@ def test_a_record_that_another_pipeline_published(shop: Shop, seen: Callable[...
         assert found.find("42", each) == []
     assert len(found.find("42", mine)) == 1
     assert found.differs(mine, found.find("42", mine))
-    assert seen(ownership=OwnerRules(elsewhere={b"another"})).find("42", mine) == []
+    assert seen(owner_rules=OwnerRules(elsewhere={b"another"})).find("42", mine) == []
     topic.write("42", tailrace_pipeline=shop.name)
     found.read()
     assert not found.differs(mine, found.find("42", mine))

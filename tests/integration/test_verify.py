@@ -206,7 +206,7 @@ def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: 
     assert (told["published"], told["not_yet"]) == (3, 2)
     assert ids(told, "not_yet") == sorted(later)
     assert not told["passed"]
-    assert any("has not come as far" in note for note in told["notes"])
+    assert any("has not reached the point" in note for note in told["notes"])
     shop.start()
     on_topic(shop, *later)
     assert verify(shop)["published"] == 5

@@ -26,13 +26,12 @@ from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.writer import Mix
 from tailrace.verify import verification
 from tailrace.verify.backend import OutboxReader, Window
-from tailrace.verify.compare import UNKNOWN, WRITTEN
-from tailrace.verify.fingerprints import HEAD
+from tailrace.verify.findings import UNKNOWN, WRITTEN
+from tailrace.verify.fingerprints import HEAD, Fingerprinter
 from tailrace.verify.outbox_rows import Rows, may_go_by_kind
 from tailrace.verify.spill import BUCKETS, SpillFile
 from tailrace.verify.topic_reader import ScanSettings
 from tailrace.verify.topic_scan import PartitionScan
-from tailrace.verify.value_fingerprint import Fingerprints
 from tailrace.verify.workers import WorkerPool
 from tailrace.worker.schemas import wire_format
 from tailrace.worker.wiring import column_map, wire
@@ -228,7 +227,7 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
             topics.append(topic)
             return 0
 
-        Rows(processor, Fingerprints(processor, wire_format(settings)), number, spool).read(
+        Rows(processor, Fingerprinter(processor, wire_format(settings)), number, spool).read(
             outbox, mapped if by_kind else None
         )
         outbox.close()

@@ -7,15 +7,15 @@ open, all rows that cannot be read stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from tailrace.archive.disk_set import DiskSet
 from tailrace.dlq import requests
 from tailrace.dlq.parked_keys import waiting_event, waiting_topic
 from tailrace.dlq.reader import DeadLetterReader
-from tailrace.errors import Rejected
+from tailrace.errors import ArchiveError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import EventProcessor
@@ -65,3 +65,29 @@ def _waiting(kafka: KafkaOptions) -> Iterator[str]:
         for message in messages:
             headers: Any = message.headers()
             yield waiting_event(headers, message.value() or b"").id
+
+
+class DiskSet:
+    """A set; `close` forgets it."""
+
+    def __init__(self) -> None:
+        self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
+        self._file.execute("CREATE TABLE names (name BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._some = False
+
+    def add(self, names: Iterable[bytes]) -> None:
+        try:
+            self._file.executemany("INSERT OR IGNORE INTO names VALUES (?)", ((name,) for name in names))
+        except sqlite3.Error as error:
+            raise ArchiveError(
+                f"names of rows cannot be kept in a temporary file: {error}",
+                remedy="See that the folder for temporary files (TMPDIR) has room, then run it again.",
+            ) from None
+        self._some = True
+
+    def __contains__(self, name: bytes) -> bool:
+        found = self._some and self._file.execute("SELECT 1 FROM names WHERE name = ?", (name,)).fetchone()
+        return bool(found)
+
+    def close(self) -> None:
+        self._file.close()

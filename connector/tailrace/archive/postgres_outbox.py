@@ -11,8 +11,15 @@ from collections.abc import Iterator, Sequence
 from tailrace.archive.backend import Candidate, PurgeResult
 from tailrace.archive.format import ArchivedRow, FileSchema, require_nameable
 from tailrace.archive.manifest import ManifestEntry
-from tailrace.archive.postgres_purge import STATEMENT_TIMEOUT, PostgresPurge, array, text
-from tailrace.archive.postgres_table import described, has_changed, key_columns
+from tailrace.archive.postgres_purge import (
+    STATEMENT_TIMEOUT,
+    PostgresPurge,
+    array,
+    described,
+    has_changed,
+    key_columns,
+    text,
+)
 from tailrace.errors import AccessRefused, ConfigError, LayoutMismatch
 from tailrace.event import UNREADABLE, Columns, Row, with_text_checked
 from tailrace.positions.base import Position, other_kind

@@ -16,10 +16,10 @@ from typing import Protocol
 
 from tailrace import failpoints
 from tailrace.archive.backend import ArchiveOutbox, Candidate, PurgeResult
-from tailrace.archive.disk_set import DiskSet
 from tailrace.archive.files import FileReader, FileWriter
 from tailrace.archive.format import ArchivedRow
 from tailrace.archive.manifest import ManifestEntry
+from tailrace.archive.pinned_rows import DiskSet
 from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Columns, Row

@@ -18,8 +18,7 @@ from tailrace.errors import ConfigError, TailraceError
 from tailrace.positions.base import Position, to_stored
 from tailrace.replay.points import parse
 from tailrace.replay.reset import require_stopped, reset
-from tailrace.replay.resolve import resolve
-from tailrace.replay.source_log import describe_position, format_time, open_log
+from tailrace.replay.source_log import describe_position, format_time, open_log, resolve
 from tailrace.state import position_history
 from tailrace.state.position_history import Offsets, PositionEntry
 from tailrace.worker.wiring import Wiring, wire

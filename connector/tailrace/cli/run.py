@@ -82,7 +82,7 @@ def _leave(log: logs.StructuredLogger) -> NoReturn:
 def _recover(settings: PipelineSettings) -> Recover | None:
     if settings.source.on_log_loss == "halt":
         return None
-    from tailrace.recovery.automatic import recover  # only for those who need it
+    from tailrace.recovery.apply import recover
 
     return recover
 

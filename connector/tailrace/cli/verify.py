@@ -15,16 +15,16 @@ from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import emit_json, say, table
 from tailrace.config.load import load_pipeline
 from tailrace.verify.backend import Window
-from tailrace.verify.compare import UNKNOWN, Example, RecordDefect, RowStatus
+from tailrace.verify.findings import UNKNOWN, Example, RecordDefect, RowStatus
 from tailrace.verify.verification import Verification, usual_jobs
 from tailrace.verify.verification import verify as compare
 
 PATIENCE = 20.0
 SHOWN = (RowStatus.MISSING, RowStatus.UNDECIDED, *RecordDefect)
 """What must not be; examples are given for each."""
-FATES = {
+STATUSES = {
     RowStatus.PUBLISHED: "published",
-    RowStatus.SET_ASIDE: "in the dead letters, open",
+    RowStatus.DEAD_LETTERED: "in the dead letters, open",
     RowStatus.REDRIVEN: "in the dead letters, mended and redriven",
     RowStatus.DISCARDED: "in the dead letters, discarded",
     RowStatus.PARKED: "waiting behind a parked key",
@@ -34,7 +34,7 @@ FATES = {
     RowStatus.MISSING: "MISSING",
     RowStatus.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",
 }
-FLAWS = {
+DEFECTS = {
     RecordDefect.DUPLICATED: "DUPLICATED",
     RecordDefect.CHANGED: "PAYLOAD CHANGED",
     RecordDefect.KEY_CHANGED: "KEY CHANGED",
@@ -42,7 +42,7 @@ FLAWS = {
     RecordDefect.WRONG_PARTITION: "WRONG PARTITION",
     RecordDefect.OUT_OF_ORDER: "OUT OF ORDER",
 }
-NAMES: dict[str, str] = {kind.value: name for kind, name in (*FATES.items(), *FLAWS.items())}
+NAMES: dict[str, str] = {kind.value: name for kind, name in (*STATUSES.items(), *DEFECTS.items())}
 
 
 def verify(
@@ -90,15 +90,15 @@ def told(found: Verification) -> dict[str, Any]:
     return {
         "clean": not found.differences,
         "rows": counts.rows,
-        **{fate.value: counts.fates[fate] for fate in RowStatus},
-        **{flaw.value: counts.flaws[flaw] for flaw in RecordDefect},
+        **{status.value: counts.statuses[status] for status in RowStatus},
+        **{defect.value: counts.defects[defect] for defect in RecordDefect},
         "records": counts.records,
         "letters": counts.letters,
         "published_again": counts.again,
         "only_on_kafka": counts.only_on_kafka,
         "not_compared": counts.not_compared,
         "foreign": found.foreign,
-        "parked_without_letter": found.lost_fronts,
+        "parked_without_letter": found.unlettered_keys,
         "position": str(found.position) if found.position else None,
         "passed": found.passed,
         "notes": found.notes,
@@ -113,22 +113,23 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
         f"{seconds:.1f} s, {rate:,.0f} a second\n")  # fmt: skip
     say("rows")
     _print_counts(
-        {FATES[fate]: counts.fates[fate] for fate in RowStatus}, always=(FATES[RowStatus.PUBLISHED], "MISSING")
+        {STATUSES[status]: counts.statuses[status] for status in RowStatus},
+        always=(STATUSES[RowStatus.PUBLISHED], "MISSING"),
     )
     say("records")
-    _print_counts({FLAWS[flaw]: counts.flaws[flaw] for flaw in RecordDefect}, always=tuple(FLAWS.values()))
+    _print_counts({DEFECTS[defect]: counts.defects[defect] for defect in RecordDefect}, always=tuple(DEFECTS.values()))
     _print_counts(
         {
             "published again, by a redrive or replay": counts.again,
             "only on Kafka: purged since, or another pipeline's": counts.only_on_kafka,
             "payload not compared": counts.not_compared,
             "of other pipelines, or without an event's id": found.foreign,
-            "PARKED KEYS WITHOUT A LETTER in front": found.lost_fronts,
+            "PARKED KEYS WITHOUT A LETTER in front": found.unlettered_keys,
         }
     )
     for kind in SHOWN:
         if given := counts.examples.get(kind):
-            total = counts.fates[kind] + counts.flaws[kind]
+            total = counts.statuses[kind] + counts.defects[kind]
             number = f"the first {len(given)} of {total:,}" if total > len(given) else str(total)
             say()
             shown = [_example(each, found) for each in given]
@@ -139,7 +140,7 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
     say()
     for note in found.notes:
         say(f"note: {note}")
-    if not found.exactly_once and counts.flaws[RecordDefect.DUPLICATED]:
+    if not found.exactly_once and counts.defects[RecordDefect.DUPLICATED]:
         say("note: delivery is at_least_once, so duplicates are allowed")
     say(f"{found.differences:,} differences" if found.differences else "clean")
 

@@ -1,1 +1,1 @@
-"""Recovery: what a lost log no longer brings is found in the outbox itself, and published once."""
+"""Recovery after the log was lost: finds unpublished events in the outbox, and publishes them once."""

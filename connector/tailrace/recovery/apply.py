@@ -1,8 +1,12 @@
-"""A plan carried out: by the pipeline's own line and publisher, so that events and position stay one transaction.
+"""Applies a recovery plan with the pipeline's own processor and publisher, so events and position share a transaction.
 
-Whoever else would publish for this pipeline is fenced first. Only then is Kafka asked for the last time what it holds,
-and nothing is changed in the database before that. Every position that is stored bears the recovery's mark until the
-last row is out; the one behind it is where `tailrace run` goes on.
+All other instances of the pipeline are fenced first. Only then is Kafka read for the last time, and nothing is changed
+in the database before that. Every stored position carries the mark of the recovery until the last row is published; the
+position after that is where `tailrace run` continues.
+
+`recover` does the same automatically, for `on_log_loss: recover`. That is off by default, because a person should look
+at a lost log. What may be a mistake in the settings (another server, a lost offsets topic) and what cannot be decided
+is never recovered automatically.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from tailrace.errors import (
 from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.positions.base import Position
+from tailrace.recovery.backend import NOT_BY_ITSELF, RECOVERABLE
 from tailrace.recovery.evidence import streams
 from tailrace.recovery.plan import RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import RowFilter, undecided
@@ -32,12 +37,13 @@ from tailrace.state import rewind_marker
 from tailrace.state.ownership import Ownership
 from tailrace.state.status import announce
 from tailrace.wakeup import Wakeup
+from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What was published, by type and topic in `tally`; not `complete` if it was stopped before the end."""
+    """The result of a recovery; not `complete` if it was stopped before the end."""
 
     published: int
     dead_letters: int
@@ -47,48 +53,48 @@ class RecoveryResult:
 
 
 class RecoveryRun:
-    """One recovery. `claim` is how it takes the pipeline over; a supervisor has done so already, and gives none."""
+    """One recovery. `ownership` takes the pipeline over; a supervisor that owns it already passes None."""
 
     def __init__(
         self,
-        survey: RecoveryPlanner,
+        planner: RecoveryPlanner,
         plan: RecoveryPlan,
         *,
         wake: Wakeup,
         stopping: Callable[[], bool] = lambda: False,
-        looked: Callable[[int], None] = lambda _: None,
+        on_progress: Callable[[int], None] = lambda _: None,
         ownership: Ownership | None = None,
     ) -> None:
-        self._survey = survey
+        self._planner = planner
         self._plan = plan
         self._wake = wake
         self._stopping = stopping
         self._ownership = ownership
-        self._sieve = survey.sieve(plan.case, plan.ground, strict=True, looked=looked)
+        self._row_filter = planner.row_filter(plan.case, plan.rules, strict=True, on_progress=on_progress)
         self._counts: Counter[str] = Counter()
 
     def run(self) -> RecoveryResult:
         if self._plan.tally.undecided:
             raise undecided(self._plan.tally)
-        kafka = self._survey.wiring.kafka
-        admin = self._survey.wiring.admin()
-        self._survey.wiring.ensure_offsets(admin)
-        # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
+        kafka = self._planner.wiring.kafka
+        admin = self._planner.wiring.admin()
+        self._planner.wiring.ensure_offsets(admin)
+        # Before fencing, so that another recovery that has started meanwhile is not disturbed.
         self._require_unmoved(read_kafka_status(kafka).position)
         if self._ownership is not None:
-            # Without a stored position nobody can run it, and a claim would be a trace: were this killed now, a start
-            # would find that, and begin as a first one does.
+            # Without a stored position nobody can run the pipeline. A ownership would look like a prior run: if this
+            # process were killed now, a start would find it and begin as a first start.
             if self._plan.case.stored is not None and not self._ownership.taken:
                 self._ownership.take()
             announce(kafka, "RECOVERING")
         try:
             recovered = self._run()
         except Fenced as error:
-            # The state is the other's to tell.
+            # The other instance announces the state.
             raise Fenced(
                 error.what,
-                why="Another recovery or instance of this pipeline began meanwhile, and goes on with it.",
-                remedy="Let it end, and see `tailrace recover plan FILE`. Nothing is published twice.",
+                why="Another recovery or instance of this pipeline has started and continues.",
+                remedy="Let it finish, then run `tailrace recover plan FILE`. Nothing is published twice.",
             ) from None
         except TailraceError as error:
             if self._ownership is not None:
@@ -104,17 +110,17 @@ class RecoveryRun:
         return recovered
 
     def _run(self) -> RecoveryResult:
-        refused = self._survey.wiring.refused
+        refused = self._planner.wiring.refused
         resume = False
         while True:
             try:
-                return self._attempt(self._sieve, resume=resume)
+                return self._attempt(self._row_filter, resume=resume)
             except RecordsRefused as found:
                 if found.places.keys() <= refused.keys():
                     raise TopicRefused(found.what, why="; ".join(found.places.values())) from None
-                # Set aside in the next attempt: a place names the same row only if that goes on behind this one.
+                # Dead-lettered in the next attempt. A position names the same row only if that attempt continues behind
+                # this one.
                 refused.update(found.places)
-                # Before anybody is fenced: another recovery that was begun meanwhile goes on with what it does.
                 self._step_aside()
                 resume = True
             except TopicLimitsChanged:
@@ -125,23 +131,23 @@ class RecoveryRun:
                 raise
 
     def _step_aside(self) -> None:
-        """What looks like an outage may be another recovery: a producer that slept does not always hear of its fence.
+        """Raises Fenced if another recovery took over: a producer that slept does not always learn that it was fenced.
 
-        By now the other may be done, and its claim given back: then the position tells.
+        The other recovery may have finished and released its ownership; then the stored position shows it.
         """
         if self._ownership is None:
             return
-        stored = read_kafka_status(self._survey.wiring.kafka).position
+        stored = read_kafka_status(self._planner.wiring.kafka).position
         if (self._ownership.taken and self._ownership.lost()) or (stored != self._plan.case.stored and streams(stored)):
-            raise Fenced("this recovery was taken over, or its last commit was not heard of")
+            raise Fenced("this recovery was taken over, or the result of its last commit is not known")
 
-    def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
-        wiring = self._survey.wiring
+    def _attempt(self, row_filter: RowFilter, *, resume: bool) -> RecoveryResult:
+        wiring = self._planner.wiring
         admin = wiring.admin()
         publisher = wiring.publisher(admin, self._wake, lambda *_: None)
-        source = self._survey.site.source(
+        source = self._planner.backend.source(
             self._plan.case.mark,
-            sieve.keeps,
+            row_filter.accept,
             self._wake,
             self._go_on if resume else self._begin,
             resume=resume,
@@ -149,7 +155,7 @@ class RecoveryRun:
         pipeline = PipelineLoop(
             source,
             publisher,
-            self._survey.processor,
+            self._planner.processor,
             wake=self._wake,
             stopping=lambda: self._stopping() or _is_complete(publisher),
             parking=wiring.parking(admin),
@@ -162,43 +168,41 @@ class RecoveryRun:
         return RecoveryResult(
             self._counts["published"],
             self._counts["dead_letters"],
-            sieve.tally,
+            row_filter.tally,
             publisher.stored,
             bool(begun) and _is_complete(publisher),
         )
 
     def _begin(self, stored: Position | None) -> None:
-        """Nobody else publishes any more: is all as it was when the plan was made, and what is on Kafka by now?"""
+        """Checks that nothing has changed since the plan, and reads Kafka again, when nobody else can publish."""
         self._require_unmoved(stored)
-        if self._survey.seen is not None:
-            self._survey.seen.read()
+        if self._planner.index is not None:
+            self._planner.index.read()
 
     def _go_on(self, stored: Position | None) -> None:
-        """Behind what this process has stored, and nobody else: one that took over has a mark of its own, if with the
-        same id. What it published has not been seen here.
-        """
+        """Checks that the stored position was written by this process: another recovery has its own mark."""
         if getattr(stored, "recovery", None) != self._plan.case.mark:
-            raise Fenced("this recovery was taken over while a record that was refused was to be set aside")
+            raise Fenced("this recovery was taken over before a rejected record was dead-lettered")
 
     def _require_unmoved(self, stored: Position | None) -> None:
         if stored != self._plan.case.stored:
             raise ConfigError(
-                f"the pipeline's position is {stored}, and was {self._plan.case.stored} when the plan was made",
-                why="It ran meanwhile, or somebody else has recovered it.",
+                f"the pipeline's position is {stored}, but was {self._plan.case.stored} when the plan was made",
+                why="The pipeline ran meanwhile, or somebody else has recovered it.",
                 remedy="Run `tailrace recover plan FILE` again.",
             )
 
 
 def fence(wiring: Wiring, ownership: Ownership | None = None) -> None:
-    """Ends what an instance that was killed has left open: readers would have to wait for its timeout.
+    """Aborts the open transaction of an instance that was killed, so that readers need not wait for its timeout.
 
-    One that lives looks for a claim when it hears of the fence, so that is made first.
+    A running instance looks for a ownership when it is fenced, so the ownership is made first.
     """
     admin = wiring.admin()
     wiring.ensure_offsets(admin)
     if ownership is not None:
         ownership.take()
-    # Not the assembly's own, which creates topics: one that is gone must be seen to be gone.
+    # Not the publisher of the wiring, which would create missing topics; a missing topic must be noticed.
     publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), wake=Wakeup())
     try:
         publisher.open()
@@ -207,5 +211,35 @@ def fence(wiring: Wiring, ownership: Ownership | None = None) -> None:
 
 
 def _is_complete(publisher: Publisher) -> bool:
-    """The first position that is stored is one with the mark; the last has none."""
+    """Returns whether the recovery is done: its positions carry the mark, except the last one."""
     return publisher.stored is not None and streams(publisher.stored)
+
+
+def recover(error: TailraceError, wiring: Wiring, wake: Wakeup, stopping: Callable[[], bool]) -> bool:
+    """Recovers automatically. Returns whether the gap was closed, or False if a person must decide."""
+    if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
+        return False
+    log = StructuredLogger(pipeline=wiring.settings.pipeline)
+    planner = RecoveryPlanner(wiring)
+    try:
+        case = planner.case(error=error)
+        if case.elsewhere or case.stored is None:
+            return False
+        announce(wiring.kafka, "RECOVERING", error)
+        log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
+        fence(wiring)
+        plan = planner.plan(case)
+        done = RecoveryRun(planner, plan, wake=wake, stopping=stopping).run()
+    finally:
+        planner.close()
+    log.warning(
+        "recovered" if done.complete else "recovery interrupted",
+        rows=done.tally.rows,
+        events=done.published,
+        dead_letters=done.dead_letters,
+        first_ms=done.tally.first_ms,
+        last_ms=done.tally.last_ms,
+        position=str(done.position),
+        notes="; ".join(plan.notes),
+    )
+    return True

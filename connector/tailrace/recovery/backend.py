@@ -1,4 +1,4 @@
-"""What recovery needs of a database, whatever its kind, and the errors from which it may recover."""
+"""The protocol of a database that is recovered, and the errors from which a pipeline can recover."""
 
 from __future__ import annotations
 
@@ -53,60 +53,64 @@ RECOVERABLE = (
     RecoveryUnfinished,
 )
 NOT_BY_ITSELF = (SlotUnclaimed, PositionForgotten, StreamChanged, LogDiverged, UndecodableTransaction)
-"""Mistakes in settings look like these (the address of an old copy among them), and events are given up with the last:
-a person decides.
+"""Errors that a mistake in the settings can cause (such as the address of an old copy). The last one gives up events. A
+person must decide about them.
 """
 
 STAYS = "events that it no longer has stay published (`tailrace verify` counts them as only on Kafka)"
-"""What is said of a database that was set back."""
+"""The note about a database that was restored to an earlier state."""
 
-Keeps = Callable[[Row, int, int | None], bool]
+AcceptRow = Callable[[Row, int, int | None], bool]
 
 
 class Backend(Protocol):
-    """A database whose outbox is to be read once more."""
+    """A database whose outbox is read again."""
 
     def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
-        """The error that a start would end with; None if it would go on. Changes nothing.
+        """Returns the error that a start would raise, or None. Changes nothing.
 
-        `until` is from where the pipeline was set back, None if it was not.
+        `until` is the position from which the pipeline was rewound; None if it was not.
         """
 
     def is_elsewhere(self, stored: Position) -> bool:
-        """Whether the position is of another server or database, or of a time that this server knows nothing of: a
-        mistake in the settings, or an old primary, more often than not.
+        """Returns whether the position belongs to another server or database, or to a later timeline than this
+        server's.
+
+        Usually that is a mistake in the settings, or an old primary.
         """
 
     def went_back(self, lost: Position | None) -> bool:
-        """Whether the server's log is not a continuation of the one that was lost: restored, or failed over."""
+        """Returns whether the server's log does not continue the lost one, after a restore or a failover."""
 
     def forgotten(self, lost: Position | None) -> list[str]:
-        """What it no longer has of what was published, or was to be, for people; to be asked after `steps`."""
+        """Describes what the database has lost of what was published, or was to be. Call it after `steps`."""
 
-    def is_zoned(self) -> bool:
-        """Whether the time of a row is a moment, and not one that depends on somebody's time zone."""
+    def has_time_zone(self) -> bool:
+        """Returns whether the time column of a row has a time zone."""
 
     def steps(self, lost: Position | None) -> list[str]:
-        """What would be done to the database, for people; raises what keeps it from being done.
+        """Describes what would be done to the database; raises an error if it cannot be done.
 
         `lost` is the position that would be given up; None if there is none, or if it was given up before.
         """
 
     def readable(self) -> PostgresOptions | MongoOptions | None:
-        """What of the outbox is there to be read; None if all of it is yet to be created."""
+        """Returns the existing part of the outbox; None if all of it has yet to be created."""
 
     def weigh(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
-        """What the ledger is still worth."""
+        """Decides how much of the position history is still valid."""
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
-        """Reads the outbox from its beginning and gives out what `keeps` lets through; then it is where the log goes
-        on. `resume`: behind the position that this process has stored.
+    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
+        """Returns a source that reads the outbox from its beginning, yields the rows that `accept` accepts, and ends at
+        the position where the log continues.
+
+        `resume`: start behind the position that this process has stored.
         """
 
     def close(self) -> None: ...
 
 
 Begin = Callable[[Position | None], None]
-"""Called with the stored position once no other instance can publish any more, before anything is changed."""
+"""Called with the stored position when no other instance can publish any more, before anything is changed."""

@@ -1,8 +1,8 @@
-"""What the ledger is worth after a log was lost: which entry is still true, and from where topics must be read. Pure.
+"""Decides which entries of the position history are still valid after the log was lost. Pure.
 
-An entry's snapshot shows rows that the pipeline had passed. It holds for the log in which it was taken: after a restore
-or a failover the numbers of transactions are given out again from where the old log was left, so an entry from behind
-that point would call new rows old ones.
+The snapshot of an entry shows rows that the pipeline had passed. It is valid only for its own log: after a restore or a
+failover, transaction ids are assigned again from where the old log was left, so a later entry would take new rows for
+old ones.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from tailrace.recovery.rules import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state.position_history import Offsets, PositionEntry, offsets_at
+from tailrace.verify.backend import is_streaming
 
 MARGIN_MS = 600_000
-"""Topics are read from where they ended so long before the first event that matters can have been published: an entry's
-offsets are asked for a moment after its position, and a batch may have been on its way for minutes.
+"""Topics are read from this long before the first event that matters can have been published. The offsets of an entry
+are read a moment after its position, and a batch may have been in flight for minutes.
 """
 _WRAP = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`passed`: rows of transactions before this number (32 bits) were passed; None if nothing is known so.
+    """What the position history proves: the pipeline has passed rows of transactions before `passed` (32 bits, or
+    None).
 
-    All others that were published are behind `offsets` if they were created at `from_ms` or later.
+    All other published rows created at `from_ms` or later are behind `offsets`.
     """
 
     passed: int | None = None
@@ -41,14 +43,12 @@ class Evidence:
 
 
 def streams(position: Position | None) -> bool:
-    """Whether it is a place in the log, and not one before it."""
-    if isinstance(position, LsnPosition):
-        return not (position.creating or position.table_read or position.recovery)
-    return isinstance(position, TokenPosition) and not (position.collection_read or position.recovery)
+    """Returns whether it is a position in the log: neither a first read nor a recovery is under way."""
+    return is_streaming(position) and getattr(position, "recovery", None) is None
 
 
 def begun_before(mark: Recovery) -> str:
-    """What is known of the pipeline's first start. Nothing if the database was set back, perhaps to before it."""
+    """Returns what is known of the pipeline's first start; empty if the database was restored, perhaps to before it."""
     lost = from_stored(mark.lost) if mark.lost and not mark.went_back else None
     return lost.begun if isinstance(lost, LsnPosition | TokenPosition) else ""
 
@@ -56,9 +56,9 @@ def begun_before(mark: Recovery) -> str:
 def is_true(
     position: LsnPosition, lost: LsnPosition | None, server: ServerIdentity, left: dict[int, int], *, went_back: bool
 ) -> bool:
-    """Whether what lay before `position` lies before it in the server's log as it is now.
+    """Returns whether everything before `position` is also before it in the current log of the server.
 
-    `left` tells where the server's log left its earlier timelines.
+    `left` maps earlier timelines to the LSN at which the server left them.
     """
     log = position.log
     if (log.system_id, log.database) != (server.system_id, server.database):
@@ -68,7 +68,7 @@ def is_true(
     if lost is not None and lost.log.timeline == log.timeline and position.lsn > lost.lsn:
         return False
     if log.timeline == server.timeline:
-        # A log that was set back has been written anew from some point on, and nobody knows which.
+        # A restored log was written again from an unknown point on.
         return not (went_back and lost is not None and lost.log.timeline == server.timeline)
     return position.lsn <= left.get(log.timeline, -1)
 
@@ -82,7 +82,9 @@ def weigh(
     *,
     went_back: bool,
 ) -> Evidence:
-    """The last true entry with a snapshot, and from where topics must be read beside it. `next_xid` has 64 bits."""
+    """Returns the last valid entry with a snapshot, and the offsets from which topics must be read. `next_xid` has 64
+    bits.
+    """
     for number in range(len(entries) - 1, -1, -1):
         entry = entries[number]
         position = entry.position
@@ -92,7 +94,7 @@ def weigh(
             continue
         oldest = Snapshot.parse(entry.passed).xmin
         if not 0 <= next_xid - oldest < _WRAP // 2:
-            # The numbers in rows are too short to tell before from after.
+            # The 32-bit ids in rows cannot be ordered over such a distance.
             return Evidence()
         begin = _readable_from(entries[: number + 1], oldest)
         if begin is None:
@@ -103,10 +105,12 @@ def weigh(
 
 
 def by_time(entries: Sequence[PositionEntry], until_ms: int | None) -> Evidence:
-    """Without snapshots: from where topics must be read to see what was created not long before `until_ms`."""
+    """Without snapshots: returns the offsets from which topics must be read to find events created shortly before
+    `until_ms`.
+    """
     if until_ms is None:
         return Evidence()
-    # By the later of two clocks: one that is slow would make topics be read from too far on.
+    # The later of two clocks: with a slow one, topics would be read from too late an offset.
     early = [entry for entry in entries if _latest_ms(entry) <= until_ms - LONG_MS - MARGIN_MS]
     if not early:
         return Evidence()
@@ -118,11 +122,11 @@ def _latest_ms(entry: PositionEntry) -> int:
 
 
 def _readable_from(entries: Sequence[PositionEntry], oldest: int) -> PositionEntry | None:
-    """An entry at which no transaction from `oldest` on had been published; None if none is known.
+    """Returns an entry at which no transaction from `oldest` on had been published; None if none is known.
 
-    A snapshot lists running transactions, but not the parts that have numbers of their own (savepoints): so it counts
-    only up to its `xmin`, and what has a later number may have been committed long before the snapshot was taken. But
-    not before an older one whose `xmax` it has not reached. The entry before that was noted first lies in front of it.
+    A snapshot lists running transactions but not their savepoints, which have ids of their own. So it is used only up
+    to its `xmin`: a later id may have committed long before the snapshot was taken, but not before an older snapshot
+    whose `xmax` it has not reached. The entry before the first one with that snapshot is safe.
     """
     behind = [n for n, entry in enumerate(entries) if entry.passed and Snapshot.parse(entry.passed).xmax <= oldest]
     if not behind:
@@ -140,5 +144,5 @@ def _readable_from(entries: Sequence[PositionEntry], oldest: int) -> PositionEnt
 
 
 def _log(position: Position) -> tuple[str, int]:
-    """Positions are compared within one log only."""
+    """Positions can be compared only within one log."""
     return (position.log.system_id, position.log.timeline) if isinstance(position, LsnPosition) else ("", 0)

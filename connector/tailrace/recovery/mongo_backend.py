@@ -1,8 +1,8 @@
-"""A MongoDB whose log was lost: what is wrong with it, and its collections read once more.
+"""Recovery of a MongoDB pipeline whose log was lost.
 
-A moment of the server's clock is taken. What was committed up to it is read from the collections, in a snapshot of that
-very moment, and what is on Kafka is left out; what comes later is the stream's. Killed half-way it begins anew: what it
-had published is on Kafka by then.
+A cluster time is chosen. What was committed up to it is read from the collections, in a snapshot of that time, and what
+is already on Kafka is left out; later changes come from the change stream. If it is killed, it starts again, and what
+it had published is found on Kafka.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.errors import CollectionGone, SourceError, TailraceError
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import Recovery, require_complete
-from tailrace.recovery.backend import RECOVERABLE, STAYS, Begin, Keeps
+from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence, begun_before, by_time
 from tailrace.recovery.oplog_gap import require_read
 from tailrace.sources.bounded import BoundedSource
@@ -37,11 +37,11 @@ LOOK_MS = 1
 
 
 class MongoBackend:
-    """Implements `Site`."""
+    """Implements `Backend`."""
 
     def __init__(self, options: MongoOptions) -> None:
         self._options = options
-        # Under a name of its own: it must not be taken for the connector.
+        # A name of its own, so that it is not taken for the connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (recover)", timeout=options.link_timeout)
         self._facts = identify(self._client)
         self._unread = ""
@@ -69,7 +69,7 @@ class MongoBackend:
         return (stored.log.replica_set, stored.log.database) != here
 
     def went_back(self, lost: Position | None) -> bool:
-        """Also if a collection was made anew: its ids may be given out once more."""
+        """Also if a collection was re-created, because its ids may be assigned again."""
         if not isinstance(lost, TokenPosition):
             return False
         return is_ahead(lost, self._facts.now) or self._made_anew(lost)
@@ -80,7 +80,7 @@ class MongoBackend:
             return [*told, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
         return [*told, f"a collection is not the one that was read: {STAYS}"] if self.went_back(lost) else told
 
-    def is_zoned(self) -> bool:
+    def has_time_zone(self) -> bool:
         return True
 
     def steps(self, lost: Position | None) -> list[str]:
@@ -97,7 +97,7 @@ class MongoBackend:
             created = []
         for name in options.collections:
             require_order(self._client, options.database, name, options.order_by)
-        return [*created, "take a new place in the log"]
+        return [*created, "take a new position in the log"]
 
     def readable(self) -> MongoOptions | None:
         there = tuple(name for name in self._options.collections if self._is_there(name))
@@ -106,11 +106,11 @@ class MongoBackend:
     def weigh(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
-        """Documents do not tell in which transaction they were written: time is all there is."""
+        """Uses times only, because documents do not store their transaction."""
         return by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> MongoRecovery:
-        return MongoRecovery(self._options, mark, keeps, wake, begin, resume=resume)
+    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> MongoRecovery:
+        return MongoRecovery(self._options, mark, accept, wake, begin, resume=resume)
 
     def close(self) -> None:
         self._client.close()
@@ -119,7 +119,7 @@ class MongoBackend:
         return any(was and self._id_of(name) not in ("", was) for name, was in lost.log.collections.items())
 
     def _id_of(self, name: str) -> str:
-        """Empty for one that is not there, or that we may not see."""
+        """Returns an empty string if the collection does not exist or is not visible."""
         try:
             return collection_ids(self._client, self._options.database, (name,), create=False)[name]
         except CollectionGone:
@@ -133,7 +133,7 @@ class MongoBackend:
         return True
 
     def _look_behind(self, stored: TokenPosition) -> None:
-        """Raises what the server has against resuming: it says so in its first answer."""
+        """Raises the error with which the server refuses to resume; it comes with the first batch."""
         start = {"startAfter": server_token(stored.token)}
         cursor = stream_at(self._client, self._options, start, splits=can_split(self._facts.version))
         try:
@@ -145,15 +145,15 @@ class MongoBackend:
 
 
 class MongoRecovery(BoundedSource):
-    """Reads the collections, and ends at the position from which the stream goes on."""
+    """Reads the collections, and ends at the position where the stream continues."""
 
     def __init__(
-        self, options: MongoOptions, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool
+        self, options: MongoOptions, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool
     ) -> None:
         super().__init__(wake)
         self._options = options
         self._mark = mark
-        self._keeps = keeps
+        self._accept = accept
         self._begin = begin
         self._resume = resume
         self._client: Client | None = None
@@ -176,7 +176,7 @@ class MongoRecovery(BoundedSource):
             timestamp=options.timestamp,
             start=start,
             fresh=not again,
-            keeps=self._keeps,
+            keeps=self._accept,
         )
         return start
 
@@ -187,11 +187,11 @@ class MongoRecovery(BoundedSource):
             self._client = None
 
     def _first(self, client: Client) -> TokenPosition:
-        """Behind this moment comes the stream; up to it, what is in the collections."""
+        """Returns the starting position: the stream continues behind it, the collections are read up to it."""
         options, facts = self._options, identify(client)
         ids = collection_ids(client, options.database, options.collections, create=options.create)
         found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
-        # Creating a collection is a step of the clock, too.
+        # Creating a collection advances the clock.
         facts = identify(client)
         first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
         start = {"startAtOperationTime": Timestamp(*first.pair)}

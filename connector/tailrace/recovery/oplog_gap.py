@@ -1,7 +1,7 @@
-"""What MongoDB's log still holds of a collection that has ended: the one thing that a recovery would pass over.
+"""Finds documents in MongoDB's log that a recovery would miss, because their collection was dropped or renamed.
 
-A recovery reads collections. Documents that were inserted behind the last position into one that was then dropped or
-renamed are in none of them any more; as long as the log reaches back to the position, they are in the log.
+A recovery reads collections. Documents inserted behind the last position into a collection that was then dropped or
+renamed are only in the log, as long as it reaches back to that position.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tailrace.sources.mongo.stream_spec import StreamSpec
 
 LOOK_MS = 200
 HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}
-"""Without the documents: one that is too large to be sent must not keep the others from being seen."""
+"""Leaves out the documents, because one that is too large to be sent would hide the others."""
 
 
 @dataclass(slots=True)
 class OplogGap:
-    """Counts inserts until their collection ends; pure. `left` are those that no collection has any more.
+    """Counts inserts whose collection has ended since (`left`). Pure.
 
-    `gone`: the log itself has lost the rest, and these with it.
+    `gone`: the log has lost the rest, and these documents with it.
     """
 
     pending: Counter[str] = field(default_factory=Counter)
@@ -40,7 +40,7 @@ class OplogGap:
         if kind == "insert":
             self.pending[name] += 1
         elif kind in ("drop", "rename"):
-            # What takes the name of another collection ends that one, too.
+            # A collection that is renamed over another one ends that one as well.
             for ended in {name, str(change.get("to", {}).get("coll", ""))}:
                 self.left[ended] += self.pending.pop(ended, 0)
         else:
@@ -49,15 +49,14 @@ class OplogGap:
 
 
 def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> str:
-    """Refuses a recovery while the log has documents that were never published and that no collection has.
+    """Refuses a recovery while the log has unpublished documents that are in no collection.
 
-    What is known of those that the log does not have any more either, for people; "" if nothing is.
+    Returns a note about documents that are lost in the log as well; empty if there are none.
     """
     return judged(_unread(client, lost, now), lost.log.database)
 
 
 def judged(unread: OplogGap, database: str) -> str:
-    """See `require_read`."""
     found = +unread.left
     if not found:
         return ""
@@ -67,9 +66,9 @@ def judged(unread: OplogGap, database: str) -> str:
         return f"{what} or renamed; the log has rolled over since: they were not published, and cannot be"
     raise RecoveryUncertain(
         f"{what} or renamed",
-        why="They were not published, and a recovery reads collections, which no longer have them. The log has.",
+        why="They were not published. A recovery reads collections, which no longer have them; the log still has them.",
         remedy="Instead of `recover`, start once with --adopt: it publishes them from the log, and what was inserted "
-        "since.",
+        "since then.",
     )
 
 
@@ -92,9 +91,9 @@ def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> OplogGap:
 
 
 def counted(more: Callable[[], RawBatch], now: ClusterTime) -> OplogGap:
-    """Up to `now`, and all of that: a transaction may come in several answers, all of the same time.
+    """Reads up to `now`; a transaction may come in several batches, all with the same time.
 
-    No further: while the outbox is written to, there is always more.
+    Not further, because an outbox that is written to never ends.
     """
     unread = OplogGap()
     reached, came = ClusterTime(0, 0), True
@@ -102,7 +101,7 @@ def counted(more: Callable[[], RawBatch], now: ClusterTime) -> OplogGap:
         try:
             batch = more()
         except HistoryLost:
-            # Nothing can be had from it: what the collections hold is all there is.
+            # The log is lost, so only the collections are left.
             unread.gone = True
             break
         for raw in batch.changes:

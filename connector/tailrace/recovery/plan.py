@@ -1,7 +1,7 @@
-"""The plan of a recovery: what is wrong, what is known, and how large the gap is. Changes nothing, fences nobody.
+"""Plans a recovery: what is wrong, what is known, and how large the gap is. Changes nothing and fences nobody.
 
-The whole outbox is read once, and what Kafka holds of it. The same judgement is made again, row by row, when the plan
-is applied: rows that come meanwhile are then in it, too.
+The whole outbox is read once, and what Kafka holds of it. The same decisions are made again, row by row, when the plan
+is applied, so that rows written meanwhile are included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.errors import (
 from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
-from tailrace.recovery import backend as sites
+from tailrace.recovery import backend as backends
 from tailrace.recovery.backend import Backend
 from tailrace.recovery.evidence import Evidence, streams
 from tailrace.recovery.published_index import PublishedIndex
@@ -42,13 +42,15 @@ from tailrace.worker.pipeline_topics import read_known
 from tailrace.worker.wiring import Wiring
 
 PUBLISHING_RATE = 5_000
-"""Events a second that are surely published, for a word on how long it takes."""
-CODES = {kind.__name__ for kind in sites.RECOVERABLE}
+"""Events per second that can certainly be published, for the estimated duration."""
+CODES = {kind.__name__ for kind in backends.RECOVERABLE}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a start would end with: nothing if it would go on. `lost` is how far the pipeline ever was."""
+    """The situation: the error a start would raise (None if it would continue). `lost` is the furthest position ever
+    reached.
+    """
 
     error: TailraceError | None
     stored: Position | None
@@ -63,17 +65,17 @@ class Case:
 
     @property
     def skips(self) -> bool:
-        """Whether the log is as it was but for one transaction, which cannot be decoded."""
+        """Whether only one transaction of the log is lost, because it cannot be decoded."""
         return self.mark.skips
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What applying it would do, and on what ground."""
+    """What applying the plan would do, and the rules for its decisions."""
 
     case: Case
     steps: list[str]
-    ground: DecisionRules
+    rules: DecisionRules
     evidence: Evidence
     tally: RecoveryTally
     notes: list[str]
@@ -83,28 +85,28 @@ class RecoveryPlan:
 
     @property
     def estimate(self) -> float:
-        """Seconds that applying it takes, about: all is read once more."""
-        return self.seconds + self.tally.fates[RowDecision.MISSED] / PUBLISHING_RATE
+        """Estimated duration in seconds; everything is read once more."""
+        return self.seconds + self.tally.decisions[RowDecision.MISSED] / PUBLISHING_RATE
 
 
 class RecoveryPlanner:
-    """A pipeline and its servers, looked at for a recovery."""
+    """Examines a pipeline and its servers, and makes the plan."""
 
     def __init__(self, wiring: Wiring, *, since_ms: int | None = None) -> None:
         if since_ms is not None and wiring.database.timestamp is None and not is_mongo(wiring):
             raise ConfigError(
                 "--since cannot be applied: the outbox has no column with the time of a row",
-                why="It is compared with when a row was created.",
-                remedy="Name such a column in outbox.columns.timestamp, or leave --since out.",
+                why="It is compared with the time at which a row was created.",
+                remedy="Name such a column in outbox.columns.timestamp, or omit --since.",
             )
         self.wiring = wiring
         self.processor = wiring.processor()
-        self.site = open_backend(wiring)
+        self.backend = open_backend(wiring)
         self._since_ms = since_ms
-        self.seen: PublishedIndex | None = None
+        self.index: PublishedIndex | None = None
 
     def case(self, *, error: TailraceError | None = None) -> Case:
-        """What is wrong now; `error` is what an attempt has ended with, if that is known."""
+        """Returns what is wrong. `error` is the error of an earlier attempt, if it is known."""
         news = read_kafka_status(self.wiring.kafka)
         stored = news.position
         running = (
@@ -121,13 +123,13 @@ class RecoveryPlanner:
         error = error or self._trouble(stored, rewind.until if rewind else None)
         told = news.announced.get("error") or {}
         if error is None and news.announced.get("state") == "FAILED" and told.get("code") in CODES:
-            # It showed only while streaming: what the pipeline itself said last is true until it runs again.
-            error = TailraceErrorTold(told)
+            # The error occurs only while streaming, so the last announcement is valid until the pipeline runs again.
+            error = ReportedError(told)
         before = getattr(stored, "recovery", None)
         lost = from_stored(before.lost) if before and before.lost else None if before else furthest(stored, rewind)
         skips = before.skips if before else error is not None and error.code == UndecodableTransaction.__name__
         if skips and not before:
-            lost = stored  # it stands before the transaction, also if it was further once
+            lost = stored  # it is before the transaction, even if it was further once
         since_ms = self._since_ms if self._since_ms is not None else before.since_ms if before else None
         diverged = error is not None and error.code == LogDiverged.__name__
         mark = Recovery(
@@ -136,78 +138,80 @@ class RecoveryPlanner:
             None if lost is None else to_stored(lost),
             since_ms,
             skips,
-            # Once it has begun, a log that has grown, and the new slot, no longer show it.
-            went_back=diverged or (before is not None and before.went_back) or self.site.went_back(lost),
+            # Once the recovery has begun, the log has grown and the slot is new, so this can no longer be seen.
+            went_back=diverged or (before is not None and before.went_back) or self.backend.went_back(lost),
         )
-        elsewhere = stored is not None and self.site.is_elsewhere(stored)
+        elsewhere = stored is not None and self.backend.is_elsewhere(stored)
         return Case(error, stored, lost, mark, running, elsewhere)
 
-    def plan(self, case: Case, *, looked: Callable[[int], None] = lambda _: None) -> RecoveryPlan:
+    def plan(self, case: Case, *, on_progress: Callable[[int], None] = lambda _: None) -> RecoveryPlan:
         began = time.monotonic()
         if case.skips:
             self._stand_before(case.lost)
-        steps = self.site.steps(None if case.unfinished else case.lost)
+        steps = self.backend.steps(None if case.unfinished else case.lost)
         known = read_known(self.wiring.kafka)
         entries = known.entries
-        ground = ground_of(case, entries, self.wiring.settings)
-        evidence = self.site.weigh(entries, case.lost, ground.until_ms, went_back=case.mark.went_back)
+        rules = rules_of(case, entries, self.wiring.settings)
+        evidence = self.backend.weigh(entries, case.lost, rules.until_ms, went_back=case.mark.went_back)
         if case.skips:
-            # Whatever is newer than the transaction, not on Kafka and not in the log, is of that transaction.
-            ground = DecisionRules(since_ms=ground.since_ms, from_beginning=True)
-        ground = replace(ground, passed=evidence.passed, zoned=self.site.is_zoned())
-        whose = OwnerRules(
+            # Everything newer than the transaction that is neither on Kafka nor in the log belongs to it.
+            rules = DecisionRules(since_ms=rules.since_ms, from_beginning=True)
+        rules = replace(rules, passed=evidence.passed, has_time_zone=self.backend.has_time_zone())
+        owner = OwnerRules(
             {name.encode() for name in known.elsewhere(case.stored or case.lost)},
             known.noted,
             known.of_others,
-            self._furthest(case, ground),
+            self._furthest(case, rules),
         )
-        self.seen = PublishedIndex(
-            self.wiring, self.processor, evidence, position_history.topic_ends(entries), known, whose
+        self.index = PublishedIndex(
+            self.wiring, self.processor, evidence, position_history.topic_ends(entries), known, owner
         )
-        self.seen.read()
-        tally = self._read(case, ground, looked)
+        self.index.read()
+        tally = self._read(case, rules, on_progress)
         return RecoveryPlan(
             case,
             steps,
-            ground,
+            rules,
             evidence,
             tally,
-            self._notes(case, evidence, ground),
-            self.seen.whole,
+            self._notes(case, evidence, rules),
+            self.index.whole,
             time.monotonic() - began,
-            getattr(self.site, "order_by", self.wiring.database.order_by),
+            getattr(self.backend, "order_by", self.wiring.database.order_by),
         )
 
-    def _furthest(self, case: Case, ground: DecisionRules) -> Position | None:
-        """The position behind which this pipeline has certainly published nothing."""
-        return case.lost if ground.at_end and self.wiring.kafka.exactly_once and streams(case.lost) else None
+    def _furthest(self, case: Case, rules: DecisionRules) -> Position | None:
+        """Returns the position behind which this pipeline has certainly published nothing."""
+        return case.lost if rules.at_end and self.wiring.kafka.exactly_once and streams(case.lost) else None
 
-    def sieve(self, case: Case, ground: DecisionRules, *, strict: bool, looked: Callable[[int], None]) -> RowFilter:
-        if self.seen is None:
+    def row_filter(
+        self, case: Case, rules: DecisionRules, *, strict: bool, on_progress: Callable[[int], None]
+    ) -> RowFilter:
+        if self.index is None:
             raise RuntimeError("there is no plan")
         return RowFilter(
             self.processor,
-            self.seen,
-            ground,
+            self.index,
+            rules,
             self.wiring.kafka.dead_letter_topic,
             case.mark.went_back,
             strict,
-            getattr(self.site, "around", None),
-            looked=looked,
+            getattr(self.backend, "around", None),
+            on_progress=on_progress,
         )
 
     def _stand_before(self, lost: Position | None) -> None:
-        """Before a transaction that cannot be decoded, and that is to be skipped."""
+        """Replaces the backend by one that skips a transaction that cannot be decoded."""
         from tailrace.recovery.skip_transaction import SkipBackend
 
         if isinstance(lost, LsnPosition) and not isinstance(self.wiring.database, MongoOptions):
-            self.site.close()
-            self.site = SkipBackend(self.wiring.database, lost, self.processor)
+            self.backend.close()
+            self.backend = SkipBackend(self.wiring.database, lost, self.processor)
 
     def close(self) -> None:
-        self.site.close()
-        if self.seen is not None:
-            self.seen.close()
+        self.backend.close()
+        if self.index is not None:
+            self.index.close()
 
     def _trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None and is_mongo(self.wiring):
@@ -216,40 +220,42 @@ class RecoveryPlanner:
             except PositionForgotten as forgotten:
                 return forgotten
         try:
-            return self.site.trouble(stored, until)
+            return self.backend.trouble(stored, until)
         except SlotBusy:
             return None
 
-    def _read(self, case: Case, ground: DecisionRules, looked: Callable[[int], None]) -> RecoveryTally:
-        sieve = self.sieve(case, ground, strict=False, looked=looked)
-        there = self.site.readable()
+    def _read(self, case: Case, rules: DecisionRules, on_progress: Callable[[int], None]) -> RecoveryTally:
+        row_filter = self.row_filter(case, rules, strict=False, on_progress=on_progress)
+        there = self.backend.readable()
         if there is None:
-            return sieve.tally
+            return row_filter.tally
         outbox = open_outbox(replace(self.wiring, database=there), Window())
         try:
             for row, transaction, created_ms in outbox.rows():
-                sieve.keeps(row, transaction, None if created_ms < 0 else created_ms)
+                row_filter.accept(row, transaction, None if created_ms < 0 else created_ms)
         finally:
             outbox.close()
-        return sieve.tally
+        return row_filter.tally
 
-    def _notes(self, case: Case, evidence: Evidence, ground: DecisionRules) -> list[str]:
+    def _notes(self, case: Case, evidence: Evidence, rules: DecisionRules) -> list[str]:
         notes: list[str] = []
-        if ground.since_ms is None and evidence.passed is None and not is_mongo(self.wiring):
-            notes.append("the ledger has no snapshot that still holds: rows are told apart by the topics and by time")
-        if self.seen is not None and self.seen.compacted:
-            kept = ", ".join(sorted(self.seen.compacted))
-            notes.append(f"{kept}: compacted, so an event that is not there may have been published all the same")
-        if self.seen is not None and self.seen.lost_fronts:
-            notes.append(self.seen.lost_fronts)
-        forgotten = self.site.forgotten(case.lost)
+        if rules.since_ms is None and evidence.passed is None and not is_mongo(self.wiring):
+            notes.append(
+                "no snapshot in the position history is still valid: rows are decided by the topics and by time"
+            )
+        if self.index is not None and self.index.compacted:
+            kept = ", ".join(sorted(self.index.compacted))
+            notes.append(f"{kept}: compacted, so an event that is not there may have been published nevertheless")
+        if self.index is not None and self.index.unlettered_keys:
+            notes.append(self.index.unlettered_keys)
+        forgotten = self.backend.forgotten(case.lost)
         if case.mark.went_back and not forgotten:
-            forgotten = [f"the server's log is not the one that was read: {sites.STAYS}"]
+            forgotten = [f"the server's log is not the one that was read: {backends.STAYS}"]
         return [*notes, *forgotten]
 
 
-class TailraceErrorTold(TailraceError):
-    """An error as the pipeline announced it."""
+class ReportedError(TailraceError):
+    """An error that the pipeline has announced."""
 
     def __init__(self, told: dict[str, str]) -> None:
         super().__init__(told.get("what", ""), why=told.get("why", ""), remedy=told.get("remedy", ""))
@@ -261,22 +267,22 @@ class TailraceErrorTold(TailraceError):
 
 
 def furthest(stored: Position | None, rewind: Rewind | None) -> Position | None:
-    """How far the pipeline ever was: one that was set back had published what lies up to `until`, too."""
+    """Returns the furthest position ever reached: a rewound pipeline had published everything up to `until`."""
     if stored is None or rewind is None or not stored.is_alike(rewind.until):
         return stored
     return max(stored, rewind.until, key=lambda position: position.progress)
 
 
-def ground_of(case: Case, entries: list[position_history.PositionEntry], settings: PipelineSettings) -> DecisionRules:
-    """What is known before the ledger's snapshots are weighed."""
+def rules_of(case: Case, entries: list[position_history.PositionEntry], settings: PipelineSettings) -> DecisionRules:
+    """Returns the rules that are known before the position history is examined."""
     since_ms = case.mark.since_ms
     beginning = settings.source.start == "beginning"
     if case.lost is not None and not streams(case.lost):
-        # Lost while its first rows were read: all of them are wanted. Before that, as the settings say.
+        # Lost during the first read: all rows are wanted. Before that, the settings decide.
         return DecisionRules(since_ms=since_ms, from_beginning=beginning or not getattr(case.lost, "creating", False))
     noted = [entry.position for entry in entries if streams(entry.position)]
     if case.lost is not None:
-        # A recovery that was killed has published, too.
+        # An interrupted recovery has published events as well.
         begun = getattr(case.stored, "recovery", None) is not None
         at_end = not begun and all(position.progress <= case.lost.progress for position in noted)
         return DecisionRules(None, case.lost.at_ms or None, at_end and case.lost.at_ms > 0, since_ms, beginning)
@@ -285,7 +291,7 @@ def ground_of(case: Case, entries: list[position_history.PositionEntry], setting
 
 def open_backend(wiring: Wiring) -> Backend:
     if isinstance(wiring.database, MongoOptions):
-        from tailrace.recovery.mongo_backend import MongoBackend  # its driver is only there for those who need it
+        from tailrace.recovery.mongo_backend import MongoBackend  # optional driver
 
         return MongoBackend(wiring.database)
     from tailrace.recovery.postgres_backend import PostgresBackend

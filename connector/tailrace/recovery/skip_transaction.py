@@ -1,11 +1,11 @@
-"""One transaction that the server cannot decode is skipped, and what the table has of it is published.
+"""Skips one transaction that the server cannot decode, and publishes what the table has of it.
 
-The log goes on right behind its commit, on the same slot: nothing else is skipped. Which rows of the table are its own
-is decided by what they are not: written by an older transaction, brought by the log before or behind it, or on Kafka.
-The number of the transaction alone does not tell, since rows written under a savepoint or changed later have another.
+The log continues right behind its commit, on the same slot, and nothing else is skipped. A row belongs to the
+transaction if it was not written by an older one, is not in the log before or behind it, and is not on Kafka. The
+transaction id alone does not decide, because rows written under a savepoint or changed later have another one.
 
-The log is read through copies of the slot. Killed at any moment, it begins again: what it had published is on Kafka by
-then. The last batch has the dead letter that names the transaction, and the position behind it.
+The log is read through copies of the slot. If it is killed, it starts again; what it had published is found on Kafka.
+The last batch holds the dead letter that names the transaction, and the position behind it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 import orjson
 
 from tailrace import failpoints
-from tailrace.errors import ConfigError, PublicationBroken, UndecodableTransaction
+from tailrace.errors import ConfigError, UndecodableTransaction
 from tailrace.event import UNREADABLE, Row
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
@@ -25,49 +25,50 @@ from tailrace.positions.base import Position
 from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
-from tailrace.recovery.backend import Begin, Keeps
+from tailrace.recovery.backend import AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.postgres_backend import PostgresBackend, identity
-from tailrace.recovery.published_index import IdIndex
-from tailrace.recovery.row_filter import name_of
-from tailrace.sources.bounded import BoundedSource
+from tailrace.recovery.id_index import IdIndex
+from tailrace.recovery.postgres_backend import PostgresBackend
+from tailrace.recovery.postgres_source import TableSource, identity
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres.options import PgConnections, PostgresOptions
-from tailrace.sources.postgres.publication import read_published
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
-from tailrace.sources.postgres.snapshot import TableReader, reading_order, require_order
+from tailrace.sources.postgres.snapshot import reading_order, require_order
 from tailrace.sources.postgres.table_rescan import LogRescan
 from tailrace.sources.postgres.timelines import follow
 from tailrace.state.position_history import PositionEntry
-from tailrace.verify.compare import WAITING
+from tailrace.verify.findings import WAITING
+from tailrace.verify.outbox_rows import event_name
 from tailrace.wakeup import Wakeup
 
 EVERY_ROW = f"3:{2**63 - 1}:"
-"""A snapshot that shows all rows: which of them are wanted is decided by other means."""
+"""A snapshot that shows all rows; other rules select them."""
 PAGE_ROWS, PAGE_BYTES = 2000, 8 << 20
 _WRAP = 1 << 32
 
 
 def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition:
-    """The last transaction that was read is not asked for again: this one would come behind it."""
+    """Returns the position behind the transaction, without asking for the last transaction that was read."""
     lsn = found.commit_lsn + 1
     return replace(position, lsn=lsn, cut=None, last=LastTransaction(lsn))
 
 
 class SurroundingLog:
-    """What the log brings around the transaction: the rows of it before the one that cannot be sent, and all behind."""
+    """What the log contains around the transaction: its rows before the one that cannot be sent, and everything behind
+    it.
+    """
 
     def __init__(self, options: PostgresOptions, lost: LsnPosition, processor: EventProcessor) -> None:
         self._options = options
         self._processor = processor
         self._names = IdIndex()
         self.others: set[int] = set()
-        """Later transactions that cannot be decoded either (32 bits): each is to be skipped by itself."""
+        """Later transactions (32 bits) that cannot be decoded either; each needs its own skip."""
         self._at = lost
         self.transaction = found = self._find(lost)
         self.behind = self._at = replace(_behind(lost, found), at_ms=found.commit_ms)
-        """Where the log goes on. The server skips what was committed before a place: one byte behind the beginning of
-        this commit is before every later one.
+        """Where the log continues. The server skips what was committed before a position: one byte behind the beginning
+        of this commit is before every later one.
         """
 
     @property
@@ -75,11 +76,11 @@ class SurroundingLog:
         return self.transaction.xid
 
     def brings(self, name: str, transaction: int) -> bool:
-        """Whether the log brings the row by itself, or a later skip does."""
+        """Returns whether the log contains the row, or a later skip publishes it."""
         return transaction in self.others or bool(self._names.find(name))
 
     def read_ahead(self, end: int) -> None:
-        """Reads on to the place `end` of the log."""
+        """Reads the log up to the LSN `end`."""
         while self._at.lsn < end:
             try:
                 self._at = self._read(self._at, end)
@@ -93,18 +94,18 @@ class SurroundingLog:
     def _find(self, lost: LsnPosition) -> UndecodableTransaction:
         end = self.end()
         try:
-            # From the beginning of the transaction: what is published of it must be known by name.
+            # From the beginning of the transaction: the names of its published rows are needed.
             self._read(replace(lost, cut=None), end, published=lost.cut.rows if lost.cut else 0)
         except UndecodableTransaction as found:
             return found
         raise ConfigError(
             f"the log can be decoded from {lost} on",
-            why="What the pipeline failed with is no longer so.",
-            remedy="tailrace run FILE.",
+            why="The error that the pipeline failed with no longer occurs.",
+            remedy="Run `tailrace run FILE`.",
         )
 
     def _read(self, start: LsnPosition, end: int, published: int | None = None) -> LsnPosition:
-        """Reads from `start` to `end`; the position there. `published` says how many rows may come at all."""
+        """Reads from `start` to `end` and returns the position there. `published` limits the number of rows."""
         source = LogRescan(self._options, name="skip", wake=Wakeup())
         rows = 0
         try:
@@ -115,11 +116,12 @@ class SurroundingLog:
                 if published is not None and rows > published:
                     raise ConfigError(
                         "rows before the transaction that cannot be decoded are not published yet",
-                        why="The pipeline was stopped before it came to it.",
-                        remedy="tailrace run FILE: it publishes them and ends with the error again. Then recover.",
+                        why="The pipeline was stopped before it reached the transaction.",
+                        remedy="Run `tailrace run FILE`: it publishes them and fails with the error again. Then "
+                        "recover.",
                     )
                 for row in chunk.rows:
-                    self._names.add(WAITING, name_of(self._processor, row), ())
+                    self._names.add(WAITING, event_name(self._processor, row), ())
                 assert isinstance(chunk.position, LsnPosition)  # noqa: S101 - of this source
                 if chunk.position.cut is None:
                     self._at = chunk.position
@@ -129,13 +131,13 @@ class SurroundingLog:
             source.close()
 
     def end(self) -> int:
-        """How far the log is written now."""
+        """Returns the end of the flushed log."""
         with self._options.connect() as control:
             return parse_lsn(str(control.query("SELECT pg_current_wal_flush_lsn()")[0][0]))
 
 
 class SkipBackend(PostgresBackend):
-    """Implements `Site` for a pipeline that stands before a transaction that cannot be decoded."""
+    """Implements `Backend` for a pipeline that stopped at a transaction that cannot be decoded."""
 
     def __init__(self, options: PostgresOptions, lost: LsnPosition, processor: EventProcessor) -> None:
         super().__init__(options)
@@ -161,16 +163,16 @@ class SkipBackend(PostgresBackend):
         found = super().weigh(entries, lost, until_ms, went_back=went_back)
         return replace(found, passed=self.around.xid % _WRAP)
 
-    def source(self, mark: Recovery, keeps: Keeps, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
-        return PostgresSkip(self._options, self._lost, self.around, mark, keeps, wake, begin, resume=resume)
+    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
+        return PostgresSkip(self._options, self._lost, self.around, mark, accept, wake, begin, resume=resume)
 
     def close(self) -> None:
         super().close()
         self.around.close()
 
 
-class PostgresSkip(BoundedSource):
-    """Reads what the table has of the transaction, then its dead letter, and ends at the position behind it."""
+class PostgresSkip(TableSource):
+    """Implements `pipeline.Source`: the rows of the transaction, its dead letter, and the position behind it."""
 
     def __init__(
         self,
@@ -178,21 +180,16 @@ class PostgresSkip(BoundedSource):
         lost: LsnPosition,
         around: SurroundingLog,
         mark: Recovery,
-        keeps: Keeps,
+        accept: AcceptRow,
         wake: Wakeup,
         begin: Begin,
         *,
         resume: bool,
     ) -> None:
-        super().__init__(wake)
-        self._options = options
+        super().__init__(options, mark, accept, wake, begin, resume=resume)
         self._lost = lost
         self._around = around
-        self._mark = mark
-        self._keeps = keeps
-        self._begin = begin
-        self._resume = resume
-        self._connections = PgConnections(options)
+        self._end = around.behind
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         self._begin(stored)
@@ -206,45 +203,22 @@ class PostgresSkip(BoundedSource):
         if self._resume and isinstance(stored, LsnPosition) and read is not None:
             start = stored
         else:
-            # Rows get places behind those that the log brought of the transaction, and behind those of an attempt that
-            # was killed.
+            # Rows get positions behind those of the log's rows of the transaction, and behind those of an earlier
+            # attempt.
             begun = TableRead(EVERY_ROW, rows=read.rows if read is not None else 0)
             start = replace(self._around.behind, table_read=begun, recovery=self._mark)
-        self._reader = TableReader(
-            self._connections.open(),
-            options.table,
-            order_by=list(options.order_by),
-            timestamp=options.timestamp,
-            start=start,
-            exported=None,
-            keeps=self._keeps,
-        )
-        # Whatever the table's snapshot shows was committed before this place, and what lies behind the transaction
-        # comes by the log. A commit of our own behind it makes the server write its log as far as that.
+        self._reader = self._open_table(start, exported=None)
+        # Everything in the table's snapshot was committed before this LSN, and what is behind the transaction comes
+        # from the log. A commit of our own makes the server flush its log up to there.
         end = parse_lsn(str(self._control.query("SELECT pg_current_wal_insert_lsn()")[0][0]))
         self._control.query("SELECT pg_logical_emit_message(true, 'tailrace', 'skip')")
         self._around.read_ahead(end)
-        self._end = self._around.behind
         store(start)
         failpoints.reached(failpoints.SKIP_BEGUN)
         return start
 
-    def settle(self) -> None:
-        if self._reader is None and self._fingerprint() != self._found.publication:
-            raise PublicationBroken(
-                "the publication was changed while the table was read",
-                why="Rows committed meanwhile may not be in the stream.",
-                remedy="Leave it as it is, and run `tailrace recover apply FILE` again.",
-            )
-
-    def close(self) -> None:
-        super().close()
-        self._connections.close()
-
     def _last_rows(self) -> list[Row]:
-        return [self._letter()]
-
-    def _letter(self) -> Row:
+        """Returns the dead letter that names the transaction."""
         found = self._around.transaction
         described = {
             "transaction": found.xid,
@@ -253,10 +227,7 @@ class PostgresSkip(BoundedSource):
             "skipped_by": self._mark.id,
         }
         place = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
-        return Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())
-
-    def _fingerprint(self) -> str:
-        return read_published(self._control, self._options).fingerprint
+        return [Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())]
 
 
 def _now() -> int:

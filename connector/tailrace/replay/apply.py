@@ -33,7 +33,7 @@ from tailrace.replay.original_records import MOST, OriginalRecords
 from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.plan_source import open_selected, share_done
 from tailrace.replay.replay_headers import replayed
-from tailrace.replay.resolve import topics_of
+from tailrace.replay.source_log import topics_of
 from tailrace.replay.targets import UncompactedTopics, require_order, require_own, require_uncompacted
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets, position_history

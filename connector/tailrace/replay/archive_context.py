@@ -6,7 +6,9 @@ then. Where a row was published stands on the topics alone, as long as they keep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -15,20 +17,27 @@ from tailrace.archive.pinned_rows import PinnedRows
 from tailrace.archive.postgres_outbox import PostgresArchiveOutbox
 from tailrace.archive.repository import open_repository
 from tailrace.archive.writer import ArchiveReport, ArchiveRun, Original
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.event import Row
 from tailrace.outbox.layouts import Layout
-from tailrace.positions.base import Position
+from tailrace.positions.base import Position, from_stored, is_same_outbox
+from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.original_records import FORGOTTEN, OriginalRecords
-from tailrace.replay.other_pipelines import passed_by_all
-from tailrace.replay.resolve import topics_of
-from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position
+from tailrace.replay.source_log import topics_of
+from tailrace.replay.table_points import (
+    before_first_start,
+    from_collections,
+    from_table,
+    stored_position,
+)
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import require_same_server
-from tailrace.state import position_history
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.state import offsets, position_history
+from tailrace.verify.backend import is_streaming
 from tailrace.worker.wiring import Wiring
 
 
@@ -113,3 +122,66 @@ def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], Non
         return ("", 0) if found.position.startswith(f"{FORGOTTEN}:") else (found.position, found.committed_ms)
 
     return original
+
+
+_is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
+"""As names of pipelines are; those of replays, and of what stands beside a position, have other signs, too."""
+
+
+def passed_by_all(
+    wiring: Wiring, start: Position, before_ms: int, ignored: Collection[str]
+) -> tuple[Position, list[str]]:
+    """`start` as far as the others have passed it, too, and notes; ConfigError where that cannot be told."""
+    notes: list[str] = []
+    for name, stored in _sharing(wiring, start, ignored):
+        if not is_streaming(stored) or getattr(stored, "recovery", None) is not None:
+            raise _refusal(name, f"is reading it: {stored}", "What it has not read yet, it would never publish.")
+        if isinstance(start, LsnPosition) and isinstance(stored, LsnPosition):
+            start, is_all = _least(wiring, name, start, stored)
+            if not is_all:
+                notes.append(f"{name} reads this outbox, too, and has not caught up: what it may not have is left out")
+        elif isinstance(stored, TokenPosition) and stored.time.seconds * 1000 <= before_ms:
+            raise _refusal(name, f"is behind: {stored}", "Documents that go now may be new to it.")
+    return start, notes
+
+
+def _sharing(wiring: Wiring, mine: Position, ignored: Collection[str]) -> Iterator[tuple[str, Position]]:
+    """Other pipelines and where they are."""
+    for key, value in sorted(offsets.read_keys(wiring.kafka, None).items()):
+        name = key.decode(errors="replace")
+        if name == wiring.settings.pipeline or name in ignored or not _is_pipeline(name):
+            continue
+        try:
+            stored = from_stored(json.loads(value))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the pipeline {name} may read the same outbox, and its stored position cannot be read: {error!r}",
+                why="A newer version of Tailrace wrote it, or something else did. What it has not passed must stay.",
+                remedy=f"Archive with that version. If it reads another outbox, or is gone for good, say so: "
+                f"--ignore-pipeline {name}. Nothing was changed.",
+            ) from None
+        if is_same_outbox(mine, stored):
+            yield name, stored
+
+
+def _least(wiring: Wiring, name: str, start: LsnPosition, stored: LsnPosition) -> tuple[LsnPosition, bool]:
+    assert start.table_read is not None  # noqa: S101 - it says which rows
+    assert not isinstance(wiring.database, MongoOptions)  # noqa: S101 - the position is Postgres's
+    kafka = replace(wiring.kafka, pipeline=name)
+    its = replace(wiring, kafka=kafka, database=replace(wiring.database, slot=stored.log.slot))
+    try:
+        found, is_all = from_table(its, replace(stored, cut=None), position_history.read(kafka))
+    except TailraceError as error:
+        raise _refusal(name, f"has not caught up: {error.what}", error.why) from None
+    assert found.table_read is not None  # noqa: S101 - it says which rows
+    least = min(start.table_read.snapshot, found.table_read.snapshot, key=lambda text: Snapshot.parse(text).xmin)
+    return replace(start, table_read=replace(start.table_read, snapshot=least)), is_all
+
+
+def _refusal(name: str, what: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"the pipeline {name} reads the same outbox, and {what}",
+        why=why,
+        remedy=f"Let {name} catch up, then run it again. If it is gone for good, say so: --ignore-pipeline {name}. "
+        "Nothing was changed.",
+    )

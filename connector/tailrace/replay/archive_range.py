@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.archive.extras import require_installed
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.positions.archive import ArchivePosition
-from tailrace.replay.range import ReplayRange
+from tailrace.positions.base import Position
+from tailrace.replay.plan import Origin
 from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import format_time
 from tailrace.worker.wiring import Wiring
@@ -81,3 +83,14 @@ def _way(shelf: ArchiveRepository, selection: Selection, notes: tuple[str, ...])
     more = "rows come in the order in which they were archived: that of source.order_by, not of commits"
     # By number, not "the first": should the oldest be deleted before the plan is carried out, that must show.
     return ReplayRange("archive", ArchivePosition(shelf.name, first.number), end, selection, (*notes, more))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRange:
+    """From where to where, in a source."""
+
+    origin: Origin
+    start: Position
+    end: Position
+    selection: Selection
+    notes: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.replay.original_records import MARGIN_MS
 from tailrace.replay.plan import ReplayPlan
-from tailrace.replay.resolve import topics_of
+from tailrace.replay.source_log import topics_of
 from tailrace.state import position_history
 from tailrace.state.rewind_marker import HEADER
 from tailrace.verify.spill import SpillFile

@@ -1,1 +1,1 @@
-"""`tailrace verify`: is everything that the outbox holds on Kafka, once, in order and unchanged?"""
+"""`tailrace verify`: checks that every row of the outbox is on Kafka, exactly once, in order and unchanged."""

@@ -1,16 +1,23 @@
-"""What verifying needs of an outbox, whatever the database: its rows now, and which of them a pipeline has passed."""
+"""The protocol of an outbox that is verified, for any database: its rows, and which of them a pipeline has passed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tailrace.event import Row
 from tailrace.positions.base import Position
+from tailrace.positions.mongo import TokenPosition
+from tailrace.positions.postgres import LsnPosition
+
+_HALF = 1 << 31
+_NORMAL = 3
+"""Lower transaction ids mean older than any other: frozen or bootstrap."""
 
 
 class Window(NamedTuple):
-    """From `since_ms` to before `until_ms`; None for no bound."""
+    """A time range from `since_ms` up to but not including `until_ms`; None means no bound."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -22,7 +29,7 @@ class Window(NamedTuple):
 
 
 class OutboxRow(NamedTuple):
-    """A row as the stream would bring it; `transaction` is its writer's number (0 where the database has none)."""
+    """A row as the log would deliver it. `transaction` is the id of the transaction that wrote it (0 in MongoDB)."""
 
     row: Row
     transaction: int
@@ -31,21 +38,74 @@ class OutboxRow(NamedTuple):
 
 class OutboxReader(Protocol):
     def rows(self) -> Iterator[OutboxRow]:
-        """All rows of the window, each once. Every one of them is committed before `is_passed` says so."""
+        """Yields each row of the window once. All are committed before the end that `is_passed` compares with."""
 
     def is_passed(self, stored: Position) -> bool:
-        """Whether a pipeline at this position is beyond all that `rows` gave."""
+        """Returns whether a pipeline at this position has passed all rows of `rows`."""
 
     def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
-        """For a pipeline that is not: whether it is beyond a transaction. `ahead` is given rows known to lie ahead.
+        """Returns, for a pipeline that has not passed all rows, whether it has passed a given transaction.
 
-        What is returned can be sent to another process.
+        `ahead` is called with each row known to lie ahead of the pipeline. The result can be sent to another process.
         """
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
-        """Whether a row, by its transaction and its time, was there before the first start and is not published.
+        """Returns whether a row, by its transaction and time, existed before the first start and so is not published.
 
-        What is returned can be sent to another process.
+        The result can be sent to another process.
         """
 
     def close(self) -> None: ...
+
+
+def is_streaming(stored: Position | None) -> bool:
+    """Returns whether a pipeline at this position has completed its first read of the outbox."""
+    if isinstance(stored, LsnPosition):
+        return stored.table_read is None and not stored.creating
+    return isinstance(stored, TokenPosition) and stored.collection_read is None
+
+
+def precedes(transaction: int, other: int) -> bool:
+    """Returns whether a transaction is older than another, given the lower 32 bits of their ids.
+
+    A row that was frozen two billion transactions ago may seem newer. Then it counts as not passed, which is safe.
+    """
+    return transaction < _NORMAL or (transaction - other) % (1 << 32) >= _HALF
+
+
+def nowhere(transaction: int) -> bool:
+    """For a pipeline that is not known to have passed any transaction."""
+    return False
+
+
+def everywhere(transaction: int) -> bool:
+    """For a pipeline that has passed everything except the rows known to lie ahead."""
+    return True
+
+
+def no_start(transaction: int, created_ms: int) -> bool:
+    """For a pipeline that publishes all rows, or whose first start is not known."""
+    return False
+
+
+def never(topic: int, key: bytes | None, created_ms: int) -> bool:
+    """For topics that have deleted nothing."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class AbsenceContext:
+    """What decides the status of a row that is not on Kafka.
+
+    `passed`: the pipeline has passed every row that was read; otherwise `is_behind` says whether it has passed a given
+    transaction. `may_be_deleted` says whether a record for a topic (by number), key and time of creation may have been
+    published and deleted since. `all_topics`: every topic that the pipeline may have written to was read. `is_before`
+    says whether a row, by its transaction and time of creation, existed before the first start. The callables can be
+    sent to another process.
+    """
+
+    passed: bool
+    is_behind: Callable[[int], bool] = nowhere
+    may_be_deleted: Callable[[int, bytes | None, int], bool] = never
+    all_topics: bool = True
+    is_before: Callable[[int, int], bool] = no_start

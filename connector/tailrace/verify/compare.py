@@ -1,68 +1,46 @@
-"""What the outbox holds, compared with what is on Kafka, event by event. Pure.
+"""Compares the outbox with Kafka, event by event. Pure.
 
-Everything known of an event comes together by its id: its row, its records, its dead letters, whether it waits behind
-a parked key or lies ahead of the pipeline. Each row ends in exactly one `Fate`; beside that, `Flaw`s are found on
-records. What cannot be told is called so, and never counted as wrong.
+Everything known about an event is joined by its id: its row, its records, its dead letters, whether it waits behind a
+parked key or lies ahead of the pipeline. Each row gets exactly one `RowStatus`; in addition, records may have a
+`RecordDefect`. What cannot be decided gets its own status and is never counted as wrong.
+
+Nearly all rows and records match. `compare_bucket` matches them in bulk by their packed fingerprints, as keys of two
+dictionaries; only events with an unmatched fingerprint are examined one by one (`compare_events`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
-"""The streams of facts. Each kind is a tuple:"""
+from tailrace.verify.backend import AbsenceContext
+from tailrace.verify.findings import (
+    AGAIN,
+    DISCARDED,
+    EDITED,
+    IS_ROW,
+    NO_CHECKSUM,
+    OUTSIDE,
+    REDRIVEN,
+    SECOND,
+    UNKNOWN,
+    Example,
+    Findings,
+    LetterFact,
+    Named,
+    Published,
+    RecordDefect,
+    RowStatus,
+    Written,
+)
+from tailrace.verify.fingerprints import FLAGS, HEAD
 
-Written = tuple[str, int, int, int, int, int, bytes | None, int, int]
-"""A row: id, frame, digest, transaction, created (ms or UNKNOWN), topic, key, checksums of the record's key and type
-(UNSAID where today's rules make none)."""
-Published = tuple[str, int, int, int, int, int, int, int]
-"""A record: id, frame, digest, flags, place (a topic's partition), offset, checksums of key and type."""
-DeadLetterFacts = tuple[str, int, int, int, int, int]
-"""A dead letter: id, frame, digest, flags, place, offset."""
-Named = tuple[str]
-"""An event that waits, or that lies ahead: id."""
-Ordered = tuple[int, bytes, int, int, str, int]
-"""A record once more: place, key, position (two numbers), id, offset."""
-
-UNKNOWN = -1
-"""Of a time, a topic or a frame. What has an unknown frame is compared with nothing."""
-UNSAID = 0
-"""Of a checksum: compared with nothing."""
-AGAIN, EDITED, OUTSIDE, REDRIVEN, DISCARDED, IS_ROW = 1, 2, 4, 8, 16, 32
-"""Flags of records (published again, its payload changed by a person, outside of the window), then of letters: of a
-letter AGAIN says that a replay wrote it."""
-OTHERS = 64
-"""A flag of records while they are read: another pipeline's, as its header tells."""
-SECOND = 16
-"""Flag of a record beside AGAIN: its event was published before, on purpose (a replay, or a redrive for a consumer).
-The redrive of a pipeline's letter is the first publication of its event, and the only one without a replay's header."""
-EXAMPLES = 20
-
-
-class RowStatus(StrEnum):
-    """What became of a row."""
-
-    PUBLISHED = "published"
-    SET_ASIDE = "set_aside"
-    REDRIVEN = "redriven"
-    """A row that could not be read, and was mended by hand: its record is another event's."""
-    DISCARDED = "discarded"
-    PARKED = "parked"
-    NOT_YET = "not_yet"
-    BEFORE_START = "before_start"
-    """In the outbox before the pipeline's first start, which was told to begin with what comes (`start: now`)."""
-    EXPIRED = "expired"
-    """Not there, on a topic that may have deleted what is so old."""
-    MISSING = "missing"
-    UNDECIDED = "undecided"
-    """Not on the topics that are known, and the pipeline may have written to others under earlier rules."""
-
-
+_ROW, _RECORD = 5, 3
+"""How many items a bucket has per row (packed fingerprint, transaction, created, topic, key) and per record (packed
+fingerprint, place, offset). Transaction and time may be numbers as text: few of them are ever parsed.
+"""
 _CERTAINTY = {
     RowStatus.MISSING: 0,
     RowStatus.UNDECIDED: 0,
@@ -70,115 +48,79 @@ _CERTAINTY = {
     RowStatus.NOT_YET: 2,
     RowStatus.BEFORE_START: 3,
 }
-"""How certain it is that a row was passed by the pipeline, if it is not on Kafka."""
+"""How certain it is that the pipeline has passed a row that is not on Kafka; 0 is the most certain."""
 
 
-class RecordDefect(StrEnum):
-    """What is wrong with a record."""
-
-    DUPLICATED = "duplicated"
-    CHANGED = "changed"
-    KEY_CHANGED = "key_changed"
-    TYPE_CHANGED = "type_changed"
-    WRONG_PARTITION = "wrong_partition"
-    OUT_OF_ORDER = "out_of_order"
-
-
-class Example(NamedTuple):
-    """One event of a kind: of a row where it should be and when it was created, of a record where it is."""
-
-    id: str
-    topic: int = UNKNOWN
-    created_ms: int = UNKNOWN
-    place: int = UNKNOWN
-    offset: int = UNKNOWN
-
-
-@dataclass(slots=True)
-class Findings:
-    rows: int = 0
-    records: int = 0
-    letters: int = 0
-    again: int = 0
-    """Records that were published again on purpose: by a redrive or a replay."""
-    not_compared: int = 0
-    """Records and letters of rows whose payloads cannot be compared."""
-    only_on_kafka: int = 0
-    """Events without a row: purged since, or another pipeline's."""
-    fates: Counter[str] = field(default_factory=Counter)
-    flaws: Counter[str] = field(default_factory=Counter)
-    examples: defaultdict[str, list[Example]] = field(default_factory=partial(defaultdict, list))
-
-    @property
-    def absent(self) -> int:
-        """Rows that may still turn up, if one looks again."""
-        kinds = (RowStatus.NOT_YET, RowStatus.MISSING, RowStatus.EXPIRED, RowStatus.UNDECIDED)
-        return sum(self.fates[kind] for kind in kinds)
-
-    def note(self, counter: Counter[str], kind: str, example: Example) -> None:
-        counter[kind] += 1
-        if len(self.examples[kind]) < EXAMPLES:
-            self.examples[kind].append(example)
-
-    def include(self, others: Findings) -> None:
-        """Adds what was found in another part."""
-        for name in ("rows", "records", "letters", "again", "not_compared", "only_on_kafka"):
-            setattr(self, name, getattr(self, name) + getattr(others, name))
-        self.fates.update(others.fates)
-        self.flaws.update(others.flaws)
-        for kind, examples in others.examples.items():
-            self.examples[kind] = (self.examples[kind] + examples)[:EXAMPLES]
+def compare_bucket(
+    written: list[Any],
+    published: list[Any],
+    others: tuple[list[LetterFact], list[Named], list[Named]],
+    context: AbsenceContext,
+    found: Findings,
+) -> None:
+    """Adds the findings of one bucket: flat lists of rows and records, and LETTERS, WAITING and AHEAD facts."""
+    letters, waiting, ahead = others
+    unmatched = _unmatched(written[::_ROW], published[::_RECORD])
+    names = {packed[HEAD.size :] for packed in unmatched}
+    names.update(_bytes(letter[0]) for letter in letters)
+    rows: list[Written] = []
+    records: list[Published] = []
+    if names:
+        rows = [_written(written, at) for at in _of(names, written[::_ROW])]
+        records = [_published(published, at) for at in _of(names, published[::_RECORD])]
+    matched = len(written) // _ROW - len(rows)
+    found.rows += matched
+    found.records += len(published) // _RECORD - len(records)
+    found.statuses[RowStatus.PUBLISHED] += matched
+    if rows or records or letters:
+        compare_events([rows, records, letters, waiting, ahead], context, found)
 
 
-def nowhere(transaction: int) -> bool:
-    """Of a pipeline of which it is not known that it is beyond any transaction."""
-    return False
+def _unmatched(rows: list[bytes], records: list[bytes]) -> set[bytes]:
+    """Returns fingerprints that are on one side only, or more than once on a side."""
+    some, others = dict.fromkeys(rows), dict.fromkeys(records)
+    unmatched = set() if some.keys() == others.keys() else some.keys() ^ others.keys()
+    for packed, distinct in ((rows, some), (records, others)):
+        if len(packed) != len(distinct):
+            unmatched.update(each for each, times in Counter(packed).items() if times > 1)
+    return unmatched
 
 
-def everywhere(transaction: int) -> bool:
-    """Of one that is beyond all but the rows known to lie ahead."""
-    return True
+def _of(names: set[bytes], packed: Iterable[bytes]) -> list[int]:
+    return [at for at, each in enumerate(packed) if each[HEAD.size :] in names]
 
 
-def no_start(transaction: int, created_ms: int) -> bool:
-    """Of a pipeline that publishes all rows, or whose first start is not known."""
-    return False
+def _written(written: list[Any], number: int) -> Written:
+    packed, transaction, created_ms, topic, key = written[number * _ROW : (number + 1) * _ROW]
+    _, frame, digest, *checksums = HEAD.unpack_from(packed)
+    return (_text(packed[HEAD.size :]), frame, digest, int(transaction), int(created_ms), topic, key, *checksums)
 
 
-def never(topic: int, key: bytes | None, created_ms: int) -> bool:
-    """Of topics that have deleted nothing."""
-    return False
+def _published(published: list[Any], number: int) -> Published:
+    packed, place, offset = published[number * _RECORD : (number + 1) * _RECORD]
+    tag, frame, digest, *checksums = HEAD.unpack_from(packed)
+    return (_text(packed[HEAD.size :]), frame, digest, tag & FLAGS, place, offset, *checksums)
 
 
-@dataclass(frozen=True, slots=True)
-class AbsenceContext:
-    """What the judgement of absent rows stands on.
-
-    `passed`: the pipeline is beyond every row that was read. Otherwise `is_behind` tells of a row's transaction whether
-    the pipeline is beyond that. `may_be_deleted` tells of a topic (by number), a key and a time of creation whether
-    such a record may have been published, and deleted since. `all_topics`: no topic was left out that the pipeline may
-    have written to. `is_before` tells of a row's transaction and time of creation whether it was there before the first
-    start. All may be asked in another process.
-    """
-
-    passed: bool
-    is_behind: Callable[[int], bool] = nowhere
-    may_be_deleted: Callable[[int, bytes | None, int], bool] = never
-    all_topics: bool = True
-    is_before: Callable[[int, int], bool] = no_start
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
 
 
-def compare_events(facts: Sequence[list[Any]], ground: AbsenceContext, found: Findings) -> None:
-    """Adds one bucket: lists of WRITTEN, PUBLISHED, LETTERS, WAITING and AHEAD."""
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def compare_events(facts: Sequence[list[Any]], context: AbsenceContext, found: Findings) -> None:
+    """Adds the findings of one bucket: lists of WRITTEN, PUBLISHED, LETTERS, WAITING and AHEAD facts."""
     written, published, letters, waiting, ahead = facts
     rows: dict[str, Written | list[Written]] = {}
     for row in written:
-        # Ids are unique in nearly every outbox: a list for each would double the memory.
+        # Ids are unique in nearly every outbox; a list for each of them would double the memory.
         before = rows.setdefault(row[0], row)
         if before is not row:
             rows[row[0]] = [*(before if isinstance(before, list) else [before]), row]
     found.rows += len(written)
-    first_hand = _sightings(published, letters, rows, found)
+    first_hand = _occurrences(published, letters, rows, found)
     waits, lies_ahead = Counter(each[0] for each in waiting), Counter(each[0] for each in ahead)
     state = {each[0]: each[3] for each in letters}
     for event, kept in rows.items():
@@ -186,27 +128,26 @@ def compare_events(facts: Sequence[list[Any]], ground: AbsenceContext, found: Fi
         if len(copies) > 1:
             states = [each[3] for each in letters if each[0] == event]
             accounted = _accounted(first_hand.times[event], states, is_published=event in first_hand.published)
-            _judge_copies(copies, accounted, (waits[event], lies_ahead[event]), ground, found)
+            _compare_copies(copies, accounted, (waits[event], lies_ahead[event]), context, found)
         for row in copies if len(copies) == 1 else ():
             if event in first_hand.published:
-                found.fates[RowStatus.PUBLISHED] += 1
+                found.statuses[RowStatus.PUBLISHED] += 1
                 continue
-            fate = _letter_fate(state.get(event)) or (RowStatus.PARKED if event in waits else None)
-            fate = fate or _absent(row, ground, ahead=event in lies_ahead)
-            found.note(found.fates, fate, Example(event, row[5], row[4]))
+            status = _letter_status(state.get(event)) or (RowStatus.PARKED if event in waits else None)
+            status = status or _absent(row, context, ahead=event in lies_ahead)
+            found.note(found.statuses, status, Example(event, row[5], row[4]))
         if first_hand.is_more_than(len(copies), event):
-            found.note(found.flaws, RecordDefect.DUPLICATED, first_hand.last[event])
+            found.note(found.defects, RecordDefect.DUPLICATED, first_hand.last[event])
     for event in first_hand.last:
         if event not in rows and first_hand.is_more_than(1, event):
-            found.note(found.flaws, RecordDefect.DUPLICATED, first_hand.last[event])
+            found.note(found.defects, RecordDefect.DUPLICATED, first_hand.last[event])
 
 
 @dataclass(slots=True)
 class _Occurrences:
-    """How often each event came first-hand, on a topic or as a letter, and where it was seen last if more than once.
+    """How often each event was published normally or dead-lettered, and the last place if more than once.
 
-    `publications` counts records without a replay's header, those of redrives included: an event has one, whoever
-    published it.
+    `publications` counts records without a replay header, including those of redrives: an event must have only one.
     """
 
     published: set[str] = field(default_factory=set)
@@ -226,9 +167,9 @@ class _Occurrences:
 
 
 def _accounted(times: int, states: list[int], *, is_published: bool) -> list[RowStatus]:
-    """The fates that records and letters prove for rows of one id: one for each that came first-hand.
+    """Returns the statuses that records and dead letters prove for several rows with one id.
 
-    A replay publishes again what was published: it proves no more than one, and only where nothing else is left.
+    A replay publishes an event again, so it proves at most one publication, and only if there is no other record.
     """
     first_hand = [flags for flags in states if not flags & AGAIN]
     known = [RowStatus.PUBLISHED] * (times - len(first_hand))
@@ -236,36 +177,34 @@ def _accounted(times: int, states: list[int], *, is_published: bool) -> list[Row
         first_hand = states[-1:]
         known = [RowStatus.PUBLISHED] if is_published else []
     redriven = RowStatus.PUBLISHED if is_published else None
-    return known + [fate for flags in first_hand if (fate := _letter_fate(flags) or redriven)]
+    return known + [status for flags in first_hand if (status := _letter_status(flags) or redriven)]
 
 
-def _judge_copies(
-    copies: list[Written], accounted: list[RowStatus], later: tuple[int, int], ground: AbsenceContext, found: Findings
+def _compare_copies(
+    copies: list[Written], accounted: list[RowStatus], later: tuple[int, int], context: AbsenceContext, found: Findings
 ) -> None:
-    """Rows of one id. Which record is whose cannot be told: those that must be on Kafka come first.
+    """Adds the statuses of several rows with one id.
 
-    `later` are how many of them wait behind a parked key, and how many lie ahead.
+    It cannot be decided which record belongs to which row, so rows that must be on Kafka are matched first. `later` is
+    how many of them wait behind a parked key, and how many lie ahead.
     """
     waits, ahead = later
     known = accounted + [RowStatus.PARKED] * waits + [RowStatus.NOT_YET] * ahead
-    absent = sorted(((_absent(row, ground, ahead=False), row) for row in copies), key=lambda each: _CERTAINTY[each[0]])
-    for number, (fate, row) in enumerate(absent):
-        shown = known[number] if number < len(known) else fate
+    absent = sorted(((_absent(row, context, ahead=False), row) for row in copies), key=lambda each: _CERTAINTY[each[0]])
+    for number, (status, row) in enumerate(absent):
+        shown = known[number] if number < len(known) else status
         if shown is RowStatus.PUBLISHED:
-            found.fates[shown] += 1
+            found.statuses[shown] += 1
         else:
-            found.note(found.fates, shown, Example(row[0], row[5], row[4]))
+            found.note(found.statuses, shown, Example(row[0], row[5], row[4]))
 
 
-def _sightings(
-    published: list[Published],
-    letters: list[DeadLetterFacts],
-    rows: dict[str, Written | list[Written]],
-    found: Findings,
+def _occurrences(
+    published: list[Published], letters: list[LetterFact], rows: dict[str, Written | list[Written]], found: Findings
 ) -> _Occurrences:
     seen = _Occurrences()
     alone: set[str] = set()
-    for event, frame, digest, flags, place, offset, *labels in published:
+    for event, frame, digest, flags, place, offset, *checksums in published:
         row = rows.get(event)
         if row is None and flags & OUTSIDE:
             continue
@@ -278,13 +217,13 @@ def _sightings(
         elif not flags & EDITED:
             where = Example(event, place=place, offset=offset)
             _compare(row, frame, digest, where, found)
-            _compare_labels(row, labels, where, found)
+            _compare_labels(row, checksums, where, found)
     for event, frame, digest, flags, place, offset in letters:
         row = rows.get(event)
         if row is None and flags & OUTSIDE:
             continue
         found.letters += 1
-        # One of a replay tells what today's rules make of an event that was published, or set aside, before.
+        # A replay writes dead letters too: for events that had been published or dead-lettered before.
         seen.note(event, place, offset, flags)
         if row is None:
             alone.add(event)
@@ -301,20 +240,20 @@ def _compare(row: Written | list[Written], frame: int, digest: int, where: Examp
             return
         if each[2] == digest:
             return
-    found.note(found.flaws, RecordDefect.CHANGED, where)
+    found.note(found.defects, RecordDefect.CHANGED, where)
 
 
-def _compare_labels(row: Written | list[Written], labels: list[int], where: Example, found: Findings) -> None:
-    """Key and type: each must be that of a row."""
+def _compare_labels(row: Written | list[Written], checksums: list[int], where: Example, found: Findings) -> None:
+    """Adds a defect unless key and type are those of a row."""
     rows = row if isinstance(row, list) else [row]
-    for at, (label, flaw) in enumerate(
-        zip(labels, (RecordDefect.KEY_CHANGED, RecordDefect.TYPE_CHANGED), strict=True), start=7
+    for at, (label, defect) in enumerate(
+        zip(checksums, (RecordDefect.KEY_CHANGED, RecordDefect.TYPE_CHANGED), strict=True), start=7
     ):
-        if not any(each[at] in (label, UNSAID) for each in rows):
-            found.note(found.flaws, flaw, where)
+        if not any(each[at] in (label, NO_CHECKSUM) for each in rows):
+            found.note(found.defects, defect, where)
 
 
-def _letter_fate(flags: int | None) -> RowStatus | None:
+def _letter_status(flags: int | None) -> RowStatus | None:
     """None if there is no letter, or one that was redriven: then its record must be there."""
     if flags is None:
         return None
@@ -322,37 +261,18 @@ def _letter_fate(flags: int | None) -> RowStatus | None:
         return RowStatus.DISCARDED
     if flags & REDRIVEN:
         return RowStatus.REDRIVEN if flags & IS_ROW else None
-    return RowStatus.SET_ASIDE
+    return RowStatus.DEAD_LETTERED
 
 
-def _absent(row: Written, ground: AbsenceContext, *, ahead: bool) -> RowStatus:
+def _absent(row: Written, context: AbsenceContext, *, ahead: bool) -> RowStatus:
     _, _, _, transaction, created_ms, topic, key, *_ = row
     if ahead:
         return RowStatus.NOT_YET
-    if ground.is_before(transaction, created_ms):
+    if context.is_before(transaction, created_ms):
         return RowStatus.BEFORE_START
-    if not (ground.passed or ground.is_behind(transaction)):
+    if not (context.passed or context.is_behind(transaction)):
         return RowStatus.NOT_YET
-    # Without a time of creation nothing can be said but that it is not there.
-    if created_ms != UNKNOWN and ground.may_be_deleted(topic, key, created_ms):
+    # Without a time of creation, retention cannot excuse the absence.
+    if created_ms != UNKNOWN and context.may_be_deleted(topic, key, created_ms):
         return RowStatus.EXPIRED
-    return RowStatus.MISSING if ground.all_topics else RowStatus.UNDECIDED
-
-
-def check_order(records: Iterable[Ordered], found: Findings) -> None:
-    """Adds one bucket of ORDER: in each partition the positions of a key never go backwards.
-
-    A record that comes twice is a duplicate, and not also out of order.
-    """
-    latest: dict[tuple[int, bytes], tuple[int, int]] = {}
-    seen: set[tuple[int, str]] = set()
-    for place, key, major, minor, event, offset in records:
-        if (place, event) in seen:
-            continue
-        seen.add((place, event))
-        position = (major, minor)
-        before = latest.get((place, key))
-        if before is not None and position < before:
-            found.note(found.flaws, RecordDefect.OUT_OF_ORDER, Example(event, place=place, offset=offset))
-        else:
-            latest[place, key] = position
+    return RowStatus.MISSING if context.all_topics else RowStatus.UNDECIDED

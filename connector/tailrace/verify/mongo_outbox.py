@@ -1,8 +1,8 @@
-"""Outbox collections, and which of their documents still lie ahead of a pipeline.
+"""Reads outbox collections of MongoDB, and finds the documents that still lie ahead of a pipeline.
 
-Every document that was read is committed before the cluster time that is asked for afterwards: a stored position beyond
-that has passed them all. For a pipeline that is not there yet, the change stream itself tells, from the stored position
-on, which documents are still to come; all others it has passed.
+Every document that was read is committed before the cluster time that is read afterwards, so a stored position beyond
+that time has passed them all. For a pipeline that has not reached it, the change stream from its stored position on
+shows which documents are still to come; it has passed all others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document, Documents, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.stream_spec import can_split
-from tailrace.verify.backend import OutboxRow, Window
-from tailrace.verify.compare import UNKNOWN, everywhere, no_start, nowhere
+from tailrace.verify.backend import OutboxRow, Window, everywhere, is_streaming, no_start, nowhere
+from tailrace.verify.findings import UNKNOWN
 
 BATCH = 2000
 WAIT_MS = 200
@@ -37,7 +37,7 @@ class MongoOutboxReader:
     def __init__(self, options: MongoOptions, window: Window) -> None:
         self._options = options
         self._window = window
-        # Under a name of its own: it must not be taken for the connector.
+        # A name of its own, so that it is not taken for the connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (verify)", timeout=options.link_timeout)
         self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
         self._end = ClusterTime(0, 0)
@@ -52,23 +52,21 @@ class MongoOutboxReader:
         self._end = identify(self._client).now
 
     def is_passed(self, stored: Position) -> bool:
-        # At the very same time it may be inside of a transaction: then `beyond` tells the rest of it.
-        found = _streams(stored)
-        return found is not None and found.time.pair >= self._end.pair
+        # At exactly that time the position may be inside a transaction; `beyond` finds the rest of it.
+        return isinstance(stored, TokenPosition) and is_streaming(stored) and stored.time.pair >= self._end.pair
 
     def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
-        start = _streams(stored)
-        if start is None:
+        if not isinstance(stored, TokenPosition) or not is_streaming(stored):
             return nowhere
         try:
-            self._follow(start, ahead)
+            self._follow(stored, ahead)
         except (HistoryLost, StreamChanged, CollectionGone, EventTooLarge):
-            # Then the stream no longer tells, and the pipeline itself cannot go on either: `status` says why.
+            # The stream cannot be read, so the pipeline cannot continue either; `tailrace status` says why.
             return nowhere
         return everywhere
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
-        """By the document's own time: when it was committed, nobody remembers."""
+        """Compares with the document's own time, since MongoDB does not store when it was committed."""
         if not isinstance(stored, TokenPosition) or not stored.begun:
             return no_start
         return partial(_was_there, int(stored.begun))
@@ -97,7 +95,7 @@ class MongoOutboxReader:
         return {self._options.timestamp: bounds} if bounds and self._options.timestamp else {}
 
     def _follow(self, start: TokenPosition, ahead: Callable[[Row], None]) -> None:
-        """Up to the end, and all of it: the last transaction may come in several answers, all of the same time."""
+        """Reads up to the end. The last transaction may come in several batches, all with the same time."""
         watched = self._options.watched
         stages = watched.stages({"startAfter": server_token(start.token)}, splits=self._splits)
         cursor = ChangeStreamCursor(self._client, watched, stages)
@@ -121,11 +119,6 @@ class MongoOutboxReader:
             cursor.close()
 
 
-def _streams(stored: Position) -> TokenPosition | None:
-    """The position, if the documents that were there before are all published."""
-    return stored if isinstance(stored, TokenPosition) and stored.collection_read is None else None
-
-
 def _was_there(begun_ms: int, transaction: int, created_ms: int) -> bool:
     return created_ms != UNKNOWN and created_ms < begun_ms
 
@@ -135,7 +128,7 @@ def _date(at_ms: int) -> datetime:
 
 
 def _parted(batch: bytes) -> Iterator[bytes]:
-    """The documents of a raw batch: each begins with its length."""
+    """Splits a raw batch into documents; each begins with its length."""
     at = 0
     while at < len(batch):
         size = int.from_bytes(batch[at : at + 4], "little")

@@ -1,10 +1,10 @@
-"""An outbox table, all of it at one moment, and how far a pipeline is on the way to that moment.
+"""Reads an outbox table of Postgres in one snapshot, and decides how much of it a pipeline has passed.
 
-A table does not know the order of commits, so for a single row there are two answers that are certain. Every row that
-one snapshot shows is committed before the end that the log has right after it: a stored position beyond that end has
-passed them all. And a slot's `catalog_xmin` moves only when everything below it has ended at a place in the log that
-the pipeline has confirmed: it has passed every row of an older transaction, also while it does not run. For all others
-nothing is certain until the pipeline has come further.
+A table does not store the order of commits, so only two statements about rows are certain. All rows of a snapshot are
+committed before the end of the log right after it, so a stored position beyond that end has passed them all. And a
+slot's `catalog_xmin` advances only when all older transactions have ended before the position that the pipeline has
+confirmed, so it has passed every row of an older transaction, even while it does not run. For all other rows nothing is
+certain until the pipeline has advanced.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, to
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.unpublished_rows import Partition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
-from tailrace.verify.backend import OutboxRow, Window
-from tailrace.verify.compare import UNKNOWN, no_start, nowhere
+from tailrace.verify.backend import OutboxRow, Window, is_streaming, no_start, nowhere, precedes
+from tailrace.verify.findings import UNKNOWN
 
 _new = tuple.__new__
-"""Without the argument handling of their own constructors: this runs once per row."""
+"""Skips the argument handling of the constructors, because this runs once per row."""
 BEFORE = 2
-"""How much stands before a row's columns in what is copied."""
-_HALF = 1 << 31
-_NORMAL = 3
-"""Smaller numbers stand for transactions older than any other."""
+"""Number of fields that precede the columns of a row in COPY output."""
 
 
 class PostgresOutboxReader:
@@ -47,7 +44,7 @@ class PostgresOutboxReader:
 
     @property
     def sends_utf8(self) -> bool:
-        """Whether `copied` has values as they are published; else only `row` has them."""
+        """Whether `copied` yields values as they are published; otherwise only `row` does."""
         return self._link.text is None
 
     def rows(self) -> Iterator[OutboxRow]:
@@ -55,19 +52,19 @@ class PostgresOutboxReader:
         return chain(map(self.row, self.copied()), self.large())
 
     def begin(self) -> tuple[Column, ...]:
-        """Takes the snapshot; the table's columns in it."""
+        """Takes the snapshot and returns the columns of the table."""
         link = self._link
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        # A policy that hides rows from this role must be an error: the log brings them.
+        # A policy that hides rows from this role must be an error, since the log contains them.
         link.query("SET LOCAL row_security = off")
         self._before = Snapshot.parse(str(link.query("SELECT pg_current_snapshot()")[0][0])).xmax
-        # Where rows are put into the log, not how far it is written: a row may be seen before it is.
+        # The insert position, not the flush position: a row may be visible before it is flushed.
         self._end = self._log_end()
         self._columns = self._announced()
         return self._columns
 
     def copied(self) -> Iterator[Fields]:
-        """All rows of the snapshot as COPY brings them: the writer's number, when it was created, the columns."""
+        """Yields all rows of the snapshot from COPY: transaction id, time of creation, columns."""
         huge = too_large(self._columns)
         query = self._query([quote(column.name) for column in self._columns], f"NOT ({huge})")
         self._link.query(f"{query} LIMIT 0")
@@ -76,7 +73,7 @@ class PostgresOutboxReader:
         self._link.query("COMMIT")
 
     def large(self) -> Iterator[OutboxRow]:
-        """Rows that are too large to be copied; known after `copied`."""
+        """Yields rows that are too large for COPY; known after `copied`."""
         for transaction, created, *values in self._large:
             created_ms = int(created or UNKNOWN)
             texts = [None if value is None else value.encode("utf-8", "surrogateescape") for value in values]
@@ -92,19 +89,18 @@ class PostgresOutboxReader:
         return _new(OutboxRow, (row, int(found[0] or 0), created_ms))
 
     def is_passed(self, stored: Position) -> bool:
-        found = _streams(stored)
-        return found is not None and found.lsn >= self._end
+        return isinstance(stored, LsnPosition) and is_streaming(stored) and stored.lsn >= self._end
 
     def beyond(self, stored: Position, ahead: Callable[[Row], None]) -> Callable[[int], bool]:
         found = self._link.query(
             "SELECT catalog_xmin FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot]
         )
-        if _streams(stored) is None or not found or found[0][0] is None:
+        if not is_streaming(stored) or not found or found[0][0] is None:
             return nowhere
         return partial(precedes, other=int(found[0][0]))
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
-        # A server whose log ends before the position is not the one whose numbers of transactions are known.
+        # If the log ends before the position, this is another server, and its transaction ids mean nothing.
         if not isinstance(stored, LsnPosition) or not stored.begun or stored.lsn > self._log_end():
             return no_start
         begun = Snapshot.parse(stored.begun)
@@ -120,7 +116,7 @@ class PostgresOutboxReader:
         return parse_lsn(str(end))
 
     def _announced(self) -> tuple[Column, ...]:
-        """As the log announces them."""
+        """Returns the columns as the log announces them."""
         schema, name = split_table(self._options.table)
         found = self._link.query(
             "SELECT attname, atttypid FROM pg_attribute "
@@ -134,7 +130,7 @@ class PostgresOutboxReader:
             raise LayoutMismatch(
                 f"{self._options.table} has no column {timestamp}, which outbox.columns.timestamp names",
                 why=f"Its columns are {', '.join(column.name for column in columns)}.",
-                remedy="Name the right one.",
+                remedy="Name the right column.",
             )
         return columns
 
@@ -151,7 +147,7 @@ class PostgresOutboxReader:
         attached = last_attached(self._members())
         if not any(attached.values()):
             return f"SELECT xmin, {when}, {names} FROM {table} WHERE {where}"  # noqa: S608 - quoted
-        # A row is the outbox's since its own transaction, or since its partition was attached, if that was later.
+        # A row belongs to the outbox since its transaction, or since its partition was attached, if that was later.
         pairs = ", ".join(f"('{oid}'::oid, '{at}'::xid)" for oid, at in attached.items())
         return (
             f"SELECT CASE WHEN age(o.xmin) > age(p.tailrace_xid) THEN p.tailrace_xid ELSE o.xmin END, "  # noqa: S608
@@ -168,17 +164,3 @@ class PostgresOutboxReader:
 
 def _was_there(begun: Snapshot, before: int, transaction: int, created_ms: int) -> bool:
     return begun.contains(transaction, before=before)
-
-
-def precedes(transaction: int, other: int) -> bool:
-    """Whether a transaction is older than another; both have only their lower 32 bits.
-
-    A row that was frozen two billion transactions ago may seem newer: that is the safe mistake.
-    """
-    return transaction < _NORMAL or (transaction - other) % (1 << 32) >= _HALF
-
-
-def _streams(stored: Position) -> LsnPosition | None:
-    """The position, if the rows that were there before are all published."""
-    whole = isinstance(stored, LsnPosition) and stored.table_read is None and not stored.creating
-    return stored if isinstance(stored, LsnPosition) and whole else None

@@ -1,9 +1,9 @@
-"""Tens of millions of small facts, put by on disk and taken back in groups that fit into memory.
+"""On-disk hash partitions for joining more facts than fit in memory.
 
-A fact belongs to a name, and all facts of one name come back together: names are dealt out to buckets by a checksum,
-the same in every process, so that several may put by, and others take back. There is one file, without a name of its
-own: it is gone with its processes, whatever ends them. Facts are texts, numbers and bytes, or tuples of them, so that
-`marshal` can write them, at the speed of C. What one bucket holds in the order it came in, comes back in that order.
+A fact belongs to a name. Names are assigned to buckets by a checksum that is the same in every process, so several
+processes can write and others read, and all facts of a name come back together. Each file is an unnamed temporary file
+that disappears with its processes. Facts are strings, numbers, bytes, or tuples of them, so that `marshal` can write
+them quickly. The facts of a bucket come back in the order in which they were added.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 from zlib import crc32
 
 from tailrace.errors import SourceError
 
 BUCKETS = 512
-"""A hundred million facts are 200,000 in a bucket, which take about 60 MB while they are looked at."""
+"""With a hundred million facts a bucket has 200,000, which take about 60 MB while they are compared."""
 PENDING = 60_000
-"""Facts that wait in memory before they are written."""
+"""Facts that are held in memory before they are written."""
 _PLAIN = 2
-"""The version of marshal that looks for no object twice: facts have none in common, and looking takes its time."""
+"""The marshal version without object references: facts share no objects, and searching for them takes time."""
 
 Fact = tuple[Any, ...]
 Index = list[list["array[int]"]]
-"""By stream and bucket, pairs of offset and length: of each piece that was written."""
+"""Pairs of offset and length of each written piece, by stream and bucket."""
+
+
+class FactSink(Protocol):
+    """Takes facts by stream and name."""
+
+    def add(self, stream: int, name: str | bytes, fact: tuple[Any, ...]) -> None: ...
+    def clear(self, stream: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SpillIndex:
-    """What stands in a spool's file; several processes may look at it at once."""
+    """The contents of a spill file; several processes may read it at once."""
 
     file: int
     index: Index
@@ -43,15 +50,15 @@ class SpillIndex:
         return [fact for piece in self.each(stream, bucket) for fact in piece]
 
     def each(self, stream: int, bucket: int) -> Iterator[list[Any]]:
-        """Piece by piece, in the order in which they were written."""
+        """Yields the pieces in the order in which they were written."""
         pieces = self.index[stream][bucket]
         for at in range(0, len(pieces), 2):
-            # Our own, from a file without a name.
+            # Written by ourselves, in an unnamed file.
             yield marshal.loads(os.pread(self.file, pieces[at + 1], pieces[at]))  # noqa: S302
 
 
 class SpillFile:
-    """Facts in several `streams`, each in the same buckets."""
+    """Writes facts of several `streams` to one file, each stream into the same buckets."""
 
     def __init__(
         self, streams: int, *, buckets: int = BUCKETS, pending: int = PENDING, file: IO[bytes] | None = None
@@ -79,9 +86,9 @@ class SpillFile:
         self.added(1)
 
     def open(self, stream: int) -> list[list[Any]]:
-        """The buckets of a stream, for whoever adds to them in bulk: to number `crc32(name) % len(buckets)`.
+        """Returns the buckets of a stream for adding in bulk, to bucket `crc32(name) % len(buckets)`.
 
-        They stay the same lists; `added` says how many facts were put there, at least after each few thousand.
+        The lists stay the same. Call `added` with the number of added facts at least every few thousand facts.
         """
         return self._facts[stream]
 
@@ -91,18 +98,18 @@ class SpillFile:
             self._write()
 
     def clear(self, stream: int) -> None:
-        """Forgets what the stream holds."""
+        """Drops all facts of a stream."""
         self._write()
         self._index[stream] = [array("Q") for _ in range(self._buckets)]
 
     def buckets(self, *streams: int) -> Iterator[list[list[Any]]]:
-        """Bucket by bucket, the facts of each of `streams`. May be asked for again, also after more was added."""
+        """Yields the facts of `streams` bucket by bucket. Can be called again after more was added."""
         pieces = self.pieces()
         for number in range(self._buckets):
             yield [pieces.read(stream, number) for stream in streams]
 
     def pieces(self) -> SpillIndex:
-        """All that was added so far."""
+        """Returns the index of everything added so far."""
         self._write()
         return SpillIndex(self._file.fileno(), self._index)
 
@@ -121,9 +128,9 @@ class SpillFile:
             self._file.flush()
         except OSError as error:
             raise SourceError(
-                f"what was read cannot be put by in a temporary file: {error.strerror}",
-                remedy="See that the folder for temporary files (TMPDIR) has room: about 120 bytes for each row and "
-                "200 for each record. Or compare a part, with --from and --to.",
+                f"facts cannot be written to a temporary file: {error.strerror}",
+                remedy="Make sure that the folder for temporary files (TMPDIR) has room: about 120 bytes per row and "
+                "200 per record. Or compare a part of the outbox with --from and --to.",
             ) from None
         self._pending = 0
 

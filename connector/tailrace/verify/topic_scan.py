@@ -1,7 +1,7 @@
-"""Parts of topics, read as fast as Kafka gives them: committed records only, in batches, up to an end that is known.
+"""Reads partitions up to a known end as fast as Kafka delivers them: committed records only, in batches.
 
-What is told of a record is what comparing needs, as a tuple (`Taken`); its headers are looked at once. Nothing here
-commits, joins a group or creates a topic.
+A record becomes a tuple (`Taken`) with what the comparison needs. Nothing here commits offsets, joins a group or
+creates a topic.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, trans
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import SHADOW
 from tailrace.verify.backend import Window
-from tailrace.verify.compare import AGAIN, EDITED, OTHERS, OUTSIDE, SECOND
+from tailrace.verify.findings import AGAIN, EDITED, OTHERS, OUTSIDE, SECOND
 
 AT_ONCE = 2000
-"""Messages taken at a time: enough to make each of them cheap."""
+"""Messages per call, enough to make the overhead per message small."""
 WAIT_SECONDS = 0.05
 QUEUE_KBYTES = 8192
-"""How much the client fetches ahead; with it memory is bounded also where records are large."""
+"""How much the client prefetches; it bounds the memory even for large records."""
 KEYS = 32
-"""Of so many records it is looked at where their keys lie."""
+"""Number of records whose keys are collected."""
 REPLAY = "tailrace.replay"
 _PUBLISHED_AGAIN = {
     "tailrace.redriven": AGAIN,
@@ -36,17 +36,17 @@ _PUBLISHED_AGAIN = {
     "tailrace.edited": EDITED,
 }
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-"""A broker that is away for a moment: how long is for the deadline to say."""
+"""Errors of a broker that is unavailable for a moment; the deadline decides how long that may take."""
 
 Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes | None, bytes | None]
 """A record of a pipeline: id, value, headers, flags, place, offset, key, and the headers `position` and `type`."""
 
 
 class PartitionScan(NamedTuple):
-    """What is to be read of a partition, which has the number `place`.
+    """What to read of a partition, which has the number `place`.
 
-    `is_first`: records before it were deleted; when its first record was published tells up to when. `partitions`:
-    how many the topic has.
+    `is_first`: earlier records were deleted, so the time of its first record matters. `partitions`: how many the topic
+    has.
     """
 
     topic: str
@@ -58,8 +58,9 @@ class PartitionScan(NamedTuple):
 
 
 class ScanResult(NamedTuple):
-    """What was seen beside records of pipelines: how many others; and of parts that are first, by place, when the first
-    record was published, and the keys of some."""
+    """What was found besides the records: the number of records without an event id, and for parts with `is_first`, by
+    place, the time of the first record and some keys.
+    """
 
     foreign: int
     firsts: dict[int, int]
@@ -67,14 +68,14 @@ class ScanResult(NamedTuple):
 
 
 class Scan:
-    """One reading of some parts."""
+    """One pass over some partitions."""
 
     def __init__(
         self, kafka: KafkaOptions, window: Window, parts: Sequence[PartitionScan], *, patience: float = SILENCE_SECONDS
     ) -> None:
-        """`patience`: for how many seconds it may come no nearer to the ends."""
+        """`patience`: seconds without progress after which the scan fails."""
         self.foreign = 0
-        """Records that no pipeline wrote: they have no event's id."""
+        """Number of records without an event id, which no pipeline wrote."""
         self.firsts: dict[int, int] = {}
         self.keys: dict[int, list[bytes]] = {}
         self._kafka = kafka
@@ -94,7 +95,7 @@ class Scan:
         return ScanResult(self.foreign, self.firsts, self.keys)
 
     def batches(self) -> Iterator[list[Taken]]:
-        """The records of pipelines, in the order of their partitions."""
+        """Yields the records of pipelines, in the order of their partitions."""
         waiting = dict(enumerate(self._ends))
         if not waiting:
             return
@@ -109,11 +110,11 @@ class Scan:
                 if good:
                     before = time.monotonic()
                     yield self._take(good)
-                    # However long the caller took with them: that was not Kafka's silence.
+                    # The time that the caller takes is not Kafka's delay.
                     deadline += time.monotonic() - before
                 if len(good) < len(messages):
-                    self._judge([message for message in messages if message.error() is not None])
-                # What comes from partitions that have been read says nothing of the others.
+                    self._handle_errors([message for message in messages if message.error() is not None])
+                # Messages of finished partitions are no progress for the others.
                 if sum(self._next[number] for number in waiting) > reached:
                     deadline = time.monotonic() + self._patience
                 self._leave(consumer, [number for number, end in waiting.items() if self._next[number] >= end], waiting)
@@ -122,7 +123,7 @@ class Scan:
                     raise KafkaUnavailable(
                         f"the end of {topic} could not be read within {self._patience:.0f} s",
                         why="A hanging transaction holds it back, or Kafka is too slow.",
-                        remedy="Try again; `kafka-transactions find-hanging` names the culprit.",
+                        remedy="Try again; `kafka-transactions find-hanging` names the transaction.",
                     )
         except KafkaException as error:
             raise translate(error_of(error), "reading topics") from None
@@ -130,7 +131,7 @@ class Scan:
             consumer.close()
 
     def _leave(self, consumer: Consumer, ended: list[int], waiting: dict[int, int]) -> None:
-        """Fetches nothing more of partitions that have been read: what is written there meanwhile is not asked for."""
+        """Pauses finished partitions, so that later records are not fetched."""
         for number in ended:
             del waiting[number]
         if ended and waiting:
@@ -154,7 +155,7 @@ class Scan:
                     event.decode()
             except (TypeError, ValueError, AttributeError):
                 name = ""
-            # The first, third and fourth header of every record of a pipeline.
+            # Every record of a pipeline begins with the headers id, type, position and timestamp.
             if name != "id" or where != "position" or when != "timestamp":
                 self.foreign += 1
                 continue
@@ -166,7 +167,7 @@ class Scan:
                 elif name in _PUBLISHED_AGAIN:
                     flags |= _PUBLISHED_AGAIN[name]
                 elif name == SHADOW:
-                    break  # it stands for nothing that was published
+                    break  # a shadow record does not count as published
             else:
                 place = places[number]
                 if bounded or place in looked_at:
@@ -175,30 +176,30 @@ class Scan:
         return taken
 
     def _times(self, place: int, stamp: bytes | None, message: Any, flags: int) -> int:  # noqa: ANN401 - typed loosely by the driver
-        """OUTSIDE, if it is; notes when the first record of a partition was published at the earliest."""
+        """Returns OUTSIDE for a record outside of the window; notes the time of the first record of a partition."""
         published_ms = message.timestamp()[1]
         at_ms = int(stamp) if stamp and stamp.isdigit() else published_ms
         if place in self._looked_at:
-            # What was published late (replayed, redriven, recovered) has a commit of long ago, and a time of its own.
+            # Records published late (replayed, redriven, recovered) have an old commit time but a recent timestamp.
             self.firsts.setdefault(place, max(at_ms, published_ms))
             self._note_key(place, message.key(), flags)
         return OUTSIDE if self._bounded and at_ms not in self._window else 0
 
     def _note_key(self, place: int, key: bytes | None, flags: int) -> None:
         keys = self.keys.setdefault(place, [])
-        # A redrive may have been given another partitioner.
+        # A redrive may have used another partitioner.
         if key is not None and not flags & AGAIN:
             keys.append(key)
         self._looked_at[place] -= 1
         if not self._looked_at[place]:
             del self._looked_at[place]
 
-    def _judge(self, messages: list[Message]) -> None:
+    def _handle_errors(self, messages: list[Message]) -> None:
         for message in messages:
             error: Any = message.error()
             topic = message.topic()
             if error.code() == KafkaError._PARTITION_EOF:
-                # Its offset counts control records too, which no message shows.
+                # The offset counts control records as well, which are never delivered.
                 number = self._numbers[topic or "", int(message.partition() or 0)]
                 self._next[number] = max(self._next[number], int(message.offset() or 0))
             elif error.code() not in _PASSING:

@@ -81,7 +81,7 @@ def test_what_the_log_has_is_not_passed_over() -> None:
 
 
 def test_a_log_that_is_lost_while_it_is_read() -> None:
-    """What was found by then cannot be had any more: it is told, and keeps nobody from the rest."""
+    """The documents found so far are lost: they are reported, and do not prevent the recovery of the rest."""
     told = judged(counted(answers((2, [INSERT, DROP]), (3, [INSERT]), rolls=True), NOW), "shop")
     assert told.startswith("1 documents were inserted into shop.outbox")
     assert "cannot be" in told

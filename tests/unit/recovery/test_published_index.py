@@ -1,4 +1,4 @@
-"""seen.py: every payload that was published under an id is remembered, and only what is certain counts as another."""
+"""The index stores every payload published under an id, and only certain differences count."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from tailrace.event import OutboxEvent, Route
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat, record_maker
-from tailrace.recovery.published_index import CertainFingerprints, IdIndex, PublishedRecord
+from tailrace.recovery.id_index import IdIndex, PublishedRecord
+from tailrace.recovery.published_index import CertainFingerprinter
 from tailrace.schemas.compiled import RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
-from tailrace.verify.compare import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
+from tailrace.verify.findings import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
+from tailrace.verify.fingerprints import UNCOMPARED
 from tailrace.verify.kafka_records import RecordOrigin
-from tailrace.verify.value_fingerprint import UNTOLD
 
 SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
 FORMATS = [
@@ -43,7 +44,7 @@ def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
     ids.add(WAITING, "waits", ("waits",))
     ids.add(LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
     ids.add(ORDER, "k", (0, b"k", 1, 1, "e", 0))
-    assert ids.find("edited") == ids.find("waits") == [PublishedRecord(*UNTOLD)]
+    assert ids.find("edited") == ids.find("waits") == [PublishedRecord(*UNCOMPARED)]
     assert ids.find("letter") == [PublishedRecord(0, 5)], "a letter has the payload of its row"
     assert ids.find("k") == []
     ids.close()
@@ -53,17 +54,17 @@ def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
 @pytest.mark.parametrize("today", FORMATS)
 def test_records_of_an_earlier_format_are_not_called_others(written: RecordFormat, today: RecordFormat) -> None:
     unused: Any = None
-    taken = CertainFingerprints(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
+    taken = CertainFingerprinter(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
     made = record_maker(written, key_schema=None)(EVENT, Route("orders"), ({}, SCHEMA))
     # A consumer is given the values of headers as bytes.
     headers: Any = [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
-    expected = taken.of_row(EVENT, Route("orders")) if written == today else UNTOLD
+    expected = taken.of_row(EVENT, Route("orders")) if written == today else UNCOMPARED
     assert taken.of_record(made.value, headers) == expected
 
 
 def test_avro_is_not_taken_for_other_json() -> None:
     unused: Any = None
-    taken = CertainFingerprints(
+    taken = CertainFingerprinter(
         EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), RecordFormat(schema_id="prefix")
     )
-    assert taken.of_record(b"\0\0\0\0\7\x02\x04", []) == UNTOLD
+    assert taken.of_record(b"\0\0\0\0\7\x02\x04", []) == UNCOMPARED

@@ -1,4 +1,4 @@
-"""whose.py: a record is the pipeline's own, another's, or in doubt, by what speaks for and against it."""
+"""A record belongs to this pipeline, to another one, or is doubtful."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.recovery.record_owner import OwnerRules, RecordOwner, identity
-from tailrace.verify.compare import AGAIN, OTHERS
+from tailrace.verify.findings import AGAIN, OTHERS
 from tailrace.verify.kafka_records import RecordOrigin
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
@@ -26,7 +26,7 @@ def test_the_header_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "topic", "whose"),
+    ("event", "topic", "owner"),
     [
         ("1", "mine", RecordOwner.UNSAID),
         (UUID, "orders", RecordOwner.UNSAID),
@@ -34,8 +34,8 @@ def test_the_header_decides() -> None:
         (UUID, "theirs", RecordOwner.DOUBTFUL),
     ],
 )
-def test_without_a_header_the_topic_tells(event: str, topic: str, whose: RecordOwner) -> None:
-    assert KNOWN.judge(event, 0, origin(topic)) is whose
+def test_without_a_header_the_topic_tells(event: str, topic: str, owner: RecordOwner) -> None:
+    assert KNOWN.judge(event, 0, origin(topic)) is owner
 
 
 @pytest.mark.parametrize("position", [b"0/200:1", b"1700000000.1:1", b"nonsense"])

@@ -1,4 +1,4 @@
-"""sieve.py: an id that is on Kafka is the row's own event only if it may have had this payload."""
+"""An id on Kafka counts as the event of a row only if it may have had this payload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.errors import Reason, RecoveryUncertain, Rejected
 from tailrace.event import Column, OutboxEvent, Route, Row
 from tailrace.recovery.row_filter import RowFilter
 from tailrace.recovery.rules import LONG_MS, SKEW_MS, DecisionRules, RowDecision
-from tailrace.verify.value_fingerprint import UNTOLD, Fingerprint, of_payload
+from tailrace.verify.fingerprints import UNCOMPARED, Fingerprint, of_payload
 
 LOST = 1_000 * LONG_MS
 LONG_AGO, SHORTLY, AFTER = LOST - LONG_MS - 1, LOST - 1, LOST + SKEW_MS + 1
@@ -36,7 +36,7 @@ class DeadLetter:
 
 
 class Orders:
-    """A line: what the sieve asks of one."""
+    """A stand-in for the processor."""
 
     def __init__(self, *, readable: bool = True) -> None:
         self.layout = Layout(readable=readable)
@@ -59,7 +59,7 @@ class Kafka:
         return self._found
 
     def differs(self, event: OutboxEvent, seen: list[Fingerprint]) -> bool:
-        return all(each not in (UNTOLD, of_payload(event.payload)) for each in seen)
+        return all(each not in (UNCOMPARED, of_payload(event.payload)) for each in seen)
 
     def suffices(self, created_ms: int | None) -> bool:
         return not self._deeper
@@ -68,14 +68,14 @@ class Kafka:
         self._found, self._deeper = [*self._found, *self._deeper], ()
 
 
-def fate(
-    kafka: Kafka, ground: DecisionRules = NOW, at_ms: int = SHORTLY, *, restored: bool = False, readable: bool = True
+def decision(
+    kafka: Kafka, rules: DecisionRules = NOW, at_ms: int = SHORTLY, *, restored: bool = False, readable: bool = True
 ) -> RowDecision:
-    line: Any = Orders(readable=readable)
+    processor: Any = Orders(readable=readable)
     seen: Any = kafka
-    sieve = RowFilter(line, seen, ground, "letters", restored)
-    kept = sieve.keeps(ROW, 1, at_ms)
-    ((found, times),) = sieve.tally.fates.items()
+    row_filter = RowFilter(processor, seen, rules, "letters", restored)
+    kept = row_filter.accept(ROW, 1, at_ms)
+    ((found, times),) = row_filter.tally.decisions.items()
     assert times == 1
     assert kept == (found is RowDecision.MISSED)
     return found
@@ -83,43 +83,43 @@ def fate(
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_payload_that_may_be_its_own_was_published(restored: bool) -> None:
-    assert fate(Kafka(MINE), restored=restored) is RowDecision.PUBLISHED
-    assert fate(Kafka(OTHER, MINE), restored=restored) is RowDecision.PUBLISHED
-    assert fate(Kafka(OTHER, UNTOLD), restored=restored) is RowDecision.PUBLISHED
-    assert fate(Kafka(), restored=restored) is RowDecision.MISSED
+    assert decision(Kafka(MINE), restored=restored) is RowDecision.PUBLISHED
+    assert decision(Kafka(OTHER, MINE), restored=restored) is RowDecision.PUBLISHED
+    assert decision(Kafka(OTHER, UNCOMPARED), restored=restored) is RowDecision.PUBLISHED
+    assert decision(Kafka(), restored=restored) is RowDecision.MISSED
 
 
 def test_only_others_of_its_id_are_there() -> None:
     """Of another pipeline or collection, or of itself before it was changed: that is for a person to say."""
-    assert fate(Kafka(OTHER)) is RowDecision.UNTOLD
-    assert fate(Kafka(OTHER), ALL, AFTER) is RowDecision.UNTOLD
-    assert fate(Kafka(OTHER), restored=True) is RowDecision.REUSED
+    assert decision(Kafka(OTHER)) is RowDecision.UNDECIDED
+    assert decision(Kafka(OTHER), ALL, AFTER) is RowDecision.UNDECIDED
+    assert decision(Kafka(OTHER), restored=True) is RowDecision.REUSED
 
 
 def test_what_is_left_out_for_its_time_is_left_out() -> None:
-    assert fate(Kafka(OTHER), NOW, LONG_AGO) is RowDecision.EARLIER
-    assert fate(Kafka(OTHER, kept_since=inf), ALL, LONG_AGO) is RowDecision.EARLIER
+    assert decision(Kafka(OTHER), NOW, LONG_AGO) is RowDecision.EARLIER
+    assert decision(Kafka(OTHER, kept_since=inf), ALL, LONG_AGO) is RowDecision.EARLIER
     for restored in (False, True):
-        assert fate(Kafka(OTHER), DecisionRules(since_ms=LOST), SHORTLY, restored=restored) is RowDecision.OLDER
-    assert fate(Kafka(OTHER), NOW, LONG_AGO, restored=True) is RowDecision.REUSED
+        assert decision(Kafka(OTHER), DecisionRules(since_ms=LOST), SHORTLY, restored=restored) is RowDecision.OLDER
+    assert decision(Kafka(OTHER), NOW, LONG_AGO, restored=True) is RowDecision.REUSED
 
 
 def test_others_of_its_id_make_topics_be_read_whole() -> None:
-    assert fate(Kafka(OTHER, deeper=(MINE,))) is RowDecision.PUBLISHED
-    assert fate(Kafka(OTHER, deeper=(OTHER,))) is RowDecision.UNTOLD
-    assert fate(Kafka(deeper=(MINE,))) is RowDecision.PUBLISHED
+    assert decision(Kafka(OTHER, deeper=(MINE,))) is RowDecision.PUBLISHED
+    assert decision(Kafka(OTHER, deeper=(OTHER,))) is RowDecision.UNDECIDED
+    assert decision(Kafka(deeper=(MINE,))) is RowDecision.PUBLISHED
 
 
 def test_a_row_that_cannot_be_read_is_known_by_its_hash() -> None:
-    assert fate(Kafka(OTHER), readable=False) is RowDecision.PUBLISHED
-    assert fate(Kafka(), readable=False) is RowDecision.MISSED
+    assert decision(Kafka(OTHER), readable=False) is RowDecision.PUBLISHED
+    assert decision(Kafka(), readable=False) is RowDecision.MISSED
 
 
 def test_the_refusal_names_the_row() -> None:
-    line: Any = Orders()
+    processor: Any = Orders()
     seen: Any = Kafka(OTHER)
-    with pytest.raises(RecoveryUncertain, match=r"cannot be told .*\(42\)") as refusal:
-        RowFilter(line, seen, NOW, "letters", strict=True).keeps(ROW, 1, SHORTLY)
+    with pytest.raises(RecoveryUncertain, match=r"not known whether .*\(42\)") as refusal:
+        RowFilter(processor, seen, NOW, "letters", strict=True).accept(ROW, 1, SHORTLY)
     assert "other payloads" in refusal.value.why
     with pytest.raises(RecoveryUncertain, match=r"other events were published \(42\)"):
-        RowFilter(line, seen, NOW, "letters", restored=True, strict=True).keeps(ROW, 1, SHORTLY)
+        RowFilter(processor, seen, NOW, "letters", restored=True, strict=True).accept(ROW, 1, SHORTLY)

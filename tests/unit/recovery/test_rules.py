@@ -18,53 +18,53 @@ LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
 
 
 @pytest.mark.parametrize(
-    ("ground", "created", "kept_since", "fate"),
+    ("rules", "created", "kept_since", "decision"),
     [
-        # The topic keeps everything: what is not there was never published.
+        # The topic keeps everything, so what is not there was never published.
         (ALL, LONG_AGO, EVERYTHING, RowDecision.MISSED),
         (ALL, SHORTLY, EVERYTHING, RowDecision.MISSED),
         (ALL, None, EVERYTHING, RowDecision.MISSED),
         # It has deleted some: older rows were published, those since are missed, what was written afterwards too.
         (ALL, LONG_AGO, SHORTLY, RowDecision.EARLIER),
         (ALL, SHORTLY, SHORTLY, RowDecision.MISSED),
-        (ALL, SHORTLY, inf, RowDecision.UNTOLD),
-        (ALL, None, inf, RowDecision.UNTOLD),
+        (ALL, SHORTLY, inf, RowDecision.UNDECIDED),
+        (ALL, None, inf, RowDecision.UNDECIDED),
         (ALL, AFTER, inf, RowDecision.MISSED),
         # `start: now`: an old row that is not there may be from before the pipeline's first start.
         (NOW, LONG_AGO, EVERYTHING, RowDecision.EARLIER),
         (NOW, SHORTLY, EVERYTHING, RowDecision.MISSED),
-        (NOW, None, EVERYTHING, RowDecision.UNTOLD),
+        (NOW, None, EVERYTHING, RowDecision.UNDECIDED),
         # But not if the ledger's snapshot would show it.
         (LEDGER, None, EVERYTHING, RowDecision.MISSED),
-        (LEDGER, SHORTLY, inf, RowDecision.UNTOLD),
+        (LEDGER, SHORTLY, inf, RowDecision.UNDECIDED),
         # And with it time does not decide: such a row took long to be committed, or was changed since.
-        (LEDGER, LONG_AGO, EVERYTHING, RowDecision.UNTOLD),
-        (LEDGER, LONG_AGO, inf, RowDecision.UNTOLD),
+        (LEDGER, LONG_AGO, EVERYTHING, RowDecision.UNDECIDED),
+        (LEDGER, LONG_AGO, inf, RowDecision.UNDECIDED),
         (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, RowDecision.MISSED),
         # Where the log was lost is not known.
-        (DecisionRules(), SHORTLY, EVERYTHING, RowDecision.UNTOLD),
+        (DecisionRules(), SHORTLY, EVERYTHING, RowDecision.UNDECIDED),
         (DecisionRules(from_beginning=True), SHORTLY, EVERYTHING, RowDecision.MISSED),
-        (DecisionRules(from_beginning=True), SHORTLY, SHORTLY + 1, RowDecision.UNTOLD),
-        # Known, but perhaps not all: what was written later may have been published.
-        (DecisionRules(until_ms=LOST), AFTER, inf, RowDecision.UNTOLD),
+        (DecisionRules(from_beginning=True), SHORTLY, SHORTLY + 1, RowDecision.UNDECIDED),
+        # KnownPipelines, but perhaps not all: what was written later may have been published.
+        (DecisionRules(until_ms=LOST), AFTER, inf, RowDecision.UNDECIDED),
         (DecisionRules(until_ms=LOST), AFTER, EVERYTHING, RowDecision.MISSED),
         # A person's word replaces what is known of the time.
         (DecisionRules(since_ms=LOST), SHORTLY, EVERYTHING, RowDecision.OLDER),
         (DecisionRules(since_ms=LOST), LOST, EVERYTHING, RowDecision.MISSED),
         (DecisionRules(since_ms=LONG_AGO, until_ms=LOST), LONG_AGO, EVERYTHING, RowDecision.MISSED),
         (DecisionRules(since_ms=LOST), LOST, inf, RowDecision.MISSED),
-        (DecisionRules(since_ms=LOST), None, EVERYTHING, RowDecision.UNTOLD),
+        (DecisionRules(since_ms=LOST), None, EVERYTHING, RowDecision.UNDECIDED),
     ],
 )
 def test_a_row_that_is_not_on_kafka(
-    ground: DecisionRules, created: int | None, kept_since: float, fate: RowDecision
+    rules: DecisionRules, created: int | None, kept_since: float, decision: RowDecision
 ) -> None:
-    assert ground.judge(created, kept_since) is fate
+    assert rules.judge(created, kept_since) is decision
 
 
 def test_a_time_without_a_zone_decides_nothing_but_what_a_person_says() -> None:
-    assert replace(NOW, zoned=False).time_of(5) is None
-    assert replace(NOW, zoned=False, since_ms=1).time_of(5) == 5
+    assert replace(NOW, has_time_zone=False).time_of(5) is None
+    assert replace(NOW, has_time_zone=False, since_ms=1).time_of(5) == 5
     assert NOW.time_of(5) == 5
 
 

@@ -1,14 +1,13 @@
-"""Windows of time, and transactions by number, of which only 32 bits are known."""
+"""Time windows, and the age of transactions of which only 32 bits of the id are known."""
 
 from __future__ import annotations
 
 import pytest
 
-from tailrace.verify.backend import Window
-from tailrace.verify.postgres_outbox import precedes
+from tailrace.verify.backend import Window, precedes
 
 
-def test_a_window_has_its_beginning_and_not_its_end() -> None:
+def test_a_window_includes_its_start_and_excludes_its_end() -> None:
     assert [at for at in range(5) if at in Window(1, 3)] == [1, 2]
     assert [at for at in range(5) if at in Window(None, 3)] == [0, 1, 2]
     assert [at for at in range(5) if at in Window(3, None)] == [3, 4]

@@ -1,4 +1,4 @@
-"""The comparison itself: each row has one fate, each fault its name, and a naive model says the same."""
+"""The comparison itself: each row has one status, each fault its name, and a naive model says the same."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.verify.compare import (
+from tailrace.verify.backend import AbsenceContext
+from tailrace.verify.compare import compare_events
+from tailrace.verify.findings import (
     AGAIN,
     AHEAD,
     DISCARDED,
     EDITED,
     IS_ROW,
     LETTERS,
+    NO_CHECKSUM,
     ORDER,
     OUTSIDE,
     PUBLISHED,
     REDRIVEN,
     SECOND,
     UNKNOWN,
-    UNSAID,
     WAITING,
     WRITTEN,
-    AbsenceContext,
     Findings,
     RecordDefect,
-    check_order,
-    compare_events,
 )
+from tailrace.verify.placement import check_order
 from tailrace.verify.spill import SpillFile
 
 PASSED = AbsenceContext(passed=True)
@@ -38,37 +38,37 @@ PASSED = AbsenceContext(passed=True)
 
 def row(
     event: str, digest: int = 7, *, transaction: int = 0, created_ms: int = 50, frame: int = 0,
-    labels: tuple[int, int] = (5, 6),
+    checksums: tuple[int, int] = (5, 6),
 ) -> tuple[Any, ...]:  # fmt: skip
-    return event, frame, digest, transaction, created_ms, 0, b"k", *labels
+    return event, frame, digest, transaction, created_ms, 0, b"k", *checksums
 
 
 def record(
-    event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0, labels: tuple[int, int] = (5, 6)
+    event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0, checksums: tuple[int, int] = (5, 6)
 ) -> tuple[Any, ...]:
-    """Of a letter, too: that has no labels."""
-    return event, frame, digest, flags, 0, offset, *labels
+    """Of a letter, too: that has no checksums."""
+    return event, frame, digest, flags, 0, offset, *checksums
 
 
-def judged(
+def compared(
     rows: list[Any], records: list[Any], letters: list[Any] = [], waiting: list[Any] = [], ahead: list[Any] = [],  # noqa: B006 - never changed
-    *, ground: AbsenceContext = PASSED,
+    *, context: AbsenceContext = PASSED,
 ) -> Findings:  # fmt: skip
     found = Findings()
-    compare_events([rows, records, [letter[:6] for letter in letters], waiting, ahead], ground, found)
+    compare_events([rows, records, [letter[:6] for letter in letters], waiting, ahead], context, found)
     return found
 
 
 def test_what_is_there_is_published() -> None:
-    found = judged([row("a"), row("b")], [record("a"), record("b"), record("purged")])
+    found = compared([row("a"), row("b")], [record("a"), record("b"), record("purged")])
     assert (found.rows, found.records, found.only_on_kafka) == (2, 3, 1)
-    assert found.fates == {"published": 2}
-    assert not found.flaws
+    assert found.statuses == {"published": 2}
+    assert not found.defects
     assert found.absent == 0
 
 
 @pytest.mark.parametrize(
-    ("flags", "fate"),
+    ("flags", "status"),
     [
         (0, "set_aside"),
         (DISCARDED, "discarded"),
@@ -78,142 +78,147 @@ def test_what_is_there_is_published() -> None:
         (IS_ROW, "set_aside"),
     ],
 )
-def test_what_became_of_a_letter(flags: int, fate: str) -> None:
-    assert judged([row("a")], [], [record("a", flags=flags)]).fates == {fate: 1}
+def test_what_became_of_a_letter(flags: int, status: str) -> None:
+    assert compared([row("a")], [], [record("a", flags=flags)]).statuses == {status: 1}
 
 
 def test_a_letter_of_a_replay_is_no_second_sighting() -> None:
-    found = judged(
+    found = compared(
         [row("a"), row("b")], [record("a")], [record("a", flags=AGAIN), record("b"), record("b", flags=AGAIN)]
     )
-    assert found.fates == {"published": 1, "set_aside": 1}
-    assert not found.flaws
+    assert found.statuses == {"published": 1, "set_aside": 1}
+    assert not found.defects
 
 
 def test_a_letter_that_was_redriven_is_published_once() -> None:
-    found = judged([row("a")], [record("a", flags=AGAIN)], [record("a", flags=REDRIVEN)])
-    assert found.fates == {"published": 1}
+    found = compared([row("a")], [record("a", flags=AGAIN)], [record("a", flags=REDRIVEN)])
+    assert found.statuses == {"published": 1}
     assert found.again == 1
-    assert not found.flaws
+    assert not found.defects
 
 
 def test_a_letter_and_a_record_of_one_event_are_one_too_many() -> None:
-    assert judged([row("a")], [record("a")], [record("a")]).flaws == {"duplicated": 1}
+    assert compared([row("a")], [record("a")], [record("a")]).defects == {"duplicated": 1}
 
 
 def test_what_is_published_again_on_purpose_is_no_duplicate() -> None:
     records = [record("a"), record("a", flags=AGAIN | SECOND), record("a", flags=AGAIN | SECOND)]
-    assert not judged([row("a")], records).flaws
-    assert judged([row("a")], [*records, record("a", offset=9)]).examples["duplicated"][0].offset == 9
+    assert not compared([row("a")], records).defects
+    assert compared([row("a")], [*records, record("a", offset=9)]).examples["duplicated"][0].offset == 9
 
 
 def test_the_redrive_of_a_letter_is_the_only_publication_without_a_replays_header() -> None:
     redriven, replayed = record("a", flags=AGAIN, offset=8), record("a", flags=AGAIN | SECOND, offset=9)
     letter = record("a", flags=REDRIVEN)
-    assert not judged([row("a")], [redriven, replayed, replayed], [letter]).flaws
+    assert not compared([row("a")], [redriven, replayed, replayed], [letter]).defects
     for rows in ([row("a")], []):
-        found = judged(rows, [redriven, replayed, redriven], [letter])
-        assert found.flaws == {"duplicated": 1}
+        found = compared(rows, [redriven, replayed, redriven], [letter])
+        assert found.defects == {"duplicated": 1}
         assert found.examples["duplicated"][0].offset == 8
-        assert judged(rows, [record("a"), redriven]).flaws == {"duplicated": 1}
-    assert not judged([row("a"), row("a")], [redriven, redriven], [letter, letter]).flaws
+        assert compared(rows, [record("a"), redriven]).defects == {"duplicated": 1}
+    assert not compared([row("a"), row("a")], [redriven, redriven], [letter, letter]).defects
 
 
 def test_rows_of_one_id_may_be_published_as_often() -> None:
     rows = [row("a", 1), row("a", 2), row("a", 3)]
     records = [record("a", digest) for digest in (1, 2, 3)]
-    assert not judged(rows, records).flaws
-    assert judged(rows, [*records, record("a", 1)]).flaws == {"duplicated": 1}
-    assert judged(rows, [*records[:2], record("a", 4)]).flaws == {"changed": 1}
+    assert not compared(rows, records).defects
+    assert compared(rows, [*records, record("a", 1)]).defects == {"duplicated": 1}
+    assert compared(rows, [*records[:2], record("a", 4)]).defects == {"changed": 1}
 
 
 def test_every_row_of_one_id_needs_a_record() -> None:
     rows = [row("a", 1, transaction=number) for number in (1, 2, 3)]
-    assert judged(rows, [record("a", 1)]).fates == {"published": 1, "missing": 2}
+    assert compared(rows, [record("a", 1)]).statuses == {"published": 1, "missing": 2}
     # A replay publishes again what was published.
-    assert judged(rows, [record("a", 1), *[record("a", 1, flags=AGAIN)] * 2]).fates == {"published": 1, "missing": 2}
-    assert judged(rows, [record("a", 1, flags=AGAIN)]).fates == {"published": 1, "missing": 2}
+    assert compared(rows, [record("a", 1), *[record("a", 1, flags=AGAIN)] * 2]).statuses == {
+        "published": 1,
+        "missing": 2,
+    }
+    assert compared(rows, [record("a", 1, flags=AGAIN)]).statuses == {"published": 1, "missing": 2}
     letters = [record("a", 1), record("a", 1, flags=DISCARDED)]
-    assert judged(rows, [record("a", 1)], letters).fates == {"published": 1, "set_aside": 1, "discarded": 1}
+    assert compared(rows, [record("a", 1)], letters).statuses == {"published": 1, "set_aside": 1, "discarded": 1}
     redriven = [record("a", 1, flags=REDRIVEN)] * 2
     records = [record("a", 1), *[record("a", 1, flags=AGAIN)] * 2]
-    assert judged(rows, records, redriven).fates == {"published": 3}
-    later = judged(rows, [record("a", 1)], waiting=[("a",)], ahead=[("a",)])
-    assert later.fates == {"published": 1, "parked": 1, "not_yet": 1}
+    assert compared(rows, records, redriven).statuses == {"published": 3}
+    later = compared(rows, [record("a", 1)], waiting=[("a",)], ahead=[("a",)])
+    assert later.statuses == {"published": 1, "parked": 1, "not_yet": 1}
     behind = AbsenceContext(passed=False, is_behind=lambda transaction: transaction != 2)
-    assert judged(rows, [record("a", 1)] * 2, ground=behind).fates == {"published": 2, "not_yet": 1}
+    assert compared(rows, [record("a", 1)] * 2, context=behind).statuses == {"published": 2, "not_yet": 1}
 
 
 def test_keys_and_types() -> None:
-    assert judged([row("a")], [record("a", labels=(9, 6))]).flaws == {"key_changed": 1}
-    assert judged([row("a")], [record("a", labels=(5, 9))]).flaws == {"type_changed": 1}
-    assert not judged([row("a", labels=(UNSAID, UNSAID))], [record("a")]).flaws, "today's rules make no record of it"
-    assert not judged([row("a")], [record("a", 2, labels=(9, 9), flags=AGAIN | EDITED)]).flaws
-    both = [row("a", labels=(1, 6)), row("a", labels=(2, 6))]
-    assert not judged(both, [record("a", labels=(1, 6)), record("a", labels=(2, 6))]).flaws
+    assert compared([row("a")], [record("a", checksums=(9, 6))]).defects == {"key_changed": 1}
+    assert compared([row("a")], [record("a", checksums=(5, 9))]).defects == {"type_changed": 1}
+    assert not compared([row("a", checksums=(NO_CHECKSUM, NO_CHECKSUM))], [record("a")]).defects, (
+        "today's rules make no record of it"
+    )
+    assert not compared([row("a")], [record("a", 2, checksums=(9, 9), flags=AGAIN | EDITED)]).defects
+    both = [row("a", checksums=(1, 6)), row("a", checksums=(2, 6))]
+    assert not compared(both, [record("a", checksums=(1, 6)), record("a", checksums=(2, 6))]).defects
 
 
 def test_purged_rows_do_not_hide_duplicates() -> None:
-    assert judged([], [record("a"), record("a")]).flaws == {"duplicated": 1}
+    assert compared([], [record("a"), record("a")]).defects == {"duplicated": 1}
 
 
 def test_payloads() -> None:
-    assert judged([row("a", 1)], [record("a", 2)]).flaws == {"changed": 1}
-    assert judged([row("a", 1)], [], [record("a", 2)]).flaws == {"changed": 1}
-    assert not judged([row("a", 1)], [record("a", 2, flags=AGAIN | EDITED)]).flaws
-    assert judged([row("a", 1)], [record("a", 2, flags=AGAIN)]).flaws == {"changed": 1}
+    assert compared([row("a", 1)], [record("a", 2)]).defects == {"changed": 1}
+    assert compared([row("a", 1)], [], [record("a", 2)]).defects == {"changed": 1}
+    assert not compared([row("a", 1)], [record("a", 2, flags=AGAIN | EDITED)]).defects
+    assert compared([row("a", 1)], [record("a", 2, flags=AGAIN)]).defects == {"changed": 1}
 
 
 @pytest.mark.parametrize(("of_row", "of_record"), [(1, 2), (UNKNOWN, 0), (0, UNKNOWN), (UNKNOWN, UNKNOWN)])
 def test_what_cannot_be_compared_is_counted(of_row: int, of_record: int) -> None:
-    found = judged([row("a", 1, frame=of_row)], [record("a", 2, frame=of_record)])
+    found = compared([row("a", 1, frame=of_row)], [record("a", 2, frame=of_record)])
     assert found.not_compared == 1
-    assert not found.flaws
+    assert not found.defects
 
 
 def test_absent_rows() -> None:
-    def fate(ground: AbsenceContext, **known: Any) -> str:
-        (found,) = judged([row("a", transaction=5, created_ms=50)], [], ground=ground, **known).fates
+    def status(context: AbsenceContext, **known: Any) -> str:
+        (found,) = compared([row("a", transaction=5, created_ms=50)], [], context=context, **known).statuses
         return found
 
-    assert fate(PASSED) == "missing"
-    assert fate(AbsenceContext(passed=False)) == "not_yet"
-    assert fate(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 5)) == "not_yet"
-    assert fate(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 6)) == "missing"
-    assert fate(PASSED, ahead=[("a",)]) == "not_yet"
-    assert fate(PASSED, waiting=[("a",)]) == "parked"
-    assert fate(AbsenceContext(passed=True, may_be_deleted=lambda *what: what == (0, b"k", 50))) == "expired"
-    assert fate(AbsenceContext(passed=True, may_be_deleted=lambda *what: what != (0, b"k", 50))) == "missing"
-    assert fate(AbsenceContext(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
+    assert status(PASSED) == "missing"
+    assert status(AbsenceContext(passed=False)) == "not_yet"
+    assert status(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 5)) == "not_yet"
+    assert status(AbsenceContext(passed=False, is_behind=lambda transaction: transaction < 6)) == "missing"
+    assert status(PASSED, ahead=[("a",)]) == "not_yet"
+    assert status(PASSED, waiting=[("a",)]) == "parked"
+    assert status(AbsenceContext(passed=True, may_be_deleted=lambda *what: what == (0, b"k", 50))) == "expired"
+    assert status(AbsenceContext(passed=True, may_be_deleted=lambda *what: what != (0, b"k", 50))) == "missing"
+    assert status(AbsenceContext(passed=False, may_be_deleted=lambda *_: True)) == "not_yet"
 
 
 def test_rows_from_before_the_first_start() -> None:
     rows = [row("a", transaction=1), row("b", transaction=5), row("c", transaction=1), row("d", transaction=1)]
     for passed in (True, False):
-        ground = AbsenceContext(passed, is_before=lambda transaction, created_ms: transaction < 2 and created_ms == 50)
-        found = judged(rows, [record("c")], ahead=[("d",)], ground=ground)
-        fates = {"before_start": 1, "published": 1, "not_yet": 1 if passed else 2}
-        assert +found.fates == fates | ({"missing": 1} if passed else {})
+        context = AbsenceContext(passed, is_before=lambda transaction, created_ms: transaction < 2 and created_ms == 50)
+        found = compared(rows, [record("c")], ahead=[("d",)], context=context)
+        statuses = {"before_start": 1, "published": 1, "not_yet": 1 if passed else 2}
+        assert +found.statuses == statuses | ({"missing": 1} if passed else {})
         assert found.absent == 2, "for what was there before nobody need wait"
 
 
 def test_a_row_without_a_time_is_not_called_old() -> None:
-    found = judged(
-        [row("a", created_ms=UNKNOWN)], [], ground=AbsenceContext(passed=True, may_be_deleted=lambda *_: True)
+    found = compared(
+        [row("a", created_ms=UNKNOWN)], [], context=AbsenceContext(passed=True, may_be_deleted=lambda *_: True)
     )
-    assert found.fates == {"missing": 1}
+    assert found.statuses == {"missing": 1}
 
 
 def test_outside_of_the_window_only_rows_count() -> None:
     outside = [record("a", flags=OUTSIDE), record("b", flags=OUTSIDE), record("b", flags=OUTSIDE)]
-    found = judged([row("a")], outside)
-    assert found.fates == {"published": 1}
-    assert (found.records, found.only_on_kafka, found.flaws.total()) == (1, 0, 0)
+    found = compared([row("a")], outside)
+    assert found.statuses == {"published": 1}
+    assert (found.records, found.only_on_kafka, found.defects.total()) == (1, 0, 0)
 
 
 def test_few_examples_of_many() -> None:
-    found = judged([row(str(number)) for number in range(100)], [])
-    assert found.fates == {"missing": 100}
+    found = compared([row(str(number)) for number in range(100)], [])
+    assert found.statuses == {"missing": 100}
     assert len(found.examples["missing"]) == 20
     assert found.examples["missing"][0] == ("0", 0, 50, UNKNOWN, UNKNOWN)
 
@@ -254,25 +259,25 @@ def test_as_a_naive_model_says(
     horizon: int,
     positions: list[tuple[str, int]],
 ) -> None:
-    """Through the spool, with so little memory that everything goes to disk, in pieces."""
+    """Through the spill, with so little memory that everything goes to disk, in pieces."""
     found = Findings()
-    with SpillFile(6, buckets=3, pending=2) as spool:
+    with SpillFile(6, buckets=3, pending=2) as spill:
         for event, digest, transaction in rows:
-            spool.add(WRITTEN, event, row(event, digest, transaction=transaction))
+            spill.add(WRITTEN, event, row(event, digest, transaction=transaction))
         for event, digest, flags in records:
-            spool.add(PUBLISHED, event, record(event, digest, flags=flags))
+            spill.add(PUBLISHED, event, record(event, digest, flags=flags))
         for event, flags in letters:
-            spool.add(LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags)[:6])
+            spill.add(LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags)[:6])
         for event in waiting:
-            spool.add(WAITING, event, (event,))
+            spill.add(WAITING, event, (event,))
         for number, (key, at) in enumerate(positions):
-            spool.add(ORDER, key.encode(), (0, key.encode(), at, 0, f"event {number}", number))
-        for facts in spool.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
+            spill.add(ORDER, key.encode(), (0, key.encode(), at, 0, f"event {number}", number))
+        for facts in spill.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
             compare_events(facts, AbsenceContext(passed=False, is_behind=lambda each: each < horizon), found)
-        for (ordered,) in spool.buckets(ORDER):
+        for (ordered,) in spill.buckets(ORDER):
             check_order(ordered, found)
 
-    fates = Counter(
+    statuses = Counter(
         "published" if any(event == each[0] for each in records)
         else "set_aside" if (event, 0) in letters
         else "discarded" if (event, DISCARDED) in letters
@@ -284,7 +289,7 @@ def test_as_a_naive_model_says(
     first_hand = Counter([event for event, _, flags in records if not flags] + [event for event, _ in letters])
     publications = Counter(event for event, _, flags in records if not flags & SECOND)
     digests = {event: digest for event, digest, _ in rows}
-    flaws = {
+    defects = {
         "duplicated": sum(first_hand[event] > 1 or publications[event] > 1 for event in "abcdef"),
         "changed": sum(
             event in digests and digests[event] != digest and not flags & EDITED for event, digest, flags in records
@@ -297,7 +302,7 @@ def test_as_a_naive_model_says(
             for number, (key, at) in enumerate(positions)
         ),
     }
-    assert +found.fates == fates
-    assert {kind: found.flaws[kind] for kind in RecordDefect} == flaws
+    assert +found.statuses == statuses
+    assert {kind: found.defects[kind] for kind in RecordDefect} == defects
     assert found.only_on_kafka == len({each[0] for each in (*records, *letters)} - set(digests))
     assert found.again == sum(bool(flags) for _, _, flags in records)

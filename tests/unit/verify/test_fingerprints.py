@@ -1,123 +1,87 @@
-"""Seals: what is settled in bulk is what the judge would have said of each event."""
+"""Prints: the payload of a row is found again in the value of its record, whatever the format, and in nothing else."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from hypothesis import example, given
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.verify import fingerprints
-from tailrace.verify.compare import (
-    AGAIN,
-    DISCARDED,
-    EDITED,
-    OUTSIDE,
-    REDRIVEN,
-    SECOND,
-    UNKNOWN,
-    AbsenceContext,
-    Findings,
-    compare_events,
-)
-from tailrace.verify.value_fingerprint import Fingerprint, digest_of, of_payload
+from tailrace.errors import Reason, Rejected
+from tailrace.event import OutboxEvent, Route
+from tailrace.pipeline.processor import EventProcessor
+from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.compiled import RegistryIds
+from tailrace.schemas.json_schema import CompiledJsonSchema
+from tailrace.schemas.strict_json import parse
+from tailrace.schemas.validation import ValidatedPayload
+from tailrace.verify.findings import UNKNOWN
+from tailrace.verify.fingerprints import Fingerprinter, of_payload
 
-EVENTS = st.sampled_from(["a", "a", "b", "ä", "\udc80", ""])
-SAME, UNTOLD = Fingerprint(0, 1), Fingerprint(UNKNOWN, 0)
-PRINTS = st.sampled_from([SAME, SAME, SAME, Fingerprint(0, 2), Fingerprint(5, 1), UNTOLD])
-FLAGS = st.sampled_from([0, 0, 0, 0, AGAIN, AGAIN | EDITED, AGAIN | SECOND, OUTSIDE])
-NOTHING: Any = {"letters": [], "waiting": [], "ahead": [], "as_text": False, "odd": 9}
-LABELS, OTHERS = (number.to_bytes(4, "little") + (2).to_bytes(4, "little") for number in (1, 2))
-"""Of key and type; the second ones are of another key."""
-
-
-def _is_old(topic: int, key: bytes | None, created_ms: int) -> bool:
-    return (topic, key) == (7, b"k") and created_ms < 50
+TO = Route("orders")
+SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
+FORMATS = [
+    RecordFormat(),
+    RecordFormat(schema_id="prefix"),
+    RecordFormat(schema_id="header"),
+    RecordFormat(cloudevents="binary", source="/shop"),
+    RecordFormat(cloudevents="structured", source="/shop"),
+]
 
 
-@given(
-    rows=st.lists(st.tuples(EVENTS, PRINTS, st.integers(0, 3), st.integers(-1, 60)), max_size=8),
-    records=st.lists(st.tuples(EVENTS, PRINTS, FLAGS), max_size=8),
-    letters=st.lists(st.tuples(EVENTS, PRINTS, st.sampled_from([0, REDRIVEN, DISCARDED])), max_size=3),
-    waiting=st.lists(EVENTS, max_size=2),
-    ahead=st.lists(EVENTS, max_size=2),
-    as_text=st.booleans(),
-    odd=st.integers(0, 9),
-)
-@example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0)] * 2, **NOTHING)
-@example(rows=[("a", SAME, 0, 0)] * 2, records=[("a", SAME, 0)], **NOTHING)
-@example(rows=[("a", UNTOLD, 0, 0)], records=[("a", UNTOLD, 0)], **NOTHING)
-@example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0)], **{**NOTHING, "letters": [("a", SAME, 0)]})
-@example(rows=[("a", SAME, 0, 0)], records=[("a", SAME, 0), ("a", Fingerprint(0, 2), 0)], **NOTHING)
-def test_as_the_judge_says(
-    rows: list[Any],
-    records: list[Any],
-    letters: list[Any],
-    waiting: list[str],
-    ahead: list[str],
-    as_text: bool,
-    odd: int,
-) -> None:
-    ground = AbsenceContext(passed=False, is_behind=lambda each: each < 2, may_be_deleted=_is_old)
-    written: list[Any] = []
-    published: list[Any] = []
-    for event, taken, transaction, created in rows:
-        # COPY brings numbers as text.
-        given = (b"%d" % transaction, b"%d" % created) if as_text else (transaction, created)
-        written += (fingerprints.of_row(event, taken, LABELS), *given, 7, b"k")
-    for offset, (event, taken, flags) in enumerate(records):
-        labels = OTHERS if offset == odd else LABELS
-        published += (fingerprints.of_record(event.encode("utf-8", "surrogatepass"), taken, flags, labels), 3, offset)
-    beside = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
-    others = beside, [(event,) for event in waiting], [(event,) for event in ahead]
-    found, expected = Findings(), Findings()
-    fingerprints.compare_bucket(written, published, others, ground, found)
-    compare_events(
-        [
-            [(event, *taken, transaction, created, 7, b"k", 1, 2) for event, taken, transaction, created in rows],
-            [
-                (event, *taken, flags, 3, offset, 1 + (offset == odd), 2)
-                for offset, (event, taken, flags) in enumerate(records)
-            ],
-            *others,
-        ],
-        ground,
-        expected,
-    )
-    assert +found.fates == +expected.fates
-    assert +found.flaws == +expected.flaws
-    assert {kind: sorted(each) for kind, each in found.examples.items()} == {
-        kind: sorted(each) for kind, each in expected.examples.items()
-    }
-    for name in ("rows", "records", "letters", "again", "not_compared", "only_on_kafka"):
-        assert getattr(found, name) == getattr(expected, name), name
+def event(payload: bytes | None, *, key: bytes = b"k") -> OutboxEvent:
+    return OutboxEvent("e-1", "OrderPlaced", "order", key, payload, None, "0/1:1", 1000, [])
 
 
-def test_the_short_way_makes_the_same_seal() -> None:
-    """Readers put together the seal of plain JSON by themselves."""
-    payload = b'{"a": 1}'
-    short = fingerprints.PLAIN + digest_of(payload) + LABELS + b"a"
-    assert fingerprints.of_row("a", of_payload(payload), LABELS) == short
-    assert fingerprints.of_record(b"a", of_payload(payload), 0, LABELS) == short
-    assert len({fingerprints.label(None), fingerprints.label(b""), fingerprints.label(b"a"), bytes(4)}) == 4
+def fingerprinter(format: RecordFormat) -> Fingerprinter:
+    unused: Any = None
+    return Fingerprinter(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), format)
 
 
-def test_findings_of_parts_are_findings_of_the_whole() -> None:
-    parts = [Findings(), Findings()]
-    for number, found in enumerate(parts):
-        fingerprints.compare_bucket(
-            [
-                each
-                for at in range(15)
-                for each in (fingerprints.of_row(f"{number}-{at}", of_payload(None)), 0, 0, 0, None)
-            ],
-            [],
-            ([], [], []),
-            AbsenceContext(passed=True),
-            found,
-        )
-    whole = Findings()
-    for found in parts:
-        whole.include(found)
-    assert whole.rows == whole.fates["missing"] == 30
-    assert len(whole.examples["missing"]) == 20
+@pytest.mark.parametrize("format", FORMATS)
+@given(payload=st.none() | st.text(max_size=5).map(lambda text: b'{"data":"%b"}' % text.encode().hex().encode()))
+def test_found_again_in_every_format(format: RecordFormat, payload: bytes | None) -> None:
+    make = record_maker(format, key_schema=None)
+    # The record was made at another time, with headers that no table knows.
+    tricky = event(payload, key=b'"datacontenttype":"application/json","data":')
+    made = make(tricky._replace(committed_ms=9), TO, ({}, SCHEMA))
+    taken = fingerprinter(format)
+    assert taken.of_record(made.value, made.headers) == taken.of_row(event(payload), TO)
+    other = make(event(b'{"data":"other"}'), TO, ({}, SCHEMA))
+    assert taken.of_record(other.value, other.headers) != taken.of_row(event(payload), TO)
+
+
+def avro(number: int, *, fails: bool = False) -> Fingerprinter:
+    """A pipeline whose values are Avro, by the schema of this number."""
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
+    compiled = CompiledAvroSchema.compile("OrderPlaced", 1, schema, "1.avsc", registered=RegistryIds(number, None))
+
+    def check(event: OutboxEvent, topic: str) -> ValidatedPayload:
+        if fails:
+            raise Rejected(Reason.SCHEMA_VALIDATION_FAILED, "the schema was changed since")
+        return parse(event.payload or b""), compiled
+
+    format, unused = RecordFormat(value="avro", schema_id="prefix"), cast(Any, None)
+    make = record_maker(format, key_schema=None)
+    return Fingerprinter(EventProcessor(unused, unused, check, make, unused, frozenset(), 1, 1), format)
+
+
+def test_avro_is_written_anew() -> None:
+    taken = avro(7)
+    one = taken.of_row(event(b'{"n": 1}'), TO)
+    assert one == taken.of_row(event(b'{"n":1}'), TO), "the value counts, not how the row spells it"
+    assert one.frame == taken.of_row(event(b'{"n": 2}'), TO).frame
+    assert one.digest != taken.of_row(event(b'{"n": 2}'), TO).digest
+    assert one.frame != avro(8).of_row(event(b'{"n": 1}'), TO).frame, "another schema: not to be compared"
+    assert avro(7, fails=True).of_row(event(b'{"n": 1}'), TO).frame == UNKNOWN
+    assert taken.of_row(event(b'{"n": 1}'), None).frame == UNKNOWN
+    assert taken.of_letter("original", b'{"n": 1}').frame == UNKNOWN
+
+
+def test_letters() -> None:
+    taken = fingerprinter(RecordFormat())
+    assert taken.of_letter("original", b"{}") == of_payload(b"{}")
+    assert taken.of_letter("null", b"anything") == of_payload(None) != of_payload(b"")
+    assert taken.of_letter("omitted", b"{}").frame == UNKNOWN

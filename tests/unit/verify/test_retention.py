@@ -89,17 +89,17 @@ def test_a_topic_that_has_grown() -> None:
 
 
 def test_a_topic_that_does_not_keep_every_event() -> None:
-    kept = RetainedRange(2, {}, {}, vouches=False)
+    kept = RetainedRange(2, {}, {}, keeps_all=False)
     assert kept.since == inf
     assert kept.horizon(by_key=True).is_beyond(KEYS[0], NOW)
-    assert not kept.may_surprise
+    assert not kept.is_unexplained
 
 
 def test_what_is_told_of_the_whole_topic() -> None:
     kept = topic({0: inf, 1: 500}, Retention(100, -1))
-    assert [kept.is_untold(partition) for partition in (0, 1, 2)] == [True, False, False]
+    assert [kept.is_unread(partition) for partition in (0, 1, 2)] == [True, False, False]
     assert kept.since == inf
-    assert kept.may_surprise
+    assert kept.is_unexplained
     kept.note(0, 800, [])
-    assert (kept.since, kept.is_untold(0), kept.may_surprise) == (800, False, False)
+    assert (kept.since, kept.is_unread(0), kept.is_unexplained) == (800, False, False)
     assert topic({}, Retention(100, -1)).since == 0

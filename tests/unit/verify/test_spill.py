@@ -1,4 +1,4 @@
-"""The spool: facts of one name come back together and in order, however often they went to disk in between."""
+"""The spill: facts of one name come back together and in order, however often they went to disk in between."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tailrace.verify.spill import SpillFile
 
 
 def test_facts_come_back_together_and_in_order() -> None:
-    with SpillFile(2, buckets=4, pending=3) as spool:
+    with SpillFile(2, buckets=4, pending=3) as spill:
         for number in range(50):
-            spool.add(number % 2, f"name {number % 7}", (f"name {number % 7}", number, b"key", None))
-        found = [[fact[:2] for fact in facts] for buckets in spool.buckets(0, 1) for facts in buckets]
+            spill.add(number % 2, f"name {number % 7}", (f"name {number % 7}", number, b"key", None))
+        found = [[fact[:2] for fact in facts] for buckets in spill.buckets(0, 1) for facts in buckets]
         assert sorted(fact for facts in found for fact in facts) == sorted((f"name {n % 7}", n) for n in range(50))
         for facts in found:
             assert [number for _, number in facts] == sorted(number for _, number in facts)
@@ -26,20 +26,20 @@ def test_facts_come_back_together_and_in_order() -> None:
 
 
 def test_read_again_after_more_was_added() -> None:
-    with SpillFile(1, buckets=2) as spool:
-        spool.add(0, "a", (1,))
-        assert [fact for (facts,) in spool.buckets(0) for fact in facts] == [(1,)]
-        spool.add(0, "a", (2,))
-        assert [fact for (facts,) in spool.buckets(0) for fact in facts] == [(1,), (2,)]
+    with SpillFile(1, buckets=2) as spill:
+        spill.add(0, "a", (1,))
+        assert [fact for (facts,) in spill.buckets(0) for fact in facts] == [(1,)]
+        spill.add(0, "a", (2,))
+        assert [fact for (facts,) in spill.buckets(0) for fact in facts] == [(1,), (2,)]
 
 
 def test_a_stream_is_forgotten_alone() -> None:
-    with SpillFile(2, buckets=2, pending=1) as spool:
-        spool.add(0, "a", (1,))
-        spool.add(1, "a", (2,))
-        spool.clear(0)
-        spool.add(0, "a", (3,))
-        assert [facts for facts in spool.buckets(0, 1) if any(facts)] == [[[(3,)], [(2,)]]]
+    with SpillFile(2, buckets=2, pending=1) as spill:
+        spill.add(0, "a", (1,))
+        spill.add(1, "a", (2,))
+        spill.clear(0)
+        spill.add(0, "a", (3,))
+        assert [facts for facts in spill.buckets(0, 1) if any(facts)] == [[[(3,)], [(2,)]]]
 
 
 def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,6 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return Path("/dev/full").open("r+b", buffering=0)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with SpillFile(1, pending=1) as spool, pytest.raises(SourceError, match="No space left") as caught:
-        spool.add(0, "a", (1,))
+    with SpillFile(1, pending=1) as spill, pytest.raises(SourceError, match="No space left") as caught:
+        spill.add(0, "a", (1,))
     assert "TMPDIR" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""The crew's end: nobody is left behind, whatever one of them does, and what went wrong before is what is told."""
+"""The workers's end: nobody is left behind, whatever one of them does, and what went wrong before is what is told."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tailrace.verify.workers import WorkerPool
 
 
 def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = WorkerPool(2)
-    stuck, other = (member._process for member in crew._members)
+    workers = WorkerPool(2)
+    stuck, other = (member._process for member in workers._members)
 
     def hangs(timeout: float) -> int:
         raise subprocess.TimeoutExpired("reader", timeout)
 
     monkeypatch.setattr(stuck, "wait", hangs)
-    with pytest.raises(LookupError, match="what went wrong"), crew:
+    with pytest.raises(LookupError, match="what went wrong"), workers:
         raise LookupError("what went wrong")
     assert other.returncode == -9
     monkeypatch.undo()
@@ -27,11 +27,11 @@ def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reader_that_is_lost_but_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    with WorkerPool(1) as crew:
-        (member,) = crew._members
+    with WorkerPool(1) as workers:
+        (member,) = workers._members
         member._process.send_signal(signal.SIGSTOP)
         member._link.close()
         monkeypatch.setattr("tailrace.verify.workers.ENDING_SECONDS", 0.01)
-        with pytest.raises(SourceError, match="answers no more"):
+        with pytest.raises(SourceError, match="does not respond"):
             member.answer()
         monkeypatch.undo()

@@ -57,18 +57,18 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
       tailrace recover plan orders.yaml
       tailrace recover plan orders.yaml --since 2026-03-01T12:00:00Z --json
     """
-    survey = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    planner = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     try:
-        case = survey.case()
+        case = planner.case()
         if case.error is None and not force:
             return _sound(case, as_json=as_json)
-        plan = _planned(survey, case, as_json=as_json)
+        plan = _planned(planner, case, as_json=as_json)
     finally:
-        survey.close()
+        planner.close()
     if as_json:
-        emit_json(view.plan_json(survey.wiring.settings.pipeline, plan))
+        emit_json(view.plan_json(planner.wiring.settings.pipeline, plan))
     else:
-        view.show_plan(survey.wiring.settings.pipeline, plan)
+        view.show_plan(planner.wiring.settings.pipeline, plan)
     return 1 if plan.tally.undecided else 0
 
 
@@ -99,17 +99,17 @@ def carry_out(
 
 
 def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
-    survey = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
-    name = survey.wiring.settings.pipeline
-    ownership = Ownership(survey.wiring.kafka, uuid.uuid4().hex)
+    planner = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
+    name = planner.wiring.settings.pipeline
+    ownership = Ownership(planner.wiring.kafka, uuid.uuid4().hex)
     try:
         try:
-            begun = _due(survey, force=force).stored is not None
+            begun = _due(planner, force=force).stored is not None
         except KafkaUnavailable:
             begun = False  # perhaps a recovery that was killed has left a transaction open: the fence ends it
-        fence(survey.wiring, ownership if begun else None)
+        fence(planner.wiring, ownership if begun else None)
         # Only now is it final how far another recovery has come, or the pipeline itself.
-        plan = _planned(survey, _due(survey, force=force), as_json=as_json)
+        plan = _planned(planner, _due(planner, force=force), as_json=as_json)
         if plan.tally.undecided:
             raise undecided(plan.tally)
         if not yes:
@@ -119,14 +119,14 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
                 say("Nothing was done.", sys.stderr)
                 return 1
         began = time.monotonic()
-        with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as looked, stoppable() as stop:
+        with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as on_progress, stoppable() as stop:
             applying = RecoveryRun(
-                survey, plan, ownership=ownership, wake=stop.wake, stopping=stop.wanted, looked=looked
+                planner, plan, ownership=ownership, wake=stop.wake, stopping=stop.wanted, on_progress=on_progress
             )
             done = run_beside(applying.run)
     finally:
         ownership.release()
-        survey.close()
+        planner.close()
     if as_json:
         emit_json(view.recovered_json(name, plan, done, time.monotonic() - began))
     else:
@@ -134,10 +134,10 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
     return 0 if done.complete else EXIT_INTERRUPTED
 
 
-def _due(survey: RecoveryPlanner, *, force: bool) -> Case:
+def _due(planner: RecoveryPlanner, *, force: bool) -> Case:
     """What is to be recovered from; raises if nothing is, or if it must not be."""
-    case = survey.case()
-    _require_idle(survey.wiring.settings.pipeline, case)
+    case = planner.case()
+    _require_idle(planner.wiring.settings.pipeline, case)
     if case.error is None and not force:
         raise ConfigError(
             "there is nothing to recover: a start would go on where the pipeline was",
@@ -146,9 +146,9 @@ def _due(survey: RecoveryPlanner, *, force: bool) -> Case:
     return case
 
 
-def _planned(survey: RecoveryPlanner, case: Case, *, as_json: bool) -> RecoveryPlan:
-    with view.progress("comparing the outbox with Kafka", None, quiet=as_json) as looked:
-        return survey.plan(case, looked=looked)
+def _planned(planner: RecoveryPlanner, case: Case, *, as_json: bool) -> RecoveryPlan:
+    with view.progress("comparing the outbox with Kafka", None, quiet=as_json) as on_progress:
+        return planner.plan(case, on_progress=on_progress)
 
 
 def _sound(case: Case, *, as_json: bool) -> int:
@@ -166,7 +166,7 @@ def _require_idle(name: str, case: Case) -> None:
     if case.running:
         raise ConfigError(
             f"the pipeline {name} is running",
-            why="What it publishes while its gap is looked for would be published twice.",
+            why="Events that it publishes while the gap is determined would be published twice.",
             remedy="Stop it first; see `tailrace status`.",
         )
 
@@ -174,6 +174,6 @@ def _require_idle(name: str, case: Case) -> None:
 def _require_somebody(plan: RecoveryPlan) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"publish {plan.tally.fates[RowDecision.MISSED]:,} events? There is nobody to ask",
+            f"publish {plan.tally.decisions[RowDecision.MISSED]:,} events? There is nobody to ask",
             remedy="Look at them with `tailrace recover plan`, then say --yes.",
         )

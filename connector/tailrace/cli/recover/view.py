@@ -24,7 +24,7 @@ LEFT_OUT = {
     RowDecision.OLDER: "created before --since",
     RowDecision.BROUGHT: "in the log around the transaction that is skipped",
     RowDecision.REUSED: "UNDECIDED: their ids were published before, with other payloads",
-    RowDecision.UNTOLD: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
+    RowDecision.UNDECIDED: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
 }
 
 
@@ -32,7 +32,7 @@ def show_plan(pipeline: str, plan: RecoveryPlan, stream: TextIO | None = None) -
     case, tally = plan.case, plan.tally
     out = stream or sys.stdout
     if case.error is None:
-        say(f"{pipeline}: nothing is wrong; looked at all the same", out)
+        say(f"{pipeline}: nothing is wrong; checked because of --force", out)
     else:
         say(f"{pipeline}: {case.error.code}: {case.error.what}", out)
     say(f"  last position  {case.lost if case.lost else 'none is known'}", out)
@@ -40,15 +40,15 @@ def show_plan(pipeline: str, plan: RecoveryPlan, stream: TextIO | None = None) -
     if entry is not None:
         say(f"  ledger         knows what was passed at {entry.position}, {_time(entry.sampled_ms)}", out)
     say(f"\n{tally.rows:,} rows in the outbox", out)
-    say(f"  {tally.fates[RowDecision.MISSED]:>12,}  missed: to be published", out)
-    for fate, words in LEFT_OUT.items():
-        if tally.fates[fate]:
-            say(f"  {tally.fates[fate]:>12,}  {words}", out)
+    say(f"  {tally.decisions[RowDecision.MISSED]:>12,}  missed: to be published", out)
+    for decision, words in LEFT_OUT.items():
+        if tally.decisions[decision]:
+            say(f"  {tally.decisions[decision]:>12,}  {words}", out)
     _show_missed(tally, out)
     say("\nsteps", out)
     steps = [
         *plan.steps,
-        f"publish {tally.fates[RowDecision.MISSED]:,} events in the order of {', '.join(plan.order_by)}",
+        f"publish {tally.decisions[RowDecision.MISSED]:,} events in the order of {', '.join(plan.order_by)}",
     ]
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step}", out)
@@ -122,13 +122,13 @@ def progress(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable
 def _lines(doing: str, total: int | None) -> Callable[[int], None]:
     told = time.monotonic()
 
-    def looked(rows: int) -> None:
+    def on_progress(rows: int) -> None:
         nonlocal told
         if rows % 1000 == 0 and time.monotonic() - told > LINE_SECONDS:
             told = time.monotonic()
             say(f"{doing}: {rows:,}{f' of {total:,}' if total else ''} rows", sys.stderr)
 
-    return looked
+    return on_progress
 
 
 def _show_missed(tally: RecoveryTally, out: TextIO) -> None:
@@ -145,8 +145,8 @@ def _show_missed(tally: RecoveryTally, out: TextIO) -> None:
 def _counts(tally: RecoveryTally) -> dict[str, Any]:
     return {
         "rows": tally.rows,
-        "missed": tally.fates[RowDecision.MISSED],
-        "left_out": {fate.value: tally.fates[fate] for fate in LEFT_OUT},
+        "missed": tally.decisions[RowDecision.MISSED],
+        "left_out": {decision.value: tally.decisions[decision] for decision in LEFT_OUT},
         "first": _time(tally.first_ms),
         "last": _time(tally.last_ms),
         "by_type": [

@@ -220,7 +220,7 @@ def _assembled(plan: ReplayPlan, file: Path, settings: Path | None) -> Wiring:
 
 def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
     from tailrace.cli.project.command import load_app
-    from tailrace.replay.consumers import horizons
+    from tailrace.replay.targets import horizons
 
     topics = [topic + plan.suffix for topic in plan.figures.by_topic if topic != NOWHERE]
     return asyncio.run(horizons(load_app(name), topics, plan.figures.first_ms))

@@ -1,4 +1,4 @@
-"""passed_rows.py: which positions say that the pipeline has passed a place in the log."""
+"""Which stored positions show that the pipeline has passed a position in the log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tailrace.errors import RecoveryUnfinished
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
-from tailrace.replay import published_snapshot
-from tailrace.replay.published_snapshot import _reaches
+from tailrace.replay import table_points
+from tailrace.replay.table_points import _reaches
 
 AT = LsnPosition(LogIdentity("7", 1, "shop", "s", "public.outbox", "1/2/3"), 100, 5)
 READING = replace(AT, lsn=200, table_read=TableRead("1:1:"))
@@ -20,7 +20,7 @@ READING = replace(AT, lsn=200, table_read=TableRead("1:1:"))
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published_snapshot, "POLL_SECONDS", 0)
+    monkeypatch.setattr(table_points, "POLL_SECONDS", 0)
 
 
 def reaches(*later: Position | None) -> bool:
