@@ -15,11 +15,11 @@ async def mark(self, markers):
 PostgresTransaction.mark = mark
 """
 OFFSET_FIRST = """
-from tailrace.projections.core import partition_worker as worker
+from tailrace.projections.core import partition_worker
 async def offset_first(transaction, events, spec, **more):
     await projection.store.reset({events[0].partition: events[-1].offset + 1})
     return await apply(transaction, events, spec, **more)
-apply, worker.apply = worker.apply, offset_first
+apply, partition_worker.apply = partition_worker.apply, offset_first
 from tailrace.projections.postgres.transaction import PostgresTransaction
 async def position(self):
     return None
@@ -33,7 +33,7 @@ def uncommitted(self, transport):
     consumer._isolation_level = "read_uncommitted"
     return consumer
 ConsumerThread._create_worker_consumer = uncommitted
-ConsumerThread.check_reader = lambda self: None
+ConsumerThread.check_settings = lambda self: None
 """
 
 
@@ -69,7 +69,7 @@ def test_reading_what_is_not_committed_shows_what_was_aborted(projected: Project
 
 def test_such_a_reader_is_refused(projected: Projected) -> None:
     """Settings are asserted, not assumed."""
-    projected.configure("within=0.01", UNCOMMITTED.rpartition("ConsumerThread.check_reader")[0])
+    projected.configure("within=0.01", UNCOMMITTED.rpartition("ConsumerThread.check_settings")[0])
     worker = projected.start(wait=False)
     assert worker.ended(120) == 2, worker.log
     assert "isolation level" in worker.log

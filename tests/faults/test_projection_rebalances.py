@@ -40,18 +40,18 @@ async def append(event, effects):
 """
 DELAYS = """
 import asyncio
-from tailrace.projections.faust import transport
+from tailrace.projections.faust import consumer
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.faust.consumer_thread import ConsumerThread
 from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
-from tailrace.projections.faust.transport import Consumer
+from tailrace.projections.faust.consumer import Consumer
 
 # A fetch that was asked for before a rebalance is often still on its way when the rebalance is done.
-transport.POLL_SECONDS = 1.0
+consumer.POLL_SECONDS = 1.0
 SITES = [
     (owner, name)
     for owner, names in (
-        (ConsumerThread, "_begin fetch _fetch bounds _bounds begin _follow"),
+        (ConsumerThread, "_begin fetch _fetch bounds _bounds begin _commit_offsets"),
         (OffsetCoordinator, "assigned positions revoked"),
         (Consumer, "_begin _getmany on_partitions_assigned on_partitions_revoked"),
         (ProjectionApp, "_on_partitions_assigned _on_partitions_revoked"),
@@ -83,10 +83,10 @@ for site in SITES:
 HELD = """
 import asyncio
 from pathlib import Path
-from tailrace.projections.faust import transport
-from tailrace.projections.faust.transport import Consumer
+from tailrace.projections.faust import consumer
+from tailrace.projections.faust.consumer import Consumer
 
-transport.POLL_SECONDS = 60
+consumer.POLL_SECONDS = 60
 fetch, begin = Consumer._getmany, Consumer._begin
 
 async def patiently(self, active_partitions, timeout):
@@ -116,14 +116,14 @@ class Current:
         self.cursors = cursors
 
     def get(self, tp):
-        return self.cursors[tp].reading if tp in self.cursors else None
+        return self.cursors[tp].epoch if tp in self.cursors else None
 
-async def careless(self, asked, readings, timeout):
+async def careless(self, asked, epochs, timeout):
     return await fetch_in_thread(self, asked, Current(self._cursors), timeout)
 
 ConsumerThread._fetch = careless
 """
-"""A thread that takes the readings at the end of a fetch for those in which it was asked for."""
+"""A thread that takes the epochs at the end of a fetch for those in which it was asked for."""
 
 
 class InMongo(Projected):

@@ -17,7 +17,7 @@ from tailrace.projections.faust.consumer_thread import ConsumerThread
 maintenance.LOOK_SECONDS = 0.5
 """
 NO_FETCHES = """
-@projection.on("FetchResult")
+@projection.on("Fetched")
 async def stop_fetching(event, effects):
     # As after an error that aiokafka did not expect: the task that fetches ends, and nobody asks it.
     fetcher = app.reader._thread._consumer._fetcher
@@ -35,7 +35,7 @@ def test_a_worker_that_gets_nothing_although_the_log_goes_on_ends(projected: Pro
     """It looks like one that has nothing to do: only the end of the log tells."""
     projected.configure("give_up=3, within=0.01", IMPATIENT + NO_FETCHES)
     worker = projected.start()
-    [first] = projected.publish({"key": "k", "headers": {"type": "FetchResult"}})
+    [first] = projected.publish({"key": "k", "headers": {"type": "Fetched"}})
     wait_until(lambda: projected.execute("SELECT 1 FROM tailrace_markers WHERE event_id = %s", first), 60)
     assert not ended_within(worker, 5), "nothing is missing yet"
     projected.publish({"key": "k"})

@@ -28,7 +28,7 @@ import json
 from pathlib import Path
 
 from tailrace.projections.faust.app import projection_app
-from tailrace.projections.faust.start_offsets import StoredOffset
+from tailrace.projections.faust.offset_coordinator import StoredOffset
 from tailrace.projections.core.store import Partition
 
 class FileCoordinator:
@@ -373,7 +373,7 @@ async def then(message):
     if message.offset % 70 == 0:
         partition = Partition(message.topic, message.partition)
         app.reader.hold(partition, "test")
-        asyncio.get_running_loop().call_later(0.01, app.reader.let_go, partition, "test")
+        asyncio.get_running_loop().call_later(0.01, app.reader.release, partition, "test")
 """,
         )
         play.start()

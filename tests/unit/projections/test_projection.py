@@ -15,8 +15,7 @@ from tailrace.errors import ConfigError, Reason
 from tailrace.projections import ProjectionTester, Versions, projection_app
 from tailrace.projections.core.event import Event
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
-from tailrace.projections.faust.start_offsets import StoredOffset
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator, StoredOffset
 from tailrace.projections.projection import Projection
 from tailrace.projections.rebuild.reset import Move, _require_markers, moment
 

@@ -68,9 +68,9 @@ def project(
 
         Rebuild(found, chosen(found, projection))
     log = logs.StructuredLogger(app=found.conf.id)
-    from tailrace.projections.faust.worker import ProjectionWorker, tell_errors_once
+    from tailrace.projections.faust.worker import ProjectionWorker, filter_repeated_errors
 
-    tell_errors_once()
+    filter_repeated_errors()
     worker = ProjectionWorker(found, override_logging=False, quiet=True, redirect_stdouts=False)
     worker.spinner = None
     log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))

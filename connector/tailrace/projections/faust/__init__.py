@@ -1,1 +1,1 @@
-"""How a projection app reads Kafka through Faust."""
+"""The Faust part of projections: app, consumer, worker process, stall detection."""

@@ -1,8 +1,8 @@
-"""A Faust app that projections live in: `projection_app(name)` instead of `faust.App(name)`.
+"""The Faust app of projections: `projection_app(name)` instead of `faust.App(name)`.
 
-It is a Faust app in every other way: agents, timers and tasks of its own run beside the projections, and both
-`tailrace project module:app` and `faust -A module worker` start it. What projections rely on is set here, and looked at
-again when the app starts (`app_checks.py`): environment variables win over what an app's code says.
+Otherwise it is an ordinary Faust app: its own agents, timers and tasks run next to the projections, and both
+`tailrace project module:app` and `faust -A module worker` start it. The settings that projections rely on are set here,
+and checked when the app starts (`app_checks.py`), since environment variables override them.
 """
 
 from __future__ import annotations
@@ -12,75 +12,96 @@ import difflib
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
+from faust.transport import conductor
+from faust.transport.drivers import aiokafka as driver
+from faust.types import Message
 from faust.types.agents import AgentT
 from faust.types.settings import Settings
-from faust.types.transports import TransportT
+from faust.types.transports import ConductorT, ConsumerT, TransportT
 
 from tailrace import backoff
 from tailrace.errors import AgentCrashed, ConfigError
-from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app_checks import check_app
+from tailrace.projections.faust.consumer import Consumer
 from tailrace.projections.faust.maintenance import Maintenance
 from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
-from tailrace.projections.faust.start_offsets import Guide, Unguided
 from tailrace.projections.faust.topics import connection, require_certificates
-from tailrace.projections.faust.transport import Consumer, Taker, Transport
 
 if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
 
 DEFAULTS: dict[str, Any] = {
     "processing_guarantee": "at_least_once",
-    # A worker that died is missed after 10 s, not after a minute.
+    # A dead worker is noticed after 10 s, not after a minute.
     "broker_session_timeout": 10.0,
     "broker_heartbeat_interval": 3.0,
     "broker_request_timeout": 30.0,
-    # Topics and partitions that are made later are found within half a minute, not five.
+    # New topics and partitions are found within half a minute, not five.
     "consumer_metadata_max_age_ms": 30_000,
     "key_serializer": "raw",
     "value_serializer": "raw",
     "stream_wait_empty": False,
     "web_enabled": False,
-    # Faust makes no topic: what is read exists or is waited for, and there are no tables, replies or leaders.
+    # Faust creates no topics: it needs none without tables, replies and leaders.
     "topic_allow_declare": False,
     "topic_disable_leader": True,
     "store": "memory://",
-    # With none, any Kafka client can be a member of the group: Faust's own way to assign needs all of them to be Faust.
+    # Without standbys any Kafka client can be in the group; Faust's own assignor needs all members to be Faust.
     "table_standby_replicas": 0,
     "autodiscover": False,
     "Worker": "tailrace.projections.faust.worker:ProjectionWorker",
 }
 
-MOST_CRASHES, CRASH_SECONDS = 3, 60.0
-"""An agent that crashes so often in this time ends the worker."""
+MAX_CRASHES, CRASH_SECONDS = 3, 60.0
+"""An agent that crashes so often within this time ends the worker."""
 _APP_ARGUMENTS = ("monitor", "config_source", "loop", "beacon")
-"""What `faust.App` takes beside settings."""
+"""Arguments of `faust.App` that are not settings."""
+Receiver = Callable[[str, int, int, int, Message], bool]
+"""Takes topic, partition, offset, the end of the previous record, and Faust's message. False: read it again."""
 
 log = logging.getLogger("tailrace.projections")
 
 
+class Conductor(conductor.Conductor):
+    """Faust's conductor, without acknowledgements for topics of projections."""
+
+    logger = logging.getLogger("faust.projections")
+
+    def acks_enabled_for(self, topic: str) -> bool:
+        """Asked by streams, the compiled ones too, and by the consumer before they track a record."""
+        return super().acks_enabled_for(topic) and not cast(ProjectionApp, self.app).coordinator.owns(topic)
+
+
+class Transport(driver.Transport):
+    """Faust's Kafka transport with the consumer of projections."""
+
+    Consumer: ClassVar[type[ConsumerT]] = Consumer
+    Conductor: ClassVar[type[ConductorT]] = Conductor
+
+
 class WithoutWeb(BootStrategy):
-    """Never starts Faust's web server, which `faust worker` otherwise does whatever the settings say."""
+    """Never starts Faust's web server; `faust worker` would ignore the settings and start it."""
 
     def _should_enable_web(self) -> bool:
         return False
 
 
 class ProjectionApp(faust.App):
-    """See the module's docstring. `coordinator` is the projections' voice in the consumer."""
+    """See the module's docstring."""
 
     logger = logging.getLogger("faust.projections")
     BootStrategy = WithoutWeb
 
     def __init__(self, id: str, **settings: Any) -> None:  # noqa: ANN401 - Faust's own
         self.projections: list[Projection] = []
-        self.coordinator: Guide = Unguided()
+        self.coordinator = OffsetCoordinator(self.projections)
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
         self._maintenance: Maintenance | None = None
@@ -90,55 +111,46 @@ class ProjectionApp(faust.App):
 
     @property
     def reader(self) -> Consumer:
-        """The consumer, by what it can do for projections."""
+        """The consumer, with its own type."""
         return cast(Consumer, self.consumer)
 
     @property
-    def takers(self) -> dict[str, list[Taker]]:
-        """Who is given the records of which topic."""
+    def receivers(self) -> dict[str, list[Receiver]]:
+        """The projections' `receive` methods by topic."""
         topics = {topic for projection in self.projections for topic in projection.topics}
         return {topic: [each.receive for each in self.projections if topic in each.topics] for topic in topics}
 
-    # What projections call.
+    # Called by projections.
 
     def register(self, projection: Projection) -> None:
-        """Takes a projection in: its topics are read, each record is given to its `receive`."""
+        """Adds a projection: its topics are read, and it receives their records."""
         if any(known.name == projection.name for known in self.projections):
             raise ConfigError(
                 f"two projections of {self.conf.id} have the name {projection.name}",
-                why="They would share their offsets and markers, and each would leave out what the other has done.",
+                why="They would share offsets and markers, and each would skip what the other has applied.",
                 remedy="Give one of them another `name`.",
             )
         self.projections.append(projection)
-        if isinstance(self.coordinator, Unguided):
-            self.coordinator = OffsetCoordinator(self.projections)
-
-    def pause(self, partition: Partition, holder: object) -> None:
-        """Reads no more of a partition until all who asked for it have called `resume`."""
-        self.reader.hold(partition, holder)
-
-    def resume(self, partition: Partition, holder: object) -> None:
-        self.reader.release(partition, holder)
 
     def fail(self, error: BaseException) -> None:
         """Ends the worker with this error."""
         self._failing = asyncio.get_running_loop().create_task(self.crash(error))
 
-    # What Faust calls.
+    # Called by Faust.
 
     async def _on_agent_error(self, agent: AgentT[Any], exc: BaseException) -> None:
-        """Faust restarts the agent. One that crashes again and again ends the worker: each crash loses an event."""
+        """Ends the worker if an agent crashes repeatedly. Faust restarts the agent, but each crash loses an event."""
         log.error("agent crashed", extra={"fields": {"agent": agent.name, "error": type(exc).__name__}})
         now = time.monotonic()
-        crashes = self._crashes.setdefault(agent.name, deque(maxlen=MOST_CRASHES))
+        crashes = self._crashes.setdefault(agent.name, deque(maxlen=MAX_CRASHES))
         crashes.append(now)
-        if len(crashes) == MOST_CRASHES and now - crashes[0] < CRASH_SECONDS:
+        if len(crashes) == MAX_CRASHES and now - crashes[0] < CRASH_SECONDS:
             self.fail(
                 AgentCrashed(
-                    f"the agent {agent.name} crashed {MOST_CRASHES} times within {CRASH_SECONDS:.0f} s: "
+                    f"the agent {agent.name} crashed {MAX_CRASHES} times within {CRASH_SECONDS:.0f} s: "
                     f"{type(exc).__name__}",
-                    why="Faust counts an event whose agent raised as done, so each crash leaves one out.",
-                    remedy="Correct the agent: let it handle its errors itself. The projections go on where they were.",
+                    why="Faust counts an event whose agent raised as done, so each crash loses one.",
+                    remedy="Fix the agent: it must handle its errors itself. The projections continue where they were.",
                 )
             )
         await super()._on_agent_error(agent, exc)
@@ -149,18 +161,18 @@ class ProjectionApp(faust.App):
         self._maintenance = Maintenance(self)
         await self._maintenance.start()
         await super().on_start()
-        if self.takers:
-            # Only to be subscribed to: no stream is behind it.
-            self.topics.add(self.topic(*self.takers, acks=False))
+        if self.receivers:
+            # Only for the subscription: no stream reads this topic object.
+            self.topics.add(self.topic(*self.receivers, acks=False))
 
     async def on_shutdown(self) -> None:
-        """Called when nothing is read any more."""
+        """Called when reading has ended."""
         await super().on_shutdown()
         if self._maintenance is not None:
             await self._maintenance.stop()
 
     async def _wait_for_kafka(self) -> None:
-        """A broker that is away at the start may come back, as it may later; Faust would end."""
+        """Waits for a broker that is unavailable at the start; Faust would exit."""
         attempt = 0
         while not self.should_stop:
             client = AIOKafkaClient(**connection(self))
@@ -181,15 +193,15 @@ class ProjectionApp(faust.App):
                 await client.close()
 
     async def on_started_init_web_server(self) -> None:
-        """None, not even one that was given to Faust in place of its own."""
+        """Starts none, not even one that the user gave to Faust."""
 
     def _load_settings(self, *, silent: bool = False) -> Settings:
-        """Faust's settings; refused before anything prints them if a broker's address holds a password."""
+        """Loads Faust's settings; refuses a password in a broker's address before anything prints it."""
         settings = super()._load_settings(silent=silent)
         for url in (*settings.broker, *settings.broker_consumer, *settings.broker_producer):
             if url.user or url.password:
                 raise ConfigError(
-                    f"{settings.id}: the broker's address holds a user or a password",
+                    f"{settings.id}: the broker's address contains a user or a password",
                     why="Faust does not log in with them, and prints the address.",
                     remedy="Give them as broker_credentials=faust.SASLCredentials(username=…, password=…).",
                 )
@@ -199,13 +211,13 @@ class ProjectionApp(faust.App):
         return Transport(self.conf.broker_consumer, self)
 
     def _create_directories(self) -> None:
-        # Faust leaves a folder `<id>-data` wherever it is started, but only tables kept on disk need one.
+        # Faust creates a folder `<id>-data` in the current folder, but only tables on disk need one.
         if self.conf.store.scheme != "memory":
             super()._create_directories()
 
 
 def _require_known(name: str, settings: dict[str, Any]) -> None:
-    """Faust takes any argument and ignores what it does not know."""
+    """Refuses unknown arguments, which Faust would ignore."""
     known = {*Settings.SETTINGS, *_APP_ARGUMENTS}
     for given in settings.keys() - known:
         close = difflib.get_close_matches(given, known, n=1)
@@ -217,7 +229,7 @@ def _require_known(name: str, settings: dict[str, Any]) -> None:
 
 
 def projection_app(name: str, broker: str = "kafka://localhost:9092", **settings: Any) -> ProjectionApp:  # noqa: ANN401
-    """An app for projections. `name` is also its consumer group; `settings` are Faust's own.
+    """Creates an app for projections. `name` is also its consumer group; `settings` are Faust's.
 
     Several brokers are given as `kafka://one:9092;kafka://two:9092`, credentials as `broker_credentials`.
     """

@@ -1,12 +1,12 @@
-"""The side of the consumer that talks to Kafka: a thread with an event loop of its own.
+"""The consumer's Kafka thread, which has its own event loop.
 
-Faust gives each record to the event loop of the app some time after it was fetched, and a seek may come between. So
-each seek begins a new *reading* of its partitions, by number, and whatever is fetched says of which reading it is: no
-record of an older one can be taken for one that comes behind the seek. A fetch that was asked for in an older reading
-takes nothing of a newer one: the app would drop it, for it asked for something else.
+Faust passes a record to the app's event loop some time after it was fetched, and a seek may happen in between. So each
+seek starts a new numbered *epoch* of its partitions, and each fetched record carries its epoch: a record from before
+the seek cannot be taken for one after it. A fetch that was requested in an older epoch takes nothing of a newer one,
+since the app would drop it.
 
-What a fetch returns also says which stretch of the log it has read. The stretches of a reading follow each other
-without a gap, so whoever gets them can tell if one was lost on its way.
+A fetch also returns which range of the log it has read. The ranges of an epoch follow each other without a gap, so the
+app notices if one was lost.
 """
 
 from __future__ import annotations
@@ -34,64 +34,65 @@ from faust.types import TP
 
 from tailrace.errors import ConfigError
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import FetchedRange, PartitionBounds, start_offset
+from tailrace.projections.faust.delivery import FetchedRange
+from tailrace.projections.faust.offset_coordinator import PartitionBounds, start_offset
 
 COMMIT_SECONDS = 5.0
-"""For telling Kafka how far we are. It only follows the store, so it never holds anything up for long."""
+"""For an offset commit to Kafka. It only follows the store, so nothing waits for it longer."""
 FETCH_WAIT_MS = 500
-"""How long a broker may hold an empty answer back. A partition that was just sought waits for that answer."""
+"""How long a broker may delay an empty answer. A seek has to wait for that answer."""
 
 log = logging.getLogger("tailrace.projections")
 
 
 class FetchResult(dict[TP, list[Any]]):
-    """Records by partition, and of the partitions of projections which stretch of the log was read."""
+    """Records by partition and, for partitions of projections, the range of the log that was read."""
 
-    def __init__(self, records: Mapping[TP, list[Any]], stretches: Mapping[TP, FetchedRange]) -> None:
+    def __init__(self, records: Mapping[TP, list[Any]], ranges: Mapping[TP, FetchedRange]) -> None:
         super().__init__(records)
-        self.stretches = stretches
-        self.chains = {
-            tp: stretch.chain([record.offset for record in records[tp]])
-            for tp, stretch in stretches.items()
+        self.ranges = ranges
+        self.previous_ends = {
+            tp: each.previous_ends([record.offset for record in records[tp]])
+            for tp, each in ranges.items()
             if tp in records
         }
 
 
 @dataclass(slots=True)
 class FetchCursor:
-    """How far a reading has come: the end of its last stretch, and the offset behind its last record.
+    """How far an epoch has read: the end of its last range, and the offset after its last record.
 
-    `state` is aiokafka's, made with each assignment: another one stands at a position that is not ours.
+    `state` is aiokafka's object of the assignment. A new assignment has another one, whose position is not ours.
     """
 
     state: Any
-    reading: int
+    epoch: int
     end: int
-    follows: int
+    previous_end: int
 
 
 class ConsumerThread(AIOKafkaConsumerThread):
-    """Methods without an underscore are called from the app's event loop, all others run in this thread."""
+    """Methods without an underscore are called from the app's event loop; the others run in this thread."""
 
     logger = logging.getLogger("faust.projections")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.owned: Set[TP] = frozenset()
-        """The partitions of projections; set by the consumer, looked at by this thread."""
+        """The partitions of projections; set by the consumer, read by this thread."""
         self._cursors: dict[TP, FetchCursor] = {}
 
     def _create_worker_consumer(self, transport: KafkaTransport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has no setting for it. `check_reader` looks whether it took effect.
+        # Faust has no setting for it. `check_settings` verifies that it took effect.
         consumer._isolation_level = "read_committed"
-        # With any other, aiokafka goes on elsewhere, without a word, when the log no longer has what it asks for.
+        # With any other value aiokafka silently continues elsewhere when the log no longer has the offset.
         consumer._auto_offset_reset = "none"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
-    def check_reader(self) -> None:
-        """Raises unless the real consumer reads as the guarantees need it."""
+    def check_settings(self) -> None:
+        """Raises unless the running consumer has the settings that the guarantees need."""
         consumer = self._ensure_consumer()
         fetcher = getattr(consumer, "_fetcher", None)
         found = {
@@ -107,7 +108,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
                 remedy="Use the versions of faust-streaming and aiokafka that Tailrace was tested with.",
             )
 
-    # Where it reads.
+    # Offsets and seeks.
 
     async def bounds(self, tps: Collection[TP]) -> Mapping[TP, PartitionBounds]:
         bounds: Mapping[TP, PartitionBounds] = await self.call_thread(self._bounds, tps)
@@ -121,7 +122,7 @@ class ConsumerThread(AIOKafkaConsumerThread):
         return {tp: PartitionBounds(first[tp], end[tp]) for tp in tps}
 
     async def ends(self, tps: Collection[TP]) -> Mapping[TP, int]:
-        """Where partitions end. Not through the queue of calls: without an answer it would hold up fetches."""
+        """Returns the ends of partitions, without the queue of calls: a missing answer would delay fetches."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ends(tps), self.thread_loop))
 
     async def _ends(self, tps: Collection[TP]) -> Mapping[TP, int]:
@@ -131,35 +132,35 @@ class ConsumerThread(AIOKafkaConsumerThread):
         return ends
 
     async def partitions(self, topics: Iterable[str]) -> Collection[TP]:
-        """Those that the topics have now: aiokafka's own knowledge may be half a minute old."""
+        """Returns the current partitions of topics; aiokafka's metadata may be half a minute old."""
         tps: Collection[TP] = await self.call_thread(self._partitions, topics)
         return tps
 
     async def _partitions(self, topics: Iterable[str]) -> Collection[TP]:
         consumer = self._ensure_consumer()
         if not await consumer._client.force_metadata_update():
-            raise KafkaConnectionError("no broker told which topics there are")
+            raise KafkaConnectionError("no broker returned the metadata of the topics")
         return [TP(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()]
 
-    async def begin(self, starts: Mapping[TP, int], reading: int) -> None:
-        """Seeks; what is asked for from now on is of this reading."""
-        await self.call_thread(self._begin, starts, reading)
+    async def begin(self, starts: Mapping[TP, int], epoch: int) -> None:
+        """Seeks, and starts an epoch."""
+        await self.call_thread(self._begin, starts, epoch)
 
-    async def _begin(self, starts: Mapping[TP, int], reading: int) -> None:
+    async def _begin(self, starts: Mapping[TP, int], epoch: int) -> None:
         consumer = self._ensure_consumer()
         for tp, offset in starts.items():
             known = self._cursors.get(tp)
-            if known is not None and known.reading > reading:
-                continue  # this call was overtaken by a newer one
+            if known is not None and known.epoch > epoch:
+                continue  # a newer call came first
             consumer.seek(ensure_aiokafka_TP(tp), offset)
-            self._cursors[tp] = FetchCursor(self._state(tp), reading, offset, offset)
+            self._cursors[tp] = FetchCursor(self._state(tp), epoch, offset, offset)
 
-    async def seek_to_own(self, tps: Collection[TP]) -> Mapping[TP, int]:
-        """Seeks to what Kafka has as committed, or where the app's settings say: Faust's way, for topics of others."""
-        committed: Mapping[TP, int] = await self.call_thread(self._seek_to_own, tps)
+    async def seek_to_committed_offsets(self, tps: Collection[TP]) -> Mapping[TP, int]:
+        """Seeks to Kafka's committed offsets, or where the app's settings say; for topics without a projection."""
+        committed: Mapping[TP, int] = await self.call_thread(self._seek_to_committed_offsets, tps)
         return committed
 
-    async def _seek_to_own(self, tps: Collection[TP]) -> Mapping[TP, int]:
+    async def _seek_to_committed_offsets(self, tps: Collection[TP]) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
         committed = await consumer.seek_to_committed(*map(ensure_aiokafka_TP, tps))
         await self._reset(tp for tp, offset in committed.items() if offset is None)
@@ -173,19 +174,19 @@ class ConsumerThread(AIOKafkaConsumerThread):
         elif lost:
             await consumer.seek_to_beginning(*lost)
 
-    # What it reads.
+    # Records.
 
-    async def fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> FetchResult:
-        """Records of the partitions that are asked for; of those with a reading only if it is still the same."""
-        fetched: FetchResult = await self.call_thread(self._fetch, asked, readings, timeout)
+    async def fetch(self, asked: Set[TP] | None, epochs: Mapping[TP, int], timeout: float) -> FetchResult:
+        """Fetches records of the asked partitions; of those with an epoch only if it is still current."""
+        fetched: FetchResult = await self.call_thread(self._fetch, asked, epochs, timeout)
         return fetched
 
-    async def _fetch(self, asked: Set[TP] | None, readings: Mapping[TP, int], timeout: float) -> FetchResult:
+    async def _fetch(self, asked: Set[TP] | None, epochs: Mapping[TP, int], timeout: float) -> FetchResult:
         consumer = self._ensure_consumer()
-        self._return_to_cursors(readings)
+        self._return_to_cursors(epochs)
         records: dict[TP, list[Any]] = {}
         try:
-            # An empty set of partitions would mean all of them.
+            # An empty set would mean all partitions.
             if asked is None or asked:
                 limit = consumer._max_poll_records
                 records = dict(await self._fetch_records(consumer, asked, timeout, limit))  # type: ignore[arg-type]
@@ -193,43 +194,43 @@ class ConsumerThread(AIOKafkaConsumerThread):
             await self._out_of_range(error.args[0])
         except NoOffsetForPartitionError as error:
             await self._reset(tp for tp in error.args if tp not in self.owned)
-        # Nothing else has run in this thread since the records were taken: a seek comes before or behind them.
-        stretches = {}
+        # Nothing else ran in this thread since the records were taken: a seek comes before or after them.
+        ranges = {}
         for tp in self.owned | self._cursors.keys():
-            stretch = self._stretch(tp, readings, records)
-            if stretch is None:
+            log_range = self._range(tp, epochs, records)
+            if log_range is None:
                 records.pop(tp, None)
             else:
-                stretches[tp] = stretch
-        return FetchResult(records, stretches)
+                ranges[tp] = log_range
+        return FetchResult(records, ranges)
 
-    def _return_to_cursors(self, readings: Mapping[TP, int]) -> None:
-        """Takes back what a fetch has passed that then failed, for example because of another partition's records."""
+    def _return_to_cursors(self, epochs: Mapping[TP, int]) -> None:
+        """Seeks back over the records of a fetch that failed, for example because of another partition."""
         for tp, cursor in self._cursors.items():
             position = self._position(tp, cursor)
-            if readings.get(tp) == cursor.reading and position is not None and position != cursor.end:
+            if epochs.get(tp) == cursor.epoch and position is not None and position != cursor.end:
                 log.warning("%s: fetched up to offset %s, and not returned", Partition(*tp), position)
                 self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
 
-    def _stretch(self, tp: TP, readings: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> FetchedRange | None:
-        """What this fetch has read of a partition; None if it must not be handed over."""
+    def _range(self, tp: TP, epochs: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> FetchedRange | None:
+        """Returns the range that this fetch has read of a partition; None if its records must not be delivered."""
         cursor = self._cursors.get(tp)
         position = self._position(tp, cursor) if cursor is not None else None
         if cursor is None or position is None:
-            return None  # not sought in this assignment: it is before it is read
-        if readings.get(tp) != cursor.reading:
+            return None  # no seek in this assignment yet
+        if epochs.get(tp) != cursor.epoch:
             if position != cursor.end:
-                log.debug("%s: fetched for an older reading, offset %s is next", Partition(*tp), cursor.end)
+                log.debug("%s: fetched for an older epoch, offset %s is next", Partition(*tp), cursor.end)
                 self._ensure_consumer().seek(ensure_aiokafka_TP(tp), cursor.end)
             return None
-        stretch = FetchedRange(cursor.reading, cursor.end, cursor.follows, position)
+        log_range = FetchedRange(cursor.epoch, cursor.end, cursor.previous_end, position)
         cursor.end = position
         if tp in records:
-            cursor.follows = records[tp][-1].offset + 1
-        return stretch
+            cursor.previous_end = records[tp][-1].offset + 1
+        return log_range
 
     def _position(self, tp: TP, cursor: FetchCursor) -> int | None:
-        """Where the consumer stands in a partition; None if it was not sought there since it was assigned."""
+        """Returns the consumer's position in a partition; None if there was no seek since the assignment."""
         state = cursor.state
         position: int | None = state.position if state is self._state(tp) and state.has_valid_position else None
         return position
@@ -239,8 +240,8 @@ class ConsumerThread(AIOKafkaConsumerThread):
         assignment = subscription.assignment if subscription is not None else None
         return assignment.state_value(ensure_aiokafka_TP(tp)) if assignment is not None else None
 
-    async def _out_of_range(self, places: Mapping[TopicPartition, int]) -> None:
-        for tp, offset in places.items():
+    async def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in offsets.items():
             if tp not in self.owned:
                 await self._reset([tp])
                 continue
@@ -248,38 +249,38 @@ class ConsumerThread(AIOKafkaConsumerThread):
             start_offset(Partition(*tp), offset, bounds, "earliest")
             log.warning("%s: offset %s was out of range, and is not any more", Partition(*tp), offset)
 
-    # What Kafka is told.
+    # Commits and the group.
 
-    async def follow(self, offsets: Mapping[TP, int]) -> bool:
-        """Commits offsets for those who watch the lag; whether Kafka took them."""
+    async def commit_offsets(self, offsets: Mapping[TP, int]) -> bool:
+        """Commits offsets to Kafka, for tools that show the lag; returns whether Kafka took them."""
         if self.should_stop:
-            return False  # after a crash this thread answers no more
+            return False  # after a crash this thread does not answer
         try:
             async with asyncio.timeout(COMMIT_SECONDS + 1):
-                took: bool = await self.call_thread(self._follow, offsets)
+                took: bool = await self.call_thread(self._commit_offsets, offsets)
         except TimeoutError:
             return False
         return took
 
-    async def _follow(self, offsets: Mapping[TP, int]) -> bool:
-        told = {ensure_aiokafka_TP(tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
+    async def _commit_offsets(self, offsets: Mapping[TP, int]) -> bool:
+        commits = {ensure_aiokafka_TP(tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
-                await self._ensure_consumer().commit(told)
+                await self._ensure_consumer().commit(commits)
         except (CommitFailedError, IllegalStateError):
             return False  # a new assignment is on its way
         except (KafkaError, TimeoutError) as error:
-            log.warning("Kafka was not told how far the projections are: %s", type(error).__name__)
+            log.warning("offsets were not committed to Kafka: %s", type(error).__name__)
             return False
         return True
 
-    async def look(self) -> None:
-        """Says that the app is alive, and raises what went wrong in the group: Faust itself never asks."""
-        await self.call_thread(self._look)
+    async def check_group(self) -> None:
+        """Keeps the group membership alive, and raises errors of the group, which Faust never checks."""
+        await self.call_thread(self._check_group)
 
-    async def _look(self) -> None:
+    async def _check_group(self) -> None:
         consumer = self._ensure_consumer()
-        # Counts as a fetch: while all partitions are held there is none, and the group would give us up.
+        # Counts as a fetch: while all partitions are held there is none, and the group would drop this member.
         with consumer._subscription.fetch_context():
             pass
         consumer._coordinator.check_errors()

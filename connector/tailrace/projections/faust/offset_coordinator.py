@@ -1,24 +1,65 @@
-"""What the projections of an app tell its consumer: where to read on, how far they are, and when to begin and to end.
+"""Tells the app's consumer where to read partitions from, and starts and stops the partition workers.
 
-A partition that several projections read is read from where the furthest behind of them is; the others pass over what
-they have done.
+The projection's own database holds the truth about its progress. Kafka's log changes independently: retention may
+delete events that are not applied yet, and a topic may be deleted and re-created. Both are errors, never skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tailrace.errors import EventsLost, TopicReplaced
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import StoredOffset
 
 if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
 
+Start = Literal["earliest", "latest"]
+
+
+class StoredOffset(NamedTuple):
+    """The next offset that a projection has stored for a partition, and where it starts without one."""
+
+    stored: int | None
+    start: Start
+
+
+class PartitionBounds(NamedTuple):
+    """The offset of a partition's first record, and the offset after its last stable record."""
+
+    first: int
+    end: int
+
+
+def start_offset(partition: Partition, stored: int | None, bounds: PartitionBounds, start: Start) -> int:
+    """Returns where to start reading; raises if events would be lost."""
+    if stored is None:
+        return bounds.first if start == "earliest" else bounds.end
+    if stored < bounds.first:
+        raise EventsLost(
+            f"{partition} begins at offset {bounds.first}, but offset {stored} is the next to apply",
+            why=f"Retention deleted {bounds.first - stored} offsets before their events were applied.",
+            remedy="Replay them from the outbox, or accept the loss with `tailrace project APP --reset earliest`;"
+            " then give the topic a longer retention.",
+        )
+    if stored > bounds.end:
+        raise TopicReplaced(
+            f"{partition} ends at offset {bounds.end}, but offset {stored} is the next to apply",
+            why="The topic was deleted and re-created, lost records, or this is another cluster.",
+            remedy="Check the broker's address. If the topic is new, start again with"
+            " `tailrace project APP --reset earliest`: events that were applied before are skipped.",
+        )
+    return stored
+
 
 class OffsetCoordinator:
-    """Of one app; it looks at the app's list of projections as it is at the time."""
+    """Coordinates the projections of one app. All methods are called in the app's event loop.
+
+    A partition that several projections read is read from the lowest of their offsets; the others skip what they have
+    applied.
+    """
 
     def __init__(self, projections: list[Projection]) -> None:
         self._projections = projections
@@ -29,13 +70,14 @@ class OffsetCoordinator:
         return [projection for projection in self._projections if topic in projection.topics]
 
     def owns(self, topic: str) -> bool:
+        """Whether a projection reads this topic. Faust's acknowledgements mean nothing for such a topic."""
         return bool(self._readers(topic))
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
-        """Where each reader stands.
+        """Returns the stored offset of each projection that reads a partition. Nothing is read until it returns.
 
-        A partition that was added to a topic it has read before is read from its beginning: what was written there
-        before anybody noticed must not be left out.
+        A partition that was added to a known topic is read from its beginning: events written before anyone noticed
+        it must not be skipped. Cancelled if the partitions are revoked meanwhile; so is `assigned`.
         """
         await self.revoked()
         for projection in self._projections:
@@ -44,28 +86,28 @@ class OffsetCoordinator:
             self._stored[name] = await projection.retry_store(projection.store.positions)
             self._furthest[name] = await projection.retry_store(projection.store.furthest)
         return {
-            partition: [self._place(projection, partition) for projection in self._readers(partition.topic)]
+            partition: [self._stored_offset(projection, partition) for projection in self._readers(partition.topic)]
             for partition in partitions
         }
 
-    def _place(self, projection: Projection, partition: Partition) -> StoredOffset:
+    def _stored_offset(self, projection: Projection, partition: Partition) -> StoredOffset:
         stored = self._stored[projection.name]
         knows_topic = any(known.topic == partition.topic for known in stored)
         return StoredOffset(stored.get(partition), "earliest" if knows_topic else projection.start)
 
     async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
-        """Opens the workers."""
+        """Starts the workers at these offsets, in the order of `positions`. No record arrives before it returns."""
         await self.revoked()
         for partition, offsets in starts.items():
             for projection, start in zip(self._readers(partition.topic), offsets, strict=True):
                 projection.start_worker(partition, start, self._furthest[projection.name].get(partition, 0))
 
     async def revoked(self) -> None:
-        """Ends all workers."""
+        """Stops all workers: their partitions are revoked, or the app stops."""
         await asyncio.gather(*(projection.stop_workers() for projection in self._projections))
 
     def progress(self) -> Mapping[Partition, int]:
-        """How far all readers of each partition have come."""
+        """Returns the next offset that all readers of a partition have committed."""
         least: dict[Partition, int] = {}
         for projection in self._projections:
             for partition, offset in projection.progress().items():

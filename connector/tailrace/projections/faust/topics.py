@@ -1,4 +1,4 @@
-"""What a projection asks of Kafka beside reading: a topic for its dead letters, and where its topics begin and end."""
+"""Kafka requests besides reading: the dead-letter topic, offsets of topics, group members, broker certificates."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailrace.projections")
 RETENTION_DAYS = 30
 HANDSHAKE_SECONDS = 10.0
-MOST_COPIES = 3
-"""Of a topic, if there is none to take as a model."""
+MAX_REPLICAS = 3
+"""Of the dead-letter topic, if the source topic does not exist yet."""
 
 
 async def require_certificates(settings: Mapping[str, Any]) -> None:
-    """Raises CertificateInvalid if a broker's certificate is not accepted; aiokafka only says that it is away."""
+    """Raises CertificateInvalid if a broker's certificate is not accepted; aiokafka only reports it as unavailable."""
     context: ssl.SSLContext | None = settings.get("ssl_context")
     for server in settings["bootstrap_servers"] if context else ():
         host, _, port = server.rpartition(":")
@@ -40,24 +40,23 @@ async def require_certificates(settings: Mapping[str, Any]) -> None:
             if invalid is not None:
                 raise invalid from None
         except (OSError, TimeoutError):
-            pass  # it is away for another reason
+            pass  # unavailable for another reason
         else:
             writer.close()
 
 
 def connection(app: ProjectionApp) -> dict[str, Any]:
-    """How the app reaches Kafka, as aiokafka wants it."""
+    """Returns the app's connection settings as arguments for aiokafka."""
     return {
         "bootstrap_servers": server_list(app.conf.broker_consumer, app.transport.default_port),  # type: ignore[attr-defined]
         **credentials_to_aiokafka_auth(app.conf.broker_credentials, app.conf.ssl_context),
     }
 
 
-async def ensure_letters(app: ProjectionApp, topic: str, sources: Sequence[str]) -> None:
-    """Makes the topic if it is missing: a dead letter must not find out that it has no place to go.
+async def ensure_dead_letter_topic(app: ProjectionApp, topic: str, sources: Sequence[str]) -> None:
+    """Creates the dead-letter topic if it is missing, with as many replicas as the first of `sources`.
 
-    It is kept in as many copies as the first of `sources`, from which the letters come. One of those that is missing
-    is waited for: whoever publishes to it may come later.
+    Source topics that do not exist yet are only logged: their producer may create them later.
     """
     admin = AIOKafkaAdminClient(**connection(app))
     await admin.start()
@@ -68,8 +67,8 @@ async def ensure_letters(app: ProjectionApp, topic: str, sources: Sequence[str])
             log.warning("waiting for topics that do not exist", extra={"fields": {"topics": ", ".join(missing)}})
         if topic in known:
             return
-        copies = await _copies(admin, sources[0])
-        wanted = NewTopic(topic, 1, copies, topic_configs={"retention.ms": str(RETENTION_DAYS * 86_400_000)})
+        replicas = await _replicas(admin, sources[0])
+        wanted = NewTopic(topic, 1, replicas, topic_configs={"retention.ms": str(RETENTION_DAYS * 86_400_000)})
         answer = await admin.create_topics([wanted])
     finally:
         await admin.close()
@@ -79,19 +78,19 @@ async def ensure_letters(app: ProjectionApp, topic: str, sources: Sequence[str])
             raise TopicMissing(
                 f"the topic {name} for dead letters does not exist, and cannot be created: {error.__name__}",
                 why=str(message or ""),
-                remedy=f"Create it ({RETENTION_DAYS} days of retention are usual), or allow the worker's user to.",
+                remedy=f"Create it ({RETENTION_DAYS} days of retention are usual), or allow the user to create it.",
             )
 
 
-async def _copies(admin: AIOKafkaAdminClient, topic: str) -> int:
-    for told in await admin.describe_topics([topic]):
-        for partition in told["partitions"]:
+async def _replicas(admin: AIOKafkaAdminClient, topic: str) -> int:
+    for description in await admin.describe_topics([topic]):
+        for partition in description["partitions"]:
             return len(partition["replicas"])
-    return min(MOST_COPIES, len((await admin.describe_cluster())["brokers"]))
+    return min(MAX_REPLICAS, len((await admin.describe_cluster())["brokers"]))
 
 
 class ProjectionTopics:
-    """The topics of a projection, as Kafka has them."""
+    """Asks Kafka about the topics of a projection."""
 
     def __init__(self, app: ProjectionApp, topics: tuple[str, ...]) -> None:
         self._group = str(app.conf.id)
@@ -107,7 +106,7 @@ class ProjectionTopics:
         await self._consumer.stop()
 
     async def members(self) -> int:
-        """How many workers the group has now."""
+        """Returns how many workers the consumer group has."""
         admin = AIOKafkaAdminClient(**self._connection)
         await admin.start()
         try:
@@ -116,8 +115,8 @@ class ProjectionTopics:
             await admin.close()
         return sum(len(group[5]) for answer in answers for group in answer.groups)
 
-    async def places(self, to: str | int) -> dict[Partition, int]:
-        """The offset of that place in each partition: the first record at or behind a time, or the end."""
+    async def offsets(self, to: str | int) -> dict[Partition, int]:
+        """Returns an offset for each partition: its beginning, its end, or the first record at or after a time."""
         known = [
             TopicPartition(topic, number)
             for topic in self._names
@@ -130,5 +129,5 @@ class ProjectionTopics:
         offsets = {Partition(*each): offset for each, offset in ends.items()}
         if isinstance(to, int):
             at = await self._consumer.offsets_for_times(dict.fromkeys(known, to))
-            offsets |= {Partition(*each): place.offset for each, place in at.items() if place is not None}
+            offsets |= {Partition(*each): found.offset for each, found in at.items() if found is not None}
         return offsets

@@ -1,4 +1,4 @@
-"""Runs a projection app: Faust's worker, but it ends with the error that ended it, in words and as an exit code."""
+"""Runs a projection app: Faust's worker, which reports its final error as text and as an exit code."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from mode import ServiceT
 from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError, Unavailable
 
 EXIT_SECONDS = 10.0
-"""SIGTERM and failures end within this time. Leaving in the middle is safe: the store has all of a block or nothing."""
+"""The process exits this long after SIGTERM or a failure. That is safe: the store has a whole batch or nothing."""
 REFUSALS = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 class ProjectionWorker(faust.Worker):
-    """What both `tailrace project` and `faust worker` run."""
+    """The worker of both `tailrace project` and `faust worker`."""
 
     logger = logging.getLogger("faust.projections")
 
     def __init__(self, app: AppT, *services: ServiceT, **options: Any) -> None:  # noqa: ANN401 - Faust's own
-        # The `faust worker` command has switched it on by now, and would tell of a server that is never started.
+        # The `faust worker` command has enabled it, and would report a server that is never started.
         app.conf.web_enabled = False
         super().__init__(app, *services, **options)
         self._stop_requested = False
 
     def run(self) -> None:
-        """Returns after SIGTERM or SIGINT; raises what the app could not go on with."""
+        """Returns after SIGTERM or SIGINT; raises the error that ended the app."""
         try:
             super().execute_from_commandline()
         except SystemExit as end:
-            # Faust's own ways of ending: the reason stands beside the exit code, which is 1 for all of them.
+            # Faust exits with code 1 for every reason; the reason itself is kept separately.
             reason = self.crash_reason or end.__context__
             if end.code and isinstance(reason, Exception):
-                error = for_people(reason)
-                # Services that are stopped while they connect fail with that: nothing is wrong then.
+                error = translate_error(reason)
+                # Services that are stopped while they connect fail like this: nothing is wrong.
                 if self._stop_requested and isinstance(error, Unavailable):
                     return
                 raise error from reason
@@ -65,63 +65,63 @@ class ProjectionWorker(faust.Worker):
 
     def on_setup_root_logger(self, logger: logging.Logger, level: int) -> None:
         super().on_setup_root_logger(logger, level)
-        tell_errors_once()
+        filter_repeated_errors()
 
     def _crash(self, reason: BaseException) -> None:
-        _leave_in_time(reason)
+        _exit_in_time(reason)
         super()._crash(reason)
 
     def _on_sigint(self) -> None:
         self._stop_requested = True
-        _leave_in_time()
+        _exit_in_time()
         super()._on_sigint()
 
     def _on_sigterm(self) -> None:
         self._stop_requested = True
-        _leave_in_time()
+        _exit_in_time()
         super()._on_sigterm()
 
     def _on_sigusr1(self) -> None:
-        """Faust would print all tasks with the values they hold: payloads and passwords."""
+        """Does nothing: Faust would print all tasks with their values, payloads and passwords included."""
 
     def _on_sigusr2(self) -> None:
-        """Faust would start a debugger and stop."""
+        """Does nothing: Faust would start a debugger."""
 
 
-class _ToldAtTheEnd(logging.Filter):
-    """Leaves out what each of Faust's services logs of an error that goes through them all and ends the worker."""
+class _RepeatedErrors(logging.Filter):
+    """Drops Faust's log records of an error that ends the worker: each of its services would log it again."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not record.name.startswith(("mode", "faust")):
             return True
-        told = [*(record.exc_info or ()), *(record.args if isinstance(record.args, tuple) else ())]
-        ending = any(isinstance(each, TailraceError | KafkaError) for each in told)
+        values = [*(record.exc_info or ()), *(record.args if isinstance(record.args, tuple) else ())]
+        ending = any(isinstance(each, TailraceError | KafkaError) for each in values)
         return not ending and "Reraising original" not in record.getMessage()
 
 
-def tell_errors_once() -> None:
-    """For the handlers that the root logger has by now."""
+def filter_repeated_errors() -> None:
+    """Adds the filter to the handlers that the root logger has now."""
     for handler in logging.getLogger().handlers:
-        handler.addFilter(_ToldAtTheEnd())
+        handler.addFilter(_RepeatedErrors())
 
 
-def _leave_in_time(reason: BaseException | None = None) -> None:
-    """Whatever the services are waiting for while they end."""
-    timer = threading.Timer(EXIT_SECONDS, _leave, (reason,))
+def _exit_in_time(reason: BaseException | None = None) -> None:
+    """Ends the process after EXIT_SECONDS, even if services are still waiting for something."""
+    timer = threading.Timer(EXIT_SECONDS, _exit, (reason,))
     timer.daemon = True
     timer.start()
 
 
-def _leave(reason: BaseException | None) -> None:
-    told = for_people(reason) if isinstance(reason, Exception) else reason
-    if told is not None:
-        sys.stderr.write(f"{told}\n")
+def _exit(reason: BaseException | None) -> None:
+    error = translate_error(reason) if isinstance(reason, Exception) else reason
+    if error is not None:
+        sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
-    os._exit(told.exit_code if isinstance(told, TailraceError) else 0 if told is None else 1)
+    os._exit(error.exit_code if isinstance(error, TailraceError) else 0 if error is None else 1)
 
 
-def for_people(reason: Exception) -> Exception:
-    """Kafka's own errors in our words; others as they are."""
+def translate_error(reason: Exception) -> Exception:
+    """Returns Tailrace's error for an error of Kafka; others unchanged."""
     if isinstance(reason, REFUSALS):
         return ReadRefused(
             f"Kafka refuses: {type(reason).__name__}",
@@ -130,6 +130,6 @@ def for_people(reason: Exception) -> Exception:
         )
     if isinstance(reason, KafkaError | asyncio.TimeoutError):
         return KafkaUnavailable(
-            f"the consumer cannot go on: {type(reason).__name__}", why=str(reason), remedy="Start it again."
+            f"the consumer cannot continue: {type(reason).__name__}", why=str(reason), remedy="Restart the worker."
         )
     return reason

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from tailrace.errors import ProjectionStalled
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import PartitionBounds, start_offset
+from tailrace.projections.faust.offset_coordinator import PartitionBounds, start_offset
 
 PATIENCE_SECONDS = 60.0
 """Longer than a group misses a member that was killed, and than partitions that were added are unknown to it."""

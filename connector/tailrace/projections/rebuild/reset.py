@@ -54,8 +54,8 @@ async def plan(app: ProjectionApp, projection: Projection, to: str) -> list[Move
                     why="They would go on from where they are, and then find their position moved.",
                     remedy="Stop them all, then reset.",
                 )
-            targets = await topics.places(to if at_ms is None else at_ms)
-            safe = await topics.places(horizon) if horizon else {}
+            targets = await topics.offsets(to if at_ms is None else at_ms)
+            safe = await topics.offsets(horizon) if horizon else {}
     except KafkaError as error:
         raise KafkaUnavailable(
             f"Kafka does not answer: {type(error).__name__}", remedy="Nothing was changed. Try again."

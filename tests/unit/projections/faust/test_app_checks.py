@@ -1,4 +1,4 @@
-"""What an app is refused for, before it reads anything. That it is asked at all, `test_projection_app.py` shows."""
+"""App settings that are refused before anything is read. `test_projection_app.py` shows that the check is called."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from faust.serializers import codecs
 from tailrace.errors import ConfigError
 from tailrace.projections.faust.app import ProjectionApp, projection_app
 from tailrace.projections.faust.app_checks import check_app, problems
-from tailrace.projections.faust.start_offsets import Unguided
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
 
 
-class Owner(Unguided):
+class Owner(OffsetCoordinator):
     """Owns the topic `orders`."""
 
     def owns(self, topic: str) -> bool:
@@ -25,7 +25,7 @@ class Owner(Unguided):
 
 def made(**settings: Any) -> ProjectionApp:
     app = projection_app("play", **settings)
-    app.coordinator = Owner()
+    app.coordinator = Owner([])
     return app
 
 
@@ -125,7 +125,7 @@ class Stub:
 
     topics = ("orders", "payments")
 
-    def receive(self, topic: str, partition: int, offset: int, follows: int, message: object) -> bool:
+    def receive(self, topic: str, partition: int, offset: int, previous_end: int, message: object) -> bool:
         return True
 
 
@@ -136,7 +136,7 @@ def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
     assert [problem.what for problem in problems(app)] == [
         "play: the agent beside reads payments, as a projection does"
     ]
-    assert app.takers.keys() == {"orders", "payments"}
+    assert app.receivers.keys() == {"orders", "payments"}
 
 
 @pytest.mark.parametrize(("given", "remedy"), [("broker_sesion_timeout", "broker_session_timeout"), ("zz", "Remove")])
@@ -149,12 +149,12 @@ def test_an_argument_that_faust_would_ignore_is_refused(given: str, remedy: str)
 def test_a_password_in_the_address_of_a_broker_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     address = "kafka://service:planted-s3cret@localhost:9092"
     for app in (made(broker=address), made(broker_consumer=address)):
-        with pytest.raises(ConfigError, match="holds a user or a password") as caught:
+        with pytest.raises(ConfigError, match="contains a user or a password") as caught:
             _ = app.conf  # what `faust worker` prints, it takes from here
         assert "s3cret" not in str(caught.value)
         assert "broker_credentials" in caught.value.remedy
     monkeypatch.setenv("BROKER_URL", address)
-    with pytest.raises(ConfigError, match="holds a user or a password"):
+    with pytest.raises(ConfigError, match="contains a user or a password"):
         _ = made().conf
 
 

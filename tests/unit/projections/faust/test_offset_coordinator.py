@@ -1,4 +1,4 @@
-"""Where reading begins, when it must not, and what Kafka is told."""
+"""Where reading starts, when it must not start, and what is committed to Kafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tailrace.errors import EventsLost, TopicReplaced
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.start_offsets import PartitionBounds, ReadProgress, Unguided, start_offset
+from tailrace.projections.faust.delivery import ReadProgress
+from tailrace.projections.faust.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
 
 ORDERS = Partition("orders", 3)
 HELD = PartitionBounds(10, 20)
@@ -68,14 +69,14 @@ def test_nothing_that_is_not_applied_is_ever_committed(start: int, some: int, mo
     assert told == applied or applied >= reach.delivered
 
 
-async def _asked(coordinator: Unguided) -> object:
+async def _asked(coordinator: OffsetCoordinator) -> object:
     await coordinator.assigned({})
     await coordinator.revoked()
-    return await coordinator.positions([ORDERS])
+    return await coordinator.positions([])
 
 
 def test_an_app_without_projections_owns_nothing() -> None:
-    coordinator = Unguided()
+    coordinator = OffsetCoordinator([])
     assert not coordinator.owns("orders")
     assert asyncio.run(_asked(coordinator)) == {}
     assert coordinator.progress() == {}
