@@ -68,7 +68,7 @@ def test_a_rebuild_does_not_wait_for_what_the_old_one_has_read_and_nothing_reads
     projected.execute("UPDATE history SET ids = ARRAY['wrong'] || ids")
     rebuilder = projected.start("--rebuild", wait=False)
     assert rebuilder.ended(180) == 0, rebuilder.log
-    assert "left behind" in rebuilder.log
+    assert "do not exist any more" in rebuilder.log
     projected.caught_up()
     projected.publish({"key": "k-0"})
     projected.caught_up()
@@ -112,7 +112,7 @@ def test_two_rebuilds_that_share_the_partitions_say_so(projected: Projected) -> 
     gave_up = next(each for each in both if not each.running)
     assert gave_up.ended(10) == 3
     assert "ProjectionStalled" in gave_up.log
-    assert "not given all partitions" in gave_up.log
+    assert "not assigned all partitions" in gave_up.log
 
 
 # Resets and markers.

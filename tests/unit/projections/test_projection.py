@@ -17,7 +17,7 @@ from tailrace.projections.core.event import Event
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.offset_coordinator import OffsetCoordinator, StoredOffset
 from tailrace.projections.projection import Projection
-from tailrace.projections.rebuild.reset import Move, _require_markers, moment
+from tailrace.projections.rebuild.reset import Move, _require_markers, parse_time
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
@@ -150,13 +150,13 @@ def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
     ],
 )
 def test_places_in_a_topic(text: str, found: int | None) -> None:
-    assert moment(text) == found
+    assert parse_time(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12", "0/1A2B", "-1"])
 def test_what_is_no_place(text: str) -> None:
-    with pytest.raises(ConfigError, match="names no place") as raised:
-        moment(text)
+    with pytest.raises(ConfigError, match="is not a point") as raised:
+        parse_time(text)
     assert "earliest" in raised.value.remedy
 
 

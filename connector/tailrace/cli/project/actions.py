@@ -1,4 +1,4 @@
-"""What `tailrace project` does beside running: it sets a projection back, or prunes its markers, and ends."""
+"""`tailrace project --reset` and `--prune`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.cli.output import say, table
 from tailrace.errors import ConfigError
 from tailrace.projections.faust.maintenance import prune
-from tailrace.projections.rebuild.reset import carry_out, plan
+from tailrace.projections.rebuild.reset import plan, reset_offsets
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def reset(app: ProjectionApp, to: str, *, name: str | None, yes: bool) -> None:
-    """Shows where each partition would be read on from, and does it if asked to."""
+    """Shows the new offset of each partition, and sets it with `yes`."""
     asyncio.run(_reset(app, chosen(app, name), to, yes=yes))
 
 
@@ -31,22 +31,22 @@ async def _reset(app: ProjectionApp, projection: Projection, to: str, *, yes: bo
                 "next offset": "none" if move.stored is None else move.stored,
                 "will be": move.target,
                 "read again": max(0, (move.stored or 0) - move.target),
-                "left out": max(0, move.target - move.stored) if move.stored is not None else 0,
+                "skipped": max(0, move.target - move.stored) if move.stored is not None else 0,
             }
             for move in moves
         ]
         table(f"{projection.name} to {to}", rows)
         if not yes:
-            say("Nothing was changed; do it with --yes. What was applied is passed over when it is read again.")
+            say("Nothing was changed. Add --yes to reset. Applied events are skipped when they are read again.")
             return
-        await carry_out(projection, moves)
-        say(f"{projection.name} reads on from there when it is started.")
+        await reset_offsets(projection, moves)
+        say(f"{projection.name} continues from there when it is started.")
     finally:
         await projection.store.close()
 
 
 def prune_markers(app: ProjectionApp) -> None:
-    """Deletes the markers that are older than the projections keep them."""
+    """Deletes markers that are older than `keep_markers`."""
     asyncio.run(_prune(app))
 
 
@@ -61,7 +61,7 @@ async def _prune(app: ProjectionApp) -> None:
 
 
 def chosen(app: ProjectionApp, name: str | None) -> Projection:
-    """The one that is meant."""
+    """Returns the projection that `name` selects."""
     names = [projection.name for projection in app.projections]
     if name is None and len(names) == 1:
         return app.projections[0]

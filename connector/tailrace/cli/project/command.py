@@ -1,4 +1,4 @@
-"""`tailrace project`: a worker of a projection app in the foreground, until SIGTERM or an error that needs a person."""
+"""`tailrace project`: runs a worker of a projection app in the foreground until SIGTERM or an error."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ def project(
     reset: str | None = typer.Option(
         None,
         "--reset",
-        metavar="PLACE",
-        help="Set it to earliest, latest or a time, and end. Only shows, without --yes.",
+        metavar="POINT",
+        help="Reset the offsets to earliest, latest or a time, then exit. Without --yes it only shows them.",
     ),
-    prune: bool = typer.Option(False, "--prune", help="Prune markers older than they are kept, and end."),
-    rebuild: bool = typer.Option(False, "--rebuild", help="Make it anew beside itself, swap when caught up, and end."),
-    projection: str | None = typer.Option(None, "--projection", help="Which one, if the app has several."),
-    yes: bool = typer.Option(False, "--yes", help="Do what --reset shows."),
+    prune: bool = typer.Option(False, "--prune", help="Delete markers older than keep_markers, then exit."),
+    rebuild: bool = typer.Option(
+        False, "--rebuild", help="Rebuild into a shadow copy, swap it in when caught up, then exit."
+    ),
+    projection: str | None = typer.Option(None, "--projection", help="The projection's name, if the app has several."),
+    yes: bool = typer.Option(False, "--yes", help="Carry out the reset that --reset shows."),
 ) -> None:
     """Run a worker of a projection app, until SIGTERM.
 
-    SIGTERM and SIGINT end the blocks at hand and leave within 10 s. A server that is away is waited for; anything
-    else ends with a named error, its cause and its remedy, and nothing is lost: the next start goes on where the
-    projection's own database says. Run as many workers as there are partitions, if you like: they share them.
+    SIGTERM and SIGINT finish the current batches and exit within 10 s. The worker waits for a server that is
+    unavailable. Any other error ends it with its cause and its remedy, and no events are lost: the next start
+    continues at the offsets in the projection's database. Several workers share the partitions.
 
     Examples:
 
@@ -77,7 +79,7 @@ def project(
     try:
         worker.run()
     except TailraceError as error:
-        log.error(  # noqa: TRY400 - our own log: it keeps no traces
+        log.error(  # noqa: TRY400 - this log has no tracebacks
             "failed",
             error=error.code,
             what=error.what,
@@ -89,14 +91,16 @@ def project(
 
 
 def load_app(name: str) -> ProjectionApp:
-    """The app that `module:attribute` names, from the current folder or from what is installed."""
+    """Imports the app that `module:attribute` names, from the current folder or an installed package."""
     module_name, _, attribute = name.partition(":")
     attribute = attribute or DEFAULT_ATTRIBUTE
     if "/" in module_name or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise ConfigError(f"{module_name!r} is a file, not a module", remedy=f"Give `{dotted}:{attribute}`.")
     if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
-        raise ConfigError(f"{name!r} names no app", remedy="Give it as module:attribute, such as shop.projections:app.")
+        raise ConfigError(
+            f"{name!r} is not the name of an app", remedy="Give it as module:attribute, such as shop.projections:app."
+        )
     try:
         from tailrace.projections.faust.app import ProjectionApp
     except ModuleNotFoundError as error:
@@ -109,8 +113,8 @@ def load_app(name: str) -> ProjectionApp:
     if not isinstance(found, ProjectionApp):
         raise ConfigError(
             f"{name} is {type(found).__name__}, not an app for projections",
-            why="Only an app made by projection_app() leaves aborted events out and reads on from the stored position.",
-            remedy="Make it with `from tailrace.projections.faust.app import projection_app`.",
+            why="Only an app made by projection_app() skips aborted events and reads from the stored offsets.",
+            remedy="Create it with `from tailrace.projections import projection_app`.",
         )
     return found
 
@@ -128,18 +132,18 @@ def _import(module: str) -> object:
         if module == missing or module.startswith(f"{missing}."):
             raise ConfigError(
                 f"there is no module {missing!r}",
-                why=f"Neither in {here} nor among what is installed.",
-                remedy="Run this from the folder that holds it.",
+                why=f"It is neither in {here} nor installed.",
+                remedy="Run this command in the folder that contains it.",
             ) from None
         raise ConfigError(
-            f"{module} imports {missing}, which is not there", remedy="Install it in this environment."
+            f"{module} imports {missing}, which is not installed", remedy="Install it in this environment."
         ) from None
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
         where = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (place.filename, place.lineno)
         raise ConfigError(
-            f"{module} cannot be imported: {type(error).__name__}: {told}",
+            f"{module} cannot be imported: {type(error).__name__}: {text}",
             why=f"{where[0]}, line {where[1]}.",
-            remedy=f"See `python -c 'import {module}'`.",
+            remedy=f"Run `python -c 'import {module}'` to see the traceback.",
         ) from error

@@ -1,9 +1,8 @@
-"""A projection made anew beside the old one, and put in its place once it has caught up.
+"""Rebuilds a projection into a shadow copy, and swaps it in once it has caught up.
 
-The new one is filled from the topics by a worker of its own, in a consumer group of its own, while the old one goes on
-serving readers and being kept up to date. When it is nearly as far, the old one is held up for a moment, and the new
-one takes its place: how is the store's matter (`postgres_swap.py`, `mongo_swap.py`). Killed at any point before that is
-decided, it goes on where it was.
+A separate worker with its own consumer group fills the copy from the topics, while the old projection stays in use and
+up to date. When the copy has nearly caught up, the old projection is blocked for a moment and the store swaps both
+(`postgres/swap.py`, `mongo/swap.py`). If the rebuild is killed before the swap is decided, a new start continues it.
 """
 
 from __future__ import annotations
@@ -26,41 +25,41 @@ from tailrace.projections.rebuild.catch_up import CatchUpCheck
 
 LOOK_SECONDS = 1.0
 CATCH_UP_SECONDS = 5.0
-"""How long the workers of the old one may be held up while the new one does its last steps."""
-TELL_SECONDS = 5.0
+"""How long the old projection's workers may be blocked while the copy catches up."""
+LOG_SECONDS = 5.0
 log = logging.getLogger("tailrace.projections")
 
 
 @runtime_checkable
 class Rebuildable(Protocol):
-    """A store that can hold a projection twice."""
+    """A store that supports a shadow copy of its projection."""
 
     def shadow(self) -> ProjectionStore[Any]:
-        """The store of the new one: empty, or as far as an earlier try came."""
+        """Returns the store of the copy: empty, or with what an earlier, unfinished rebuild has written."""
 
     async def swap(self, name: str, catch_up: CatchUp) -> bool:
-        """Puts the new one in the place of the old one, whole; False if `catch_up` gave up.
+        """Replaces the old projection by the copy; returns False if `catch_up` gave up.
 
-        The old one stands still meanwhile, at the positions that `catch_up` is called with. If it is killed, whoever
-        opens the store next finds it undone or done, or finishes it.
+        The old projection is blocked at the positions that `catch_up` is called with. If the process is killed, the
+        swap has not happened, or it is complete, or the next process that opens the store completes it.
         """
 
 
 class Rebuild:
-    """Of one projection. The app runs nothing else meanwhile."""
+    """The rebuild of one projection. The app runs nothing else."""
 
     def __init__(self, app: ProjectionApp, projection: Projection) -> None:
         store = projection.store
         if not isinstance(store, Rebuildable):
             raise ConfigError(
-                f"{projection.name}: a {type(store).__name__} cannot hold a projection twice",
-                remedy="Do it by hand: give it another name and another place, let it catch up, and move readers.",
+                f"{projection.name}: a {type(store).__name__} does not support rebuilds",
+                remedy="Start a projection with another name and another database, let it catch up, and move readers.",
             )
         if app.agents or app._app_tasks:
             raise ConfigError(
-                f"{app.conf.id} has agents, tasks or timers of its own beside its projections",
-                why="They would run a second time, in the group of the rebuild, and read their topics anew.",
-                remedy="Move the projection into an app (a module) of its own, with the same `name`, and rebuild that.",
+                f"{app.conf.id} has agents, tasks or timers besides its projections",
+                why="They would run a second time, in the rebuild's group, and read their topics again.",
+                remedy="Move the projection into a separate app (module) with the same `name`, and rebuild that.",
             )
         self._app = app
         self._old: Rebuildable = store
@@ -70,70 +69,70 @@ class Rebuild:
         if projection.spec.settings.on_replay == "rebuild":
             settings = replace(projection.spec.settings, on_replay="apply")
             projection.spec = replace(projection.spec, settings=settings)
-        # All of history, wherever the old one began.
+        # From the beginning, even if the old one started with the latest.
         projection.start = "earliest"
         app.projections[:] = [projection]
-        # A group of its own: the workers of the old one keep their partitions.
+        # A separate group: the old projection's workers keep their partitions.
         app.conf.id = f"{app.conf.id}.rebuild"
         self._catch_up_check = CatchUpCheck(projection.name, app.conf.id)
         app.task(self._watch)
 
     async def _watch(self) -> None:
-        """Tries to swap whenever it is nearly level, and then ends the worker."""
-        told_at = time.monotonic()
+        """Tries to swap whenever the copy has nearly caught up; ends the worker after the swap."""
+        logged_at = time.monotonic()
         try:
-            while not (await self._is_near() and await self._swap()):
-                if time.monotonic() - told_at > TELL_SECONDS:
-                    told_at = time.monotonic()
-                    self._tell("rebuilding")
+            while not (await self._is_close() and await self._swap()):
+                if time.monotonic() - logged_at > LOG_SECONDS:
+                    logged_at = time.monotonic()
+                    self._log("rebuilding")
                 await asyncio.sleep(LOOK_SECONDS)
-        except Exception as error:  # noqa: BLE001 - told, and the worker ends
+        except Exception as error:  # noqa: BLE001 - it ends the worker
             self._app.fail(error)
             return
-        self._tell("rebuilt")
+        self._log("rebuilt")
         signal.raise_signal(signal.SIGTERM)
 
-    async def _is_near(self) -> bool:
+    async def _is_close(self) -> bool:
         reader = self._app.reader
         if reader.unsettled_since is not None:
-            return False  # if that lasts, the worker's upkeep ends it
+            return False  # if that lasts, maintenance ends the worker
         try:
             ends = await reader.ends(self._projection.topics)
         except KafkaError as error:
-            log.warning("Kafka does not tell where the topics end: %s", type(error).__name__)
+            log.warning("Kafka does not return the ends of the topics: %s", type(error).__name__)
             return False
         ours = {Partition(*tp) for tp in reader.assignment()}
-        near = self._catch_up_check.is_near(ends, ours, reader.reached(), time.monotonic())
+        close = self._catch_up_check.is_close(ends, ours, reader.reached(), time.monotonic())
         workers = self._projection.workers.values()
         return (
-            near and bool(workers) and all(worker.queued < self._projection.spec.settings.events for worker in workers)
+            close and bool(workers) and all(worker.queued < self._projection.spec.settings.events for worker in workers)
         )
 
     async def _swap(self) -> bool:
         try:
             return await self._old.swap(self._projection.name, self._catch_up)
         except Exception as error:
-            # Once it is finished, nobody knows whether it was put in place: a new start finds out.
+            # Once it is finished, it is unknown whether the swap was decided: the next start finds out.
             if self._projection.is_finished or not self._projection.store.is_transient(error):
                 raise
             return False
 
     async def _catch_up(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        wanted = self._catch_up_check.wanted(positions, self._app.reader.reached())
-        while any(self._app.reader.reached().get(place, -1) < offset for place, offset in wanted.items()):
+        required = self._catch_up_check.required(positions, self._app.reader.reached())
+        while any(self._app.reader.reached().get(each, -1) < offset for each, offset in required.items()):
             if time.monotonic() > deadline:
                 return None
             await asyncio.sleep(0.05)
-        if left := sorted(positions.keys() - wanted.keys()):
-            # What was applied from there is not in the new one.
-            told = {"projection": self._projection.name, "partitions": ", ".join(map(str, left))}
-            log.warning("left behind: read by the old one, and not there any more", extra={"fields": told})
+        if left := sorted(positions.keys() - required.keys()):
+            # Events from there are not in the copy.
+            fields = {"projection": self._projection.name, "partitions": ", ".join(map(str, left))}
+            log.warning("partitions that the old projection has read do not exist any more", extra={"fields": fields})
         reached = self._app.reader.reached()
-        # From here on the new one is the old one's: nothing of this worker may come behind the swap.
+        # From here on this worker must not write: the copy is about to become the projection.
         await self._projection.finish()
         return reached
 
-    def _tell(self, what: str) -> None:
+    def _log(self, message: str) -> None:
         counts = {name: count for name, count in self._projection.outcomes.items() if count}
-        log.info(what, extra={"fields": {"projection": self._projection.name, **counts}})
+        log.info(message, extra={"fields": {"projection": self._projection.name, **counts}})

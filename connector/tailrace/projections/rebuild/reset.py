@@ -1,7 +1,7 @@
-"""Setting a projection back, or forward, to another place in its topics; refused where it would apply events twice.
+"""Resets a projection's offsets; refuses a reset that would apply events twice.
 
-Markers make reading again harmless, as far as there are markers: those older than the projection keeps are pruned, and
-an event of that time would be applied a second time. The horizon says where that begins.
+Markers make it safe to read events again. But old markers are pruned, and events from before that time (the horizon)
+would be applied a second time.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ FORMS = "earliest, latest, or a time such as 2026-11-01T14:05Z"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Of one partition: the next offset as it is stored, and as it will be."""
+    """The stored next offset of a partition, and the new one."""
 
     partition: Partition
     stored: int | None
     target: int
 
 
-def moment(text: str) -> int | None:
-    """The time that `text` names, in Unix milliseconds; None for `earliest` and `latest`."""
+def parse_time(text: str) -> int | None:
+    """Returns the time that `text` names in Unix milliseconds; None for `earliest` and `latest`."""
     if text in ("earliest", "latest"):
         return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} names no place in a topic", remedy=f"Give {FORMS}.") from None
+        raise ConfigError(f"{text!r} is not a point in a topic", remedy=f"Give {FORMS}.") from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 async def plan(app: ProjectionApp, projection: Projection, to: str) -> list[Move]:
-    """What a reset would do; refuses what must not be done. Changes nothing. The store is open."""
-    at_ms = moment(to)
+    """Returns the offsets that a reset would set; raises if it is not allowed. The store must be open."""
+    at_ms = parse_time(to)
     horizon = await projection.store.horizon()
     stored = await projection.store.positions()
     try:
@@ -51,8 +51,8 @@ async def plan(app: ProjectionApp, projection: Projection, to: str) -> list[Move
             if await topics.members():
                 raise ProjectionError(
                     f"{projection.name} has running workers",
-                    why="They would go on from where they are, and then find their position moved.",
-                    remedy="Stop them all, then reset.",
+                    why="They would continue from where they are, and then stop because their position was changed.",
+                    remedy="Stop all of them, then reset.",
                 )
             targets = await topics.offsets(to if at_ms is None else at_ms)
             safe = await topics.offsets(horizon) if horizon else {}
@@ -72,16 +72,16 @@ def _require_markers(name: str, moves: list[Move], safe: Mapping[Partition, int]
         if move.target < safe.get(move.partition, 0) and move.stored is not None and move.target < move.stored
     ]
     if behind:
-        told = ", ".join(
+        shown = ", ".join(
             f"{move.partition} to {move.target} (not before {safe[move.partition]})" for move in behind[:5]
         )
         since = datetime.fromtimestamp(horizon / 1000, UTC).isoformat(timespec="seconds")
         raise BehindHorizon(
-            f"{name} cannot be set back to where it has no markers: {told}",
+            f"{name} cannot be reset to where it has no markers: {shown}",
             why=f"Markers of events before {since} are pruned: those events would be applied a second time.",
-            remedy=f"Reset to {since} or later, or make the projection anew with --rebuild.",
+            remedy=f"Reset to {since} or later, or rebuild the projection with --rebuild.",
         )
 
 
-async def carry_out(projection: Projection, moves: list[Move]) -> None:
+async def reset_offsets(projection: Projection, moves: list[Move]) -> None:
     await projection.store.reset({move.partition: move.target for move in moves})

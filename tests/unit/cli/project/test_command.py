@@ -1,4 +1,4 @@
-"""`tailrace project`: which app is meant, and what is said if there is none."""
+"""`tailrace project`: loading the app, and errors if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_an_app_is_found_in_the_current_folder(name: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("good.py", "Give `good:app`"),
         ("./shop/good.py:main", "Give `shop.good:main`"),
-        (":app", "names no app"),
-        ("good app", "names no app"),
+        (":app", "is not the name of an app"),
+        ("good app", "is not the name of an app"),
         ("nowhere:app", "there is no module 'nowhere'"),
         ("nowhere.at.all:app", "there is no module 'nowhere'"),
         ("good:other", "good has no 'other'"),
@@ -65,7 +65,7 @@ def test_an_app_is_found_in_the_current_folder(name: str, found: str) -> None:
         ("refused:app", "said by the app itself"),
     ],
 )
-def test_what_is_no_app_is_told(name: str, told: str) -> None:
+def test_an_app_that_cannot_be_loaded_is_reported(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_app(name)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
