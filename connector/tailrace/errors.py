@@ -393,3 +393,8 @@ class Rejected(TailraceError):
         super().__init__(explanation, remedy=remedy)
         self.reason = reason
         self.explanation = explanation
+
+
+def install_remedy(extra: str) -> str:
+    """Returns the remedy of an error about a missing optional library: a command that works in a checkout."""
+    return f"In a checkout of Tailrace run pip install '.[{extra}]'"

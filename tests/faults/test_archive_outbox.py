@@ -20,7 +20,7 @@ from tailrace.event import Row
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import oversized_rows
+from tailrace.sources.postgres import table_sql
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.table_rescan import TableRescan
@@ -125,7 +125,7 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
 
 def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's limit is 1 GB; a lower one for this test."""
-    monkeypatch.setattr(oversized_rows, "LIMIT", 1000)
+    monkeypatch.setattr(table_sql, "LIMIT", 1000)
     table.execute("ALTER TABLE outbox ALTER payload TYPE text")
     table.execute("UPDATE outbox SET payload = repeat('a', 2000) WHERE id = 3")
     assert sum(entry.rows for entry in table.archive().files) == ROWS - 1

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
-from tailrace.positions.lsn import parse_lsn
+from tailrace.positions.postgres import parse_lsn
 from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 from tailrace.testkit.stack import wait_until
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from helpers.shop import Connector, Shop
 from tailrace.positions.base import to_stored
-from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import format_lsn
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, StackError, wait_until
 from tailrace.testkit.topic_reader import read_all, stored_positions
 from tailrace.testkit.workload.orders import SHOP_DDL

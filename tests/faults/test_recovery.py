@@ -26,7 +26,7 @@ from helpers.recovery import (
 from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.positions.base import to_stored
-from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import format_lsn
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import stored_positions
 

@@ -13,8 +13,7 @@ from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users
 from tailrace.config.load import load_pipeline
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.state import position_history
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all

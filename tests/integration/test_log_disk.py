@@ -12,8 +12,8 @@ from psycopg.conninfo import make_conninfo
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import probes
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.feedback import Feedback
+from tailrace.sources.postgres.probes import free_bytes, log_folder
 from tailrace.sources.postgres.replay_window import ReplayWindow, WindowTracker
 
 MB = 1 << 20

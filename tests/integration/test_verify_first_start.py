@@ -11,7 +11,7 @@ from helpers.command import Tailrace
 from helpers.shop import Shop
 from helpers.users import Users
 from tailrace.config.load import load_pipeline
-from tailrace.positions.lsn import parse_lsn
+from tailrace.positions.postgres import parse_lsn
 from tailrace.replay.table_points import stored_position
 from tailrace.testkit.stack import wait_until
 from tailrace.verify.outbox_rows import Rows

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tailrace.errors import ConfigError
-from tailrace.extras import install
+from tailrace.errors import ConfigError, install_remedy
 
 LIBRARIES = ("obstore", "pyarrow")
 
@@ -15,5 +14,5 @@ def require_installed() -> None:
     if missing:
         raise ConfigError(
             f"an archive needs {' and '.join(missing)}, which is not installed",
-            remedy=install("archive"),
+            remedy=install_remedy("archive"),
         )

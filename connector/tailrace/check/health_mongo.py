@@ -18,8 +18,7 @@ from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token
 from tailrace.sources.mongo.client import Client, connect, identify, translated_errors
 from tailrace.sources.mongo.documents import Documents
-from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.stream_spec import can_split
+from tailrace.sources.mongo.options import MongoOptions, can_split
 
 LOOK_SECONDS = 10.0
 GLANCE_MS = 100

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 
 from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.base import Position
-from tailrace.positions.lsn import format_lsn, parse_lsn
-from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions

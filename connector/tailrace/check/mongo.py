@@ -32,9 +32,8 @@ from tailrace.positions.mongo import StreamIdentity, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.client import collection_ids, identify, require_replica_set, translated_errors
 from tailrace.sources.mongo.documents import CODEC, Document, Documents, milliseconds
-from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.sources.mongo.resume_check import check_resume
-from tailrace.sources.mongo.stream_spec import can_split
 
 SAMPLE = 20
 """So many of the newest documents of each collection are read by the layout."""

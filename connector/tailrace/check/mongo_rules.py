@@ -9,7 +9,7 @@ from typing import Any
 
 from tailrace.check.result import CheckResult, fail, human_seconds, is_loopback, ok, warn
 from tailrace.check.rules import NOT_VERIFIED
-from tailrace.sources.mongo.stream_spec import can_split
+from tailrace.sources.mongo.options import can_split
 
 OLDEST = (6, 0)
 SHORT_WINDOW_SECONDS = 24 * 3600

@@ -30,8 +30,8 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.connection import APPLICATION, PgConnection, may_copy_cluster
-from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.options import PostgresOptions
+from tailrace.sources.postgres.probes import free_bytes, log_folder
 from tailrace.sources.postgres.publication import (
     FIRST_OID,
     PUBLISHES,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tailrace.check.result import CheckResult, clock_difference, fail, human_bytes, is_loopback, ok, warn
-from tailrace.positions.lsn import format_lsn
+from tailrace.positions.postgres import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
 from tailrace.sources.postgres.replay_window import ReplayWindow, max_window_bytes

@@ -10,7 +10,7 @@ import typer
 
 from tailrace.cli.output import emit_json
 from tailrace.cli.stack import Version
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.demo.display import display_for
 from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.keep_running import keep_running
@@ -44,7 +44,7 @@ def demo(
         scene.open(show.busy)
         show.note(f"{scene.description()}; seed {chosen}")
         if not scene.projections:
-            show.note(f"no projection: Faust is not installed. {install('faust')}")
+            show.note(f"no projection: Faust is not installed. {install_remedy('faust')}")
         with closing(Scenario(scene, show, writing_seconds=seconds, seed=chosen)) as play:
             report = play.run()
         if as_json:

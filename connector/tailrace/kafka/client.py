@@ -13,6 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from tailrace.connection_causes import certificate_error, out_of_files
 from tailrace.errors import (
     ConfigError,
     Fenced,
@@ -24,8 +25,6 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.kafka.topic_limits import BATCH_BYTES
-from tailrace.process_limits import out_of_files
-from tailrace.tls import certificate_error
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """A hanging transaction holds back every reader of its partitions until this passes, so it stays short."""

@@ -8,13 +8,34 @@ never compared.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.recovery_mark import Recovery
 
 SOURCE = "postgres"
+MAX_LSN: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+# What the server's own pg_lsn input accepts: leading zeros are fine; signs, spaces and underscores, which
+# int(..., 16) would let through, are not.
+_TEXT: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+def parse_lsn(text: str) -> int:
+    """Read the text form of Postgres; ValueError on anything else."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal halves such as 16/B374D848)")
+    high, low = match.groups()
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def format_lsn(lsn: int) -> str:
+    """Write the text form of Postgres; ValueError when the number does not fit 64 bits unsigned."""
+    if not 0 <= lsn <= MAX_LSN:
+        raise ValueError(f"not an LSN: {lsn} (expected 0 to 2**64 - 1)")
+    return f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - mypy takes the types from a
         )
         if extra is None:
             raise
-        from tailrace.extras import install
+        from tailrace.errors import install_remedy
 
         raise ImportError(
-            f"tailrace.projections.{name} needs {library}, which is not installed. {install(extra)}."
+            f"tailrace.projections.{name} needs {library}, which is not installed. {install_remedy(extra)}."
         ) from None

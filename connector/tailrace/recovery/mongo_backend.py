@@ -26,10 +26,9 @@ from tailrace.sources.mongo.change_stream import DOING, ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token
 from tailrace.sources.mongo.client import Client, collection_ids, connect, identify, translate
 from tailrace.sources.mongo.documents import Documents
-from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.options import MongoOptions, Stage, can_split
 from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader, require_order
-from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
 

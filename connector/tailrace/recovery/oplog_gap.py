@@ -17,7 +17,7 @@ from tailrace.sources.mongo.changes import server_token, token_time
 from tailrace.sources.mongo.client import Client, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document
-from tailrace.sources.mongo.stream_spec import StreamSpec
+from tailrace.sources.mongo.options import StreamSpec
 
 LOOK_MS = 200
 HEADS = {"$project": {"operationType": 1, "ns.coll": 1, "to.coll": 1}}

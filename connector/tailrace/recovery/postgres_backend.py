@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tailrace.errors import TailraceError
 from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence, by_time, weigh
@@ -17,8 +16,9 @@ from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume, require_same_past, require_same_server
-from tailrace.sources.postgres.snapshot import Snapshot, reading_order, require_order, require_whole
+from tailrace.sources.postgres.snapshot import Snapshot, require_whole
 from tailrace.sources.postgres.table_rescan import require_same_log
+from tailrace.sources.postgres.table_sql import reading_order, require_order
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sources.postgres.transactions import moved_too_early
 from tailrace.sources.postgres.unpublished_rows import PartitionWatch

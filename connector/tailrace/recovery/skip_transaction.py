@@ -22,8 +22,7 @@ from tailrace.event import UNREADABLE, Row
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
-from tailrace.positions.lsn import format_lsn, parse_lsn
-from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead
+from tailrace.positions.postgres import LastTransaction, LsnPosition, TableRead, format_lsn, parse_lsn
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.backend import AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence
@@ -33,8 +32,8 @@ from tailrace.recovery.postgres_source import TableSource, identity
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
-from tailrace.sources.postgres.snapshot import reading_order, require_order
 from tailrace.sources.postgres.table_rescan import LogRescan
+from tailrace.sources.postgres.table_sql import reading_order, require_order
 from tailrace.sources.postgres.timelines import follow
 from tailrace.state.position_history import PositionEntry
 from tailrace.verify.findings import WAITING

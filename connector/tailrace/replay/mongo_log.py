@@ -19,9 +19,8 @@ from tailrace.replay.source_log import format_time, not_of_this, out_of_reach
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token, token_time
 from tailrace.sources.mongo.client import collection_ids, identify, translated_errors
-from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.options import MongoOptions, Stage, can_split
 from tailrace.sources.mongo.resume_check import check_resume
-from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.state.position_history import PositionEntry
 
 FORMS = "a time, a cluster time such as `1773403200.7`, a resume token, `event:ID`, or `oldest`"

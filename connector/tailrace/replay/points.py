@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tailrace.errors import ConfigError
-from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.mongo import ClusterTime
+from tailrace.positions.postgres import format_lsn, parse_lsn
 
 FORMS = (
     "`24h` (so long ago), `yesterday 14:05`, `2026-03-01T12:00:00Z`, an LSN such as `0/1A2B3C8`, a cluster time such "

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from tailrace.errors import ConfigError, WrongLog
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.lsn import format_lsn, parse_lsn
-from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.positions.postgres import LogIdentity, LsnPosition, format_lsn, parse_lsn
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import describe_position, format_time, not_of_this, out_of_reach
 from tailrace.sources.postgres import catalog as catalogue

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from tailrace.check.health import read_kafka_status
 from tailrace.errors import ConfigError, PositionAhead, WrongLog
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.lsn import format_lsn, parse_lsn
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
-from tailrace.positions.postgres import LsnPosition, TableRead
+from tailrace.positions.postgres import LsnPosition, TableRead, format_lsn, parse_lsn
 from tailrace.positions.recovery_mark import require_complete
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import format_time

@@ -24,8 +24,7 @@ from tailrace.sources.mongo.changes import Changes, server_token, token_time
 from tailrace.sources.mongo.client import collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document, Documents, milliseconds
-from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.stream_spec import can_split
+from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.verify.backend import OutboxRow, Window, everywhere, is_streaming, no_start, nowhere
 from tailrace.verify.findings import UNKNOWN
 

@@ -16,12 +16,11 @@ from itertools import chain
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Row
 from tailrace.positions.base import Position
-from tailrace.positions.lsn import parse_lsn
-from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.postgres import LsnPosition, parse_lsn
 from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
 from tailrace.sources.postgres.options import PostgresOptions
-from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, too_large
 from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.sources.postgres.table_sql import oversized_row, small_value, too_large
 from tailrace.sources.postgres.unpublished_rows import Partition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
 from tailrace.verify.backend import OutboxRow, Window, is_streaming, no_start, nowhere, precedes
@@ -69,7 +68,7 @@ class PostgresOutboxReader:
         query = self._query([quote(column.name) for column in self._columns], f"NOT ({huge})")
         self._link.query(f"{query} LIMIT 0")
         yield from self._link.copied(query)
-        self._large = self._link.query(self._query([is_small(column) for column in self._columns], huge))
+        self._large = self._link.query(self._query([small_value(column) for column in self._columns], huge))
         self._link.query("COMMIT")
 
     def large(self) -> Iterator[OutboxRow]:

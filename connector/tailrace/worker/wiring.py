@@ -22,9 +22,9 @@ from tailrace.errors import (
     RegistryUnavailable,
     SourceUnavailable,
     TailraceError,
+    install_remedy,
 )
 from tailrace.event import OutboxEvent, Route
-from tailrace.extras import install
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
@@ -314,7 +314,7 @@ def source_options(
 
 def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
     if find_spec("pymongo") is None:
-        raise ConfigError("source.mongo needs MongoDB's driver, which is not installed", remedy=install("mongo"))
+        raise ConfigError("source.mongo needs MongoDB's driver, which is not installed", remedy=install_remedy("mongo"))
     source = settings.source
     mapped = dict(columns.parts())
     required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Action, WrongLog
 from tailrace.positions.base import Position, from_stored, other_kind, to_stored
-from tailrace.positions.lsn import MAX_LSN
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
-from tailrace.positions.postgres import Cut, LastTransaction, LogIdentity, LsnPosition, TableRead
+from tailrace.positions.postgres import MAX_LSN, Cut, LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
 
 LSNS = st.integers(0, MAX_LSN)

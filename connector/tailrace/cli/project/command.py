@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.cli import restore_default_handlers
-from tailrace.errors import ConfigError, TailraceError
-from tailrace.extras import install
+from tailrace.errors import ConfigError, TailraceError, install_remedy
 from tailrace.worker import logs
 
 if TYPE_CHECKING:
@@ -104,7 +103,9 @@ def load_app(name: str) -> ProjectionApp:
     try:
         from tailrace.projections.faust.app import ProjectionApp
     except ModuleNotFoundError as error:
-        raise ConfigError(f"projections need {error.name}, which is not installed", remedy=install("faust")) from None
+        raise ConfigError(
+            f"projections need {error.name}, which is not installed", remedy=install_remedy("faust")
+        ) from None
     found: object = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -14,9 +14,9 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 from aiokafka.structs import TopicPartition
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 
+from tailrace.connection_causes import certificate_error
 from tailrace.errors import TopicMissing
 from tailrace.projections.core.store import Partition
-from tailrace.tls import certificate_error
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp

@@ -24,9 +24,9 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
+from tailrace.connection_causes import certificate_error
 from tailrace.errors import ConfigError, Reason, Rejected, StoreUnavailable, TailraceError, Unavailable
 from tailrace.sources.mongo.client import MONGO_TLS
-from tailrace.tls import certificate_error
 
 Document = dict[str, Any]
 Client = AsyncMongoClient[Document]

@@ -20,10 +20,10 @@ from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
+from tailrace.connection_causes import certificate_error
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
-from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
+from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
 from tailrace.sql_names import quote
-from tailrace.tls import certificate_error
 
 _HELD: ContextVar[frozenset[object]] = ContextVar("held", default=frozenset())
 """What the running code holds; a task that it starts holds the same."""

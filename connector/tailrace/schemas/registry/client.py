@@ -16,8 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from tailrace.errors import ConfigError, RegistryRefused, SchemaError
-from tailrace.extras import install
+from tailrace.errors import ConfigError, RegistryRefused, SchemaError, install_remedy
 from tailrace.schemas.compiled import Kind, Reference, RegistryIds
 from tailrace.schemas.registry.requests import Calls, NotRegistered
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
@@ -298,7 +297,7 @@ def _client(options: RegistryOptions) -> Any:  # noqa: ANN401
     except ImportError as error:
         raise ConfigError(
             f"a schema registry is configured, and the module {error.name} is missing",
-            remedy=install("registry"),
+            remedy=install_remedy("registry"),
         ) from None
     # It asks once; `Calls` knows what is worth asking again.
     config = {**options.settings, "url": options.url, "timeout": options.timeout, "max.retries": 0}

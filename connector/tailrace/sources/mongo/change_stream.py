@@ -23,8 +23,8 @@ from pymongo.errors import OperationFailure, PyMongoError
 from tailrace.errors import TailraceError
 from tailrace.sources.mongo.changes import Token
 from tailrace.sources.mongo.client import TOO_LARGE, Client, translate, translated_errors
+from tailrace.sources.mongo.options import Stage, StreamSpec
 from tailrace.sources.mongo.raw_batch import documents_of, split_batch
-from tailrace.sources.mongo.stream_spec import Stage, StreamSpec
 from tailrace.wakeup import Wakeup
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)

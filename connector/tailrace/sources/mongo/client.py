@@ -22,6 +22,7 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
+from tailrace.connection_causes import certificate_error
 from tailrace.errors import (
     AccessRefused,
     CollectionGone,
@@ -34,7 +35,6 @@ from tailrace.errors import (
 )
 from tailrace.positions.mongo import ClusterTime
 from tailrace.sources.mongo.documents import Document, milliseconds
-from tailrace.tls import certificate_error
 
 Client = MongoClient[Document]
 

@@ -29,7 +29,7 @@ from tailrace.sources.mongo.changes import Token, server_token, token_time
 from tailrace.sources.mongo.client import Client, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
 from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
-from tailrace.sources.mongo.stream_spec import StreamSpec
+from tailrace.sources.mongo.options import StreamSpec
 
 DOING = "reading the outbox collection"
 SNAPSHOT_GONE = {239, 246}  # SnapshotTooOld, SnapshotUnavailable

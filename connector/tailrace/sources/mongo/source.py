@@ -25,10 +25,9 @@ from tailrace.sources.mongo.changes import Changes, plain_token, server_token, t
 from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Documents
-from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.options import MongoOptions, Stage, can_split
 from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader
-from tailrace.sources.mongo.stream_spec import Stage, can_split
 from tailrace.wakeup import Wakeup
 
 TOGETHER = 100

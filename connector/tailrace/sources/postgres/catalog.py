@@ -6,7 +6,7 @@ What is found here is judged in `admission.py`, which is pure.
 from __future__ import annotations
 
 from tailrace.errors import AccessRefused, ConfigError
-from tailrace.positions.lsn import format_lsn, parse_lsn
+from tailrace.positions.postgres import format_lsn, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.resume_check import ServerIdentity, SlotState
 from tailrace.sql_names import quote

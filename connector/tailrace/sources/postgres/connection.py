@@ -7,7 +7,6 @@ Values come back as text. A link that stays silent past its timeout is given up:
 
 from __future__ import annotations
 
-import re
 import select
 import time
 from collections.abc import Iterator, Sequence
@@ -17,21 +16,9 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from tailrace.errors import (
-    AccessRefused,
-    ConfigError,
-    PublicationBroken,
-    SlotBusy,
-    SlotLost,
-    SourceError,
-    SourceReadOnly,
-    SourceUnavailable,
-    TailraceError,
-)
-from tailrace.process_limits import out_of_files
-from tailrace.sources.postgres.conninfo import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
+from tailrace.errors import ConfigError, SourceUnavailable
+from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed, translate_error
 from tailrace.sources.postgres.encoding import server_text
-from tailrace.tls import certificate_error
 
 APPLICATION = "tailrace"
 """What the server calls our sessions."""
@@ -93,7 +80,7 @@ class PgConnection:
                     why=MALFORMED_WHY,
                     remedy=MALFORMED_REMEDY,
                 ) from None
-            raise _refusal(error.sqlstate, str(error)) from None
+            raise translate_error(error.sqlstate, str(error)) from None
         self.pgconn: pq.abc.PGconn = self._connection.pgconn
         encoding = (self.pgconn.parameter_status(b"server_encoding") or b"").decode()
         self.text = server_text(encoding)
@@ -138,7 +125,7 @@ class PgConnection:
                 )
             result = self._result(time.monotonic() + (timeout or self.timeout))
         except psycopg.Error as error:
-            raise _refusal(error.sqlstate, str(error)) from None
+            raise translate_error(error.sqlstate, str(error)) from None
         return [
             tuple(self._text(result.get_value(row, column)) for column in range(result.nfields))
             for row in range(result.ntuples)
@@ -150,7 +137,7 @@ class PgConnection:
             self.pgconn.send_query(self._bytes(sql))
             self._result(time.monotonic() + self.timeout, copying=True)
         except psycopg.Error as error:
-            raise _refusal(error.sqlstate, str(error)) from None
+            raise translate_error(error.sqlstate, str(error)) from None
 
     def frames(self) -> Iterator[bytes]:
         """The CopyData frames that have arrived, one by one; ends when none is left, and never waits."""
@@ -172,7 +159,7 @@ class PgConnection:
                     "Postgres ended the replication stream", remedy="Tailrace reconnects by itself."
                 )
         except psycopg.Error as error:
-            raise _refusal(error.sqlstate, str(error)) from None
+            raise translate_error(error.sqlstate, str(error)) from None
 
     def end_copy(self, seconds: float) -> None:
         """Ends a two-way copy and waits until the server has taken notice; a link that is broken is let be."""
@@ -198,7 +185,7 @@ class PgConnection:
                 self._wait(deadline, select.POLLIN | select.POLLOUT)
                 self.pgconn.consume_input()
         except psycopg.Error as error:
-            raise _refusal(error.sqlstate, str(error)) from None
+            raise translate_error(error.sqlstate, str(error)) from None
 
     def _bytes(self, text: str) -> bytes:
         return text.encode(self.codec, "surrogateescape")
@@ -222,7 +209,9 @@ class PgConnection:
             last = result
             if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.NONFATAL_ERROR):
                 state = result.error_field(pq.DiagnosticField.SQLSTATE)
-                raise _refusal(state.decode() if state else None, result.error_message.decode("utf-8", "replace"))
+                raise translate_error(
+                    state.decode() if state else None, result.error_message.decode("utf-8", "replace")
+                )
             if copying and result.status == pq.ExecStatus.COPY_BOTH:
                 return result
         if last is None:
@@ -238,90 +227,3 @@ class PgConnection:
                 why="The server is overloaded, or the network path is half-open.",
                 remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
             )
-
-
-# SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
-_RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
-_RIGHTS = ("28", "42501")
-_NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
-# A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
-_RIGHTS_TEXT = (
-    "authentication failed",
-    "pg_hba.conf",
-    "does not exist",
-    "permission denied",
-    "must be superuser",
-)
-
-
-def _refusal(sqlstate: str | None, text: str) -> TailraceError:
-    """The one table from Postgres's errors to ours."""
-    text = " ".join(text.split()).removeprefix("ERROR: ").removeprefix("FATAL: ")
-    named = _slot_or_publication(sqlstate, text)
-    if named is not None:
-        return named
-    if sqlstate == "3D000" or (sqlstate is None and _NO_DATABASE.search(text)):
-        return AccessRefused(
-            text,
-            why="The server has no database of this name.",
-            remedy="Correct the database in source.postgres, or create it. `psql -l` lists those there are.",
-        )
-    if "row-level security" in text:
-        return AccessRefused(
-            text,
-            why="Row security hides rows of the table from this role, so that some would be left out.",
-            remedy="As a superuser: ALTER ROLE … BYPASSRLS; for the role in source.postgres.",
-        )
-    if sqlstate is not None and sqlstate.startswith(_RIGHTS):
-        return _rights(text)
-    if sqlstate == "25006":
-        return SourceReadOnly(
-            text,
-            why="The server is a standby, or takes no writes for another reason (default_transaction_read_only).",
-            remedy="Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it.",
-        )
-    if sqlstate is not None and not sqlstate.startswith(_RETRIED):
-        return SourceError(
-            f"{text} [{sqlstate}]",
-            why="Postgres refused the statement.",
-            remedy="Mend what it names, then start again: nothing was lost.",
-        )
-    if sqlstate is None and (invalid := certificate_error(text, "Postgres", POSTGRES_TLS)) is not None:
-        return invalid
-    if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
-        return _rights(text)
-    return SourceUnavailable(text or "Postgres hung up", why=out_of_files(), remedy="Tailrace reconnects by itself.")
-
-
-def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | None:
-    if sqlstate == "55006":
-        return SlotBusy(
-            text,
-            why="Another session streams from it: an older instance, or one whose end the server has not noticed.",
-            remedy="Tailrace waits and tries again. If it stays, look for the process in pg_stat_replication.",
-        )
-    if sqlstate == "58P01" or (sqlstate == "55000" and "replication slot" in text and "no longer" in text):
-        return SlotLost(
-            text,
-            why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
-            remedy="The rows are still in the outbox table: `tailrace recover plan FILE` finds what was missed, "
-            "`recover apply` publishes it and creates the slot anew.",
-        )
-    if sqlstate == "42704" and text.startswith("publication "):
-        return PublicationBroken(
-            text,
-            why="The server decodes by the catalogue of the time a row was written, when there was no publication.",
-            remedy="`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it and "
-            "puts publication and slot right. To go on without it: a slot that still has to pass that time stays "
-            "unusable; create the publication, drop the slot, create it anew, then start once with --adopt.",
-        )
-    return None
-
-
-def _rights(text: str) -> AccessRefused:
-    return AccessRefused(
-        text,
-        why="The role, its password or its rights do not allow it.",
-        remedy="Check source.postgres; the role needs LOGIN and REPLICATION, a pg_hba.conf line, and SELECT on the "
-        "outbox table. `tailrace init` prints the grants.",
-    )

@@ -6,14 +6,14 @@ beyond that place, what the snapshot shows is known to be passed: the ledger not
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from tailrace.positions.lsn import parse_lsn
+from tailrace.positions.postgres import parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.sources.postgres.disk_space import free_bytes, log_folder
 from tailrace.sources.postgres.replay_window import SlotCapacity
 from tailrace.sources.postgres.snapshot import Snapshot
 
@@ -26,6 +26,7 @@ PARTS = 16
 """
 SOONEST_SECONDS = 0.1
 RECENT_SECONDS = 5.0
+PROCESSES = Path("/proc")
 KEPT = 64
 """Looks that wait for the position to pass them; of more, every second one is let go."""
 
@@ -109,3 +110,31 @@ class Probes:
         """The last snapshot that lies wholly at or before `lsn`, as far as is known; "" if none."""
         end, snapshot = self._passed
         return snapshot if end <= lsn else ""
+
+
+def log_folder(control: PgConnection, processes: Path = PROCESSES) -> Path | None:
+    """Where the server's data is, as a path of this machine; None if it is another machine's, or may not be known."""
+    # Roles without pg_read_all_settings do not see where it is: no row, no error.
+    process, port, folder = control.query(
+        "SELECT pg_backend_pid(), inet_client_port(), (SELECT setting FROM pg_settings WHERE name = 'data_directory')"
+    )[0]
+    try:
+        title = (processes / str(process) / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    came_from = f"({port})" if port else "[local]"
+    if folder is None or not title.startswith("postgres:") or came_from not in title:
+        return None
+    return Path(folder)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """What may still be written there by the server; None if it cannot be told."""
+    # The log may have been put on a disk of its own. Who may not look inside takes the disk of the data for it.
+    for place in (folder / "pg_wal", folder):
+        try:
+            found = os.statvfs(place)
+        except OSError:
+            continue
+        return found.f_bavail * found.f_frsize
+    return None

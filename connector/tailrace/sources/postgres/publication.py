@@ -7,30 +7,15 @@ TABLES it waits for whoever has locked any table of the database; the stream wou
 from __future__ import annotations
 
 import json
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tailrace.errors import AccessRefused, LayoutMismatch, PublicationBroken
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sql_names import quote, quote_table, split_table
 
 FIRST_OID = 16384
 """Tables with smaller numbers are the server's own."""
-
-
-class PublicationOptions(Protocol):
-    """What must be known of the outbox: a part of `PostgresOptions`."""
-
-    @property
-    def table(self) -> str: ...
-
-    @property
-    def publication(self) -> str: ...
-
-    @property
-    def id_column(self) -> str: ...
-
-    @property
-    def event_columns(self) -> frozenset[str]: ...
 
 
 class Published(NamedTuple):
@@ -106,7 +91,7 @@ SELECT (SELECT to_json(array_agg(DISTINCT k.attname)) FROM tree t CROSS JOIN LAT
 """
 
 
-def rows_move(control: PgConnection, outbox: PublicationOptions) -> bool:
+def rows_move(control: PgConnection, outbox: PostgresOptions) -> bool:
     """Whether an UPDATE may move rows to other partitions; raises if the log would not tell which.
 
     Postgres logs a move as a DELETE and an INSERT. With the DELETE, Tailrace knows that the INSERT is no new event.
@@ -143,7 +128,7 @@ def _publish(moves: bool) -> str:
     return "insert, delete" if moves else "insert"
 
 
-def ensure_publication(control: PgConnection, outbox: PublicationOptions, *, create: bool) -> None:
+def ensure_publication(control: PgConnection, outbox: PostgresOptions, *, create: bool) -> None:
     """Creates the publication if it is missing and may be created; must come before the slot."""
     publication = outbox.publication
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
@@ -176,7 +161,7 @@ def contains(control: PgConnection, publication: str, table: str) -> bool:
     )
 
 
-def read_published(control: PgConnection, outbox: PublicationOptions) -> Published:
+def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
     """How the table is published; raises if it is not published whole.
 
     The fingerprint consists of the numbers of the publication, of the table's memberships (its own, its schema's, its
@@ -248,7 +233,7 @@ def read_published(control: PgConnection, outbox: PublicationOptions) -> Publish
     )
 
 
-def require_columns(control: PgConnection, outbox: PublicationOptions) -> None:
+def require_columns(control: PgConnection, outbox: PostgresOptions) -> None:
     """Raises LayoutMismatch if the log leaves out columns of the event: generated ones, or those of no column list."""
     listed = "r.prattrs" if control.server_version >= 150000 else "NULL::int2vector"
     rows = control.query(
@@ -276,7 +261,7 @@ def require_columns(control: PgConnection, outbox: PublicationOptions) -> None:
 
 
 def _unpublished(
-    outbox: PublicationOptions, kind: str | None, persistence: str | None, via_root: str | None
+    outbox: PostgresOptions, kind: str | None, persistence: str | None, via_root: str | None
 ) -> tuple[str, str]:
     """Why a table is not published, and the statement that puts it right."""
     publication, table = outbox.publication, quote_table(outbox.table)

@@ -19,8 +19,7 @@ from tailrace.errors import (
     SlotUnclaimed,
     WrongLog,
 )
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition
+from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, format_lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tailrace.errors import LayoutMismatch, SourceUnavailable, TableRewritten
-from tailrace.event import Column, Row
-from tailrace.positions.lsn import format_lsn, parse_lsn
-from tailrace.positions.postgres import LsnPosition, TableRead
+from tailrace.errors import SourceUnavailable, TableRewritten
+from tailrace.event import Row
+from tailrace.positions.postgres import LsnPosition, TableRead, format_lsn, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.sources.postgres.oversized_rows import is_small, oversized_row, too_large
 from tailrace.sources.postgres.publication import Published
+from tailrace.sources.postgres.table_sql import (
+    WRITTEN,
+    milliseconds,
+    oversized_row,
+    reading_order,
+    require_order,
+    rows_after,
+    rows_between,
+    small_value,
+    too_large,
+)
 from tailrace.sources.postgres.unpublished_rows import (
     WRAP,
     Partition,
@@ -37,13 +46,6 @@ FIRST_PAGE = 10
 """Rows fetched before anything is known about their size."""
 TRANSACTION_TIMEOUT = 170000
 """The first version of Postgres that has a setting of this name."""
-
-WRITTEN = "xmin"
-"""Stands in an order for the number of the transaction that wrote the row: near to commit order, and the same as long
-as the row is not changed.
-"""
-TIMELESS = ("uuid", "text", "character", "bytea")
-"""How the names of types begin whose order says nothing about when a row was written."""
 
 Keeps = Callable[[Row, int, int | None], bool]
 """Whether a row is wanted: the row, the number of its writer's transaction, when it was created (ms)."""
@@ -219,18 +221,18 @@ class TableReader:
             last = Snapshot.parse(self.snapshot).xmax
             names[WRITTEN] = f"({last} - mod({last % 2**32} - o.xmin::text::bigint + {2**32}, {2**32}))"
         keys = ", ".join(names.values())
-        when = _milliseconds(timestamp) if timestamp else "NULL"
+        when = milliseconds(timestamp) if timestamp else "NULL"
         # A row that the server could not send would end the whole reading: it comes without its large values.
         huge = too_large(self._columns)
         columns = ", ".join(
             quote(column.name)
-            if is_small(column) == quote(column.name)
-            else f"CASE WHEN {huge} THEN {is_small(column)} ELSE {quote(column.name)} END"
+            if small_value(column) == quote(column.name)
+            else f"CASE WHEN {huge} THEN {small_value(column)} ELSE {quote(column.name)} END"
             for column in self._columns
         )
-        conditions = [] if after is None else [_behind(names, after, {**types, WRITTEN: "bigint"})]
+        conditions = [] if after is None else [rows_after(names, after, {**types, WRITTEN: "bigint"})]
         if timestamp:
-            conditions += _between(timestamp, *within)
+            conditions += rows_between(timestamp, *within)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
         self._link.query(
@@ -287,82 +289,3 @@ def require_whole(control: PgConnection, table: str, published: Published, store
     if stored is not None and stored.table_read is not None and stored.table_read.snapshot:
         members = read_partitions(control, published.relation_id)
         require_same_rows(control, quote_table(table), members, Snapshot.parse(stored.table_read.snapshot))
-
-
-def require_order(
-    link: PgConnection, table: str, order_by: list[str], timestamp: str | None
-) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """The columns of the table and their types; raises what keeps its rows from being read in this order."""
-    schema, name = split_table(table)
-    found = link.query(
-        "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
-        "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
-        "AND attgenerated = '' ORDER BY attnum",
-        [schema, name],
-    )
-    types = {str(column): str(kind) for column, _, kind in found}
-    for column in [*order_by, *([timestamp] if timestamp else [])]:
-        if column not in types:
-            raise LayoutMismatch(
-                f"{table} has no column {column} to order its rows by",
-                why=f"Its columns are {', '.join(types)}.",
-                remedy="Set source.order_by to columns that order the rows, the unique id last.",
-            )
-    # Rows that share a sort key could be passed over where a page ends between them and is resumed.
-    unique = link.query(
-        "SELECT FROM pg_index i WHERE i.indrelid = format('%I.%I', $1::text, $2::text)::regclass "
-        "AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
-        "AND NOT EXISTS (SELECT FROM unnest(i.indkey[0:i.indnkeyatts - 1]) k JOIN pg_attribute a "
-        "ON a.attrelid = i.indrelid AND a.attnum = k WHERE a.attname <> ALL ($3::text[]) "
-        "OR NOT (a.attnotnull OR i.indnullsnotdistinct))",
-        [schema, name, "{" + ",".join(_element(column) for column in order_by) + "}"],
-    )
-    if not unique:
-        raise LayoutMismatch(
-            f"{table} has no unique index on {', '.join(order_by)} or on some of them",
-            why="Rows already in the table are read in this order, and it must tell every row from every other.",
-            remedy="Give the table a primary key, and name its columns last in source.order_by.",
-        )
-    return tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found), types
-
-
-def reading_order(order_by: Sequence[str], types: dict[str, str]) -> list[str]:
-    """By which columns rows are read: the transaction first, where a single one would say nothing about time."""
-    timeless = len(order_by) == 1 and types[order_by[0]].startswith(TIMELESS)
-    return [WRITTEN, *order_by] if timeless else list(order_by)
-
-
-def _behind(names: dict[str, str], after: list[str | None], types: dict[str, str]) -> str:
-    """The condition for rows that sort behind `after`. NULL sorts last and equals NULL, which `>` alone denies."""
-    ways: list[str] = []
-    same: list[str] = []
-    for (column, name), value in zip(names.items(), after, strict=True):
-        if value is None:
-            same.append(f"{name} IS NULL")
-            continue
-        literal = f"{_literal(value)}::{types[column]}"
-        ways.append(" AND ".join([*same, f"({name} > {literal} OR {name} IS NULL)"]))
-        same.append(f"{name} = {literal}")
-    return "(" + " OR ".join(ways or ["false"]) + ")"
-
-
-def _between(timestamp: str, since_ms: int | None, until_ms: int | None) -> list[str]:
-    bounds = [(sign, at) for sign, at in ((">=", since_ms), ("<", until_ms)) if at is not None]
-    finite = [f"isfinite({quote(timestamp)})"] if bounds else []
-    return finite + [f"{quote(timestamp)} {sign} to_timestamp({at} / 1000.0)" for sign, at in bounds]
-
-
-def _milliseconds(timestamp: str) -> str:
-    """An infinite time is none: there is no number for it."""
-    name = quote(timestamp)
-    return f"CASE WHEN isfinite({name}) THEN (extract(epoch FROM {name}) * 1000)::bigint END"
-
-
-def _element(text: str) -> str:
-    """An element of an array's text form."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _literal(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "''")
-    return f" E'{escaped}'"

@@ -16,8 +16,7 @@ from tailrace import failpoints
 from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
 from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
+from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead, format_lsn
 from tailrace.positions.recovery_mark import require_complete
 from tailrace.sources.bounded import read_page
 from tailrace.sources.postgres import catalog as catalogue

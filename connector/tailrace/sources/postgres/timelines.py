@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.errors import SourceError, SourceUnavailable
-from tailrace.positions.lsn import parse_lsn
-from tailrace.positions.postgres import LsnPosition
+from tailrace.positions.postgres import LsnPosition, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.resume_check import ServerIdentity
 

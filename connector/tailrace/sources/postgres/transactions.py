@@ -26,8 +26,7 @@ from tailrace.errors import (
     UnexpectedChange,
 )
 from tailrace.event import Column, Columns, Row
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import Cut, LastTransaction, LsnPosition
+from tailrace.positions.postgres import Cut, LastTransaction, LsnPosition, format_lsn
 from tailrace.sources.postgres.encoding import ServerText
 from tailrace.sources.postgres.pgoutput import (
     INSERT,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.ports import free_port
 
@@ -81,7 +81,7 @@ def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types
     except ImportError as exc:
         raise StackError(
             "testcontainers is not installed",
-            remedy=f"{install('stack')}, or choose another source than docker",
+            remedy=f"{install_remedy('stack')}, or choose another source than docker",
         ) from exc
     return DockerContainer(image)
 

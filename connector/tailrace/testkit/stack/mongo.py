@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack import containers, mongo_local
 from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.errors import StackError
@@ -87,7 +87,7 @@ class MongoServer(StackServer):
     ) -> None:
         super().__init__(*choose(choice, VARIABLE), progress)
         if find_spec("pymongo") is None:
-            raise StackError("the driver pymongo is not installed", remedy=install("mongo"))
+            raise StackError("the driver pymongo is not installed", remedy=install_remedy("mongo"))
         if auth and not self.local:
             raise StackError(
                 "only a local MongoDB can be started with users", remedy="ask for it with source=Source.LOCAL"

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.ports import HOST
 
@@ -42,7 +42,7 @@ def program() -> Path:
         raise StackError(
             f"the wheel {DISTRIBUTION} is not installed",
             why="it exists for Linux on x86_64 only",
-            remedy=f"{install('stack')}, or name a replica set in TAILRACE_STACK_MONGO",
+            remedy=f"{install_remedy('stack')}, or name a replica set in TAILRACE_STACK_MONGO",
         ) from exc
     return found
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.paths import User, new_folder, private_file, reachable, shared_cache_dir
@@ -62,7 +62,7 @@ def _package() -> Path:
     if spec is None or spec.origin is None:
         raise StackError(
             f"the wheel {DISTRIBUTION} is not installed",
-            remedy=f"{install('stack')}, or name a server in TAILRACE_STACK_POSTGRES",
+            remedy=f"{install_remedy('stack')}, or name a server in TAILRACE_STACK_POSTGRES",
         )
     return Path(spec.origin).parent
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace.extras import install
+from tailrace.errors import install_remedy
 from tailrace.testkit.stack.cache import Progress, cached_folder
 from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.kafka_local import java
@@ -74,7 +74,7 @@ def _repositories() -> list[str]:
     except ImportError as exc:
         raise StackError(
             "the wheel jgo is not installed",
-            remedy=f"{install('stack')}, or name a registry in TAILRACE_STACK_REGISTRY",
+            remedy=f"{install_remedy('stack')}, or name a registry in TAILRACE_STACK_REGISTRY",
         ) from exc
     return list({"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}.values())
 

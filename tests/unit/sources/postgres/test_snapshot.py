@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.sources.postgres.snapshot import Snapshot, _behind
+from tailrace.sources.postgres.snapshot import Snapshot
+from tailrace.sources.postgres.table_sql import rows_after
 
 EPOCH = 2**32
 
@@ -79,4 +80,4 @@ TYPES = {"at": "timestamp", "id": "text"}
     ],
 )
 def test_the_condition_for_what_comes_behind(after: list[str | None], condition: str) -> None:
-    assert _behind({"at": '"at"', "id": '"id"'}, after, TYPES) == condition
+    assert rows_after({"at": '"at"', "id": '"id"'}, after, TYPES) == condition

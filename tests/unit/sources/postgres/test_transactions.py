@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import LogDiverged, ProtocolError, PublicationBroken, UnexpectedChange
-from tailrace.positions.lsn import format_lsn
-from tailrace.positions.postgres import Cut, LastTransaction, LogIdentity, LsnPosition
+from tailrace.positions.postgres import Cut, LastTransaction, LogIdentity, LsnPosition, format_lsn
 from tailrace.sources.postgres.resume_check import expected_transactions
 from tailrace.sources.postgres.transactions import DELETES_KEPT, Transactions
 

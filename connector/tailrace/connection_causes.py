@@ -1,10 +1,14 @@
-"""Certificates that are not accepted: one named error for every server. Drivers tell it in their texts only."""
+"""Causes of failed connections that all servers share: a certificate that is not accepted, no free file descriptor."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 from tailrace.errors import CertificateInvalid
+
+NO_FILES = "This process may open no more files, so it cannot connect: raise its limit (ulimit -n, LimitNOFILE=)."
 
 _UNACCEPTED = re.compile(
     r"certificate[ _]verify[ _]failed|server certificate for .* does not match|root certificate file|"
@@ -14,7 +18,7 @@ _UNACCEPTED = re.compile(
 
 
 def certificate_error(text: str, server: str, settings: str) -> CertificateInvalid | None:
-    """The error if `text` tells of a certificate; `settings` names what says which certificates are trusted."""
+    """Returns the error if a driver's error text is about a certificate; `settings` names the settings for trust."""
     if _UNACCEPTED.search(text) is None:
         return None
     return CertificateInvalid(
@@ -24,3 +28,12 @@ def certificate_error(text: str, server: str, settings: str) -> CertificateInval
         remedy=f"Connect by the name in the certificate, and check {settings}. `openssl x509 -noout -text` shows the "
         "names, the issuer and the dates of a certificate. Then start again: nothing was lost.",
     )
+
+
+def out_of_files() -> str:
+    """Returns why no connection can be opened if this process may open no more files; else an empty text."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return NO_FILES if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+    return ""

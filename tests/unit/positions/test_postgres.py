@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.positions.lsn import MAX_LSN, format_lsn, parse_lsn
+from tailrace.positions.postgres import MAX_LSN, format_lsn, parse_lsn
 
 LSNS = st.integers(0, MAX_LSN)
 

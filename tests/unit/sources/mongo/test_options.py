@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.sources.mongo.stream_spec import ENDS, StreamSpec, can_split
+from tailrace.sources.mongo.options import ENDS, StreamSpec, can_split
 
 ONE = StreamSpec("shop", ("outbox",))
 TWO = StreamSpec("shop", ("outbox", "billing"))
