@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from tailrace.errors import ConfigError
-from tailrace.routing.automata import AnyOf, Anything, Effort, Machine, TooHard, explore
 from tailrace.routing.names import topic_flaw
-from tailrace.routing.patterns import Pattern, glob, subject
+from tailrace.routing.patterns import Pattern, covers, glob, subject
 from tailrace.routing.specs import BROKER_DEFAULT, MATCH_FIELDS, Rule, RuleCondition, SpecOrigin, TopicSpec
 
 MAX_PARTITIONS = 100_000
@@ -161,10 +160,7 @@ def _patterns(fields: _Fields, name: str, parse: Callable[[str], Pattern]) -> tu
 
 def _refuse_everything(match: _Fields, conditions: tuple[RuleCondition, ...], pipelines: tuple[str, ...]) -> None:
     """A rule that takes all there is could only be meant as the last one, and must say so."""
-    try:
-        everything = [condition for condition in conditions if takes_everything(condition)]
-    except TooHard:
-        raise match.wrong("", "has patterns that are too entangled to be compared", "Write fewer wildcards.") from None
+    everything = [condition for condition in conditions if takes_everything(condition)]
     if not conditions or len(everything) < len(conditions):
         return
     remedy = 'If that is meant, write `match: "*"`: it takes what no other rule takes.'
@@ -174,13 +170,9 @@ def _refuse_everything(match: _Fields, conditions: tuple[RuleCondition, ...], pi
 
 
 def takes_everything(condition: RuleCondition) -> bool:
-    """Whether no event escapes it. A column may be NULL, so `column: {tenant: "*"}` says something."""
-    if condition.field == "column":
-        return False
-    every: Machine = Anything(empty=condition.field != "type")
-    if condition.field == "subject":
-        every = AnyOf([subject(">")])
-    return all(met for _, met in explore([every], [AnyOf(condition.patterns)], Effort()))
+    """Whether one of its patterns alone matches every event. A column may be NULL, so `tenant: "*"` is a condition."""
+    every = {"subject": subject(">"), "type": glob("?*")}.get(condition.field, glob("*"))
+    return condition.field != "column" and any(covers(pattern, every) for pattern in condition.patterns)
 
 
 def _config(fields: _Fields) -> dict[str, str]:

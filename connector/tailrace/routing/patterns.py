@@ -1,110 +1,161 @@
-"""The two pattern languages of `match`: shell patterns, and subjects made of tokens.
+"""The two pattern languages of `match`: shell patterns (globs), and subjects made of tokens.
 
-    Order*         `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` one but these; case-sensitive
-    rwa.stock.*    `*` one token; `>` one or more, at the end; tokens are what stands between the dots
+    Order*         `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` any other; case-sensitive
+    rwa.stock.*    `*` one token; `>` one or more, at the end; tokens are separated by dots
 
-One parse gives both the regular expression that events are matched with and the automaton by which rules are
-compared. A property test holds the two together.
+Events are matched by a regular expression. For the comparison of rules, a pattern is also a sequence of pieces: a set
+of characters, once or repeated.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 CharSet = tuple[tuple[int, int], ...]
 """Code points as sorted ranges, both ends included."""
-Edge = tuple[CharSet, int]
-
-HIGHEST = 0x10FFFF
-ANY: CharSet = ((0, HIGHEST),)
-DOT: CharSet = ((46, 46),)
-NO_DOT: CharSet = ((0, 45), (47, HIGHEST))
+ANY: CharSet = ((1, 0xD7FF), (0xE000, 0x10FFFF))
+"""What a text in Postgres can contain: no NUL and no surrogates."""
+READABLE: tuple[CharSet, ...] = (((97, 122),), ((65, 90),), ((48, 57),), ((33, 126),))
+"""Examples use a letter if possible."""
 _TOKEN = "[^.]+"  # noqa: S105 - of a subject
+
+
+class Piece(NamedTuple):
+    chars: CharSet
+    repeated: bool = False
+    """Whether it stands for any number of such characters, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern as an expression and as an automaton: `edges[state]` are its ways on, the last state accepts.
-
-    `literal` is the only text that it matches, if there is only one; every text it matches begins with `prefix`.
-    """
+    """A pattern with its regular expression, which matches whole texts, and its pieces."""
 
     text: str
     expression: str
-    edges: tuple[tuple[Edge, ...], ...]
-    accepting: int
+    pieces: tuple[Piece, ...]
+    is_subject: bool
     prefix: str
-    literal: str | None
+    """Every text that the pattern matches starts with this."""
+
+    @property
+    def literal(self) -> str | None:
+        """The only text that the pattern matches, or None if there are several."""
+        return self.prefix if len(self.prefix) == len(self.pieces) else None
 
 
 def matcher(patterns: Sequence[Pattern]) -> Callable[[str], object]:
-    """Whether any of the patterns matches the whole text."""
-    return re.compile("|".join(rf"(?s:{pattern.expression})\Z" for pattern in patterns)).match
+    """Returns a test whether any of the patterns matches a whole text."""
+    return re.compile("|".join(pattern.expression for pattern in patterns)).match
 
 
 def glob(text: str) -> Pattern:
-    """A shell pattern. ValueError says what is wrong with it."""
-    pieces: list[CharSet | None] = []
+    """Parses a shell pattern. The text of a ValueError says what is wrong with it."""
+    pieces: list[Piece] = []
     at = 0
     while at < len(text):
         char, at = text[at], at + 1
         if char == "*":
-            if not pieces or pieces[-1] is not None:
-                pieces.append(None)
+            if not pieces or not pieces[-1].repeated:
+                pieces.append(Piece(ANY, repeated=True))
         elif char == "?":
-            pieces.append(ANY)
+            pieces.append(Piece(ANY))
         elif char == "[" and (end := _closing(text, at)) is not None:
-            pieces.append(_bracket(text[at:end]))
+            pieces.append(Piece(_bracket(text[at:end])))
             at = end + 1
         else:
             pieces.append(_only(char))
-    edges: list[list[Edge]] = [[]]
-    for piece in pieces:
-        if piece is None:
-            edges[-1].append((ANY, len(edges) - 1))
-        else:
-            edges[-1].append((piece, len(edges)))
-            edges.append([])
-    prefix = _fixed_start(pieces)
-    literal = prefix if len(prefix) == len(pieces) else None
-    return Pattern(text, _expression(pieces), _frozen(edges), len(edges) - 1, prefix, literal)
+    return Pattern(text, fnmatch.translate(text), tuple(pieces), False, _fixed_start(pieces))
 
 
 def subject(text: str) -> Pattern:
-    """A pattern of tokens. ValueError says what is wrong with it."""
+    """Parses a pattern of tokens. The text of a ValueError says what is wrong with it."""
     tokens = text.split(".")
     if "" in tokens:
         raise ValueError("has an empty token: write one name, * or > between two dots")
-    edges: list[list[Edge]] = [[]]
+    pieces: list[Piece] = []
+    no_dot = _complement(((46, 46),))
     for number, part in enumerate(tokens):
         if part == ">" and number < len(tokens) - 1:
-            raise ValueError("has a > that is not its end: > stands for all further tokens, * for one")
+            raise ValueError("has a > before its end: > stands for all further tokens, * for one")
         if part not in {"*", ">"} and re.search("[*>]", part):
             raise ValueError(f"has the token {part!r}: * and > stand for whole tokens")
         if number:
-            edges[-1].append((DOT, len(edges)))
-            edges.append([])
-        for char in [NO_DOT] if part in {"*", ">"} else map(_only, part):
-            edges[-1].append((char, len(edges)))
-            edges.append([])
+            pieces.append(_only("."))
         if part in {"*", ">"}:
-            edges[-1].append((NO_DOT, len(edges) - 1))
-        if part == ">":
-            # A dot must be followed by a token: back to where its first character is read.
-            edges[-1].append((DOT, len(edges)))
-            edges.append([(NO_DOT, len(edges) - 1)])
-    accepting = len(edges) - (2 if tokens[-1] == ">" else 1)
+            pieces += [Piece(no_dot), Piece(no_dot if part == "*" else ANY, repeated=True)]
+        else:
+            pieces += map(_only, part)
     wild = {"*": _TOKEN, ">": rf"{_TOKEN}(?:\.{_TOKEN})*"}
     expression = r"\.".join(wild.get(part) or re.escape(part) for part in tokens)
-    prefix = re.split(r"(?:^|(?<=\.))[*>]", text, maxsplit=1)[0]
-    literal = None if {"*", ">"} & set(tokens) else text
-    return Pattern(text, expression, _frozen(edges), accepting, prefix, literal)
+    return Pattern(text, rf"(?s:{expression})\Z", tuple(pieces), True, _fixed_start(pieces))
+
+
+def literal(text: str) -> Pattern:
+    """A pattern that matches only this text."""
+    return Pattern(text, rf"{re.escape(text)}\Z", tuple(map(_only, text)), False, text)
+
+
+def common_text(sequences: Sequence[Sequence[Piece]]) -> str | None:
+    """Returns a shortest text that fits all sequences of pieces, or None."""
+    start = tuple(0 for _ in sequences)
+    seen = {start}
+    todo = deque([(start, "")])
+    while todo:
+        state, text = todo.popleft()
+        if all(all(piece.repeated for piece in pieces[at:]) for pieces, at in zip(sequences, state, strict=True)):
+            return text
+        steps = [list(_steps(pieces, at)) for pieces, at in zip(sequences, state, strict=True)]
+        for chosen in itertools.product(*steps):
+            after = tuple(at for _, at in chosen)
+            if after not in seen and (chars := _common(*(chars for chars, _ in chosen))):
+                seen.add(after)
+                todo.append((after, text + _readable(chars)))
+    return None
+
+
+def covers(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether `wide` certainly matches every text that `narrow` matches; False if this method cannot tell.
+
+    Each piece of the narrow pattern must be within a piece of the wide one, in order.
+    """
+    if narrow.literal is not None:
+        return bool(matcher([wide])(narrow.literal))
+    if wide.is_subject != narrow.is_subject:
+        return False
+
+    @cache
+    def fits(i: int, j: int) -> bool:
+        if j == len(wide.pieces):
+            return i == len(narrow.pieces)
+        outer = wide.pieces[j]
+        if outer.repeated and fits(i, j + 1):
+            return True
+        if i == len(narrow.pieces) or (narrow.pieces[i].repeated and not outer.repeated):
+            return False
+        inner = narrow.pieces[i]
+        return _common(inner.chars, outer.chars) == inner.chars and fits(i + 1, j if outer.repeated else j + 1)
+
+    return fits(0, 0)
+
+
+def _steps(pieces: Sequence[Piece], at: int) -> Iterator[tuple[CharSet, int]]:
+    """The characters that may come next, each with the position after them."""
+    for number in range(at, len(pieces)):
+        if not pieces[number].repeated:
+            yield pieces[number].chars, number + 1
+            return
+        yield pieces[number].chars, number
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Where the bracket that was opened before `at` ends; a bracket that is never closed stands for itself."""
+    """Returns where the bracket that was opened before `at` ends; without an end it stands for itself."""
     start = at + (text[at : at + 1] == "!")
     end = text.find("]", start + 1)
     return end if end >= 0 else None
@@ -116,60 +167,43 @@ def _bracket(inside: str) -> CharSet:
     ranges: list[tuple[int, int]] = []
     at = 0
     while at < len(chars):
-        last = chars[at + 2] if chars[at + 1 : at + 2] == "-" and at + 2 < len(chars) else chars[at]
+        is_range = chars[at + 1 : at + 2] == "-" and at + 2 < len(chars)
+        last = chars[at + 2] if is_range else chars[at]
         if last < chars[at]:
             raise ValueError(f"has the empty range {chars[at]}-{last}: write the lower character first")
         ranges.append((ord(chars[at]), ord(last)))
-        at += 3 if chars[at + 1 : at + 2] == "-" and at + 2 < len(chars) else 1
-    return _complement(_sorted(ranges)) if negated else _sorted(ranges)
-
-
-def _sorted(ranges: list[tuple[int, int]]) -> CharSet:
+        at += 3 if is_range else 1
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:
             merged.append((low, high))
-    return tuple(merged)
+    return _complement(tuple(merged)) if negated else tuple(merged)
 
 
 def _complement(ranges: CharSet) -> CharSet:
-    borders = [0, *(border for low, high in ranges for border in (low - 1, high + 1)), HIGHEST]
+    borders = [0, *(border for low, high in ranges for border in (low - 1, high + 1)), 0x10FFFF]
     pairs = zip(borders[::2], borders[1::2], strict=True)
-    return tuple((low, high) for low, high in pairs if low <= high)
+    return _common(tuple((low, high) for low, high in pairs if low <= high), ANY)
 
 
-def _only(char: str) -> CharSet:
-    return ((ord(char), ord(char)),)
+def _common(*sets: CharSet) -> CharSet:
+    first, *others = sets
+    for other in others:
+        pairs = ((max(a, c), min(b, d)) for a, b in first for c, d in other)
+        first = tuple((low, high) for low, high in pairs if low <= high)
+    return first
 
 
-def _is_only(piece: CharSet | None) -> bool:
-    return piece is not None and len(piece) == 1 and piece[0][0] == piece[0][1]
+def _only(char: str) -> Piece:
+    return Piece(((ord(char), ord(char)),))
 
 
-def _fixed_start(pieces: list[CharSet | None]) -> str:
-    start = ""
-    for piece in pieces:
-        if piece is None or not _is_only(piece):
-            break
-        start += chr(piece[0][0])
-    return start
+def _fixed_start(pieces: Sequence[Piece]) -> str:
+    fixed = itertools.takewhile(lambda piece: not piece.repeated and len(set(sum(piece.chars, ()))) == 1, pieces)
+    return "".join(chr(piece.chars[0][0]) for piece in fixed)
 
 
-def _expression(pieces: list[CharSet | None]) -> str:
-    """`*` becomes an atomic group, except for the last: so even `*a*a*a*b` takes no exponential time."""
-    groups: list[str] = [""]
-    for piece in pieces:
-        if piece is None:
-            groups.append("")
-        elif _is_only(piece):
-            groups[-1] += re.escape(chr(piece[0][0]))
-        else:
-            groups[-1] += "[" + "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in piece) + "]"
-    first, *rest = groups
-    return first + "".join(f"(?>.*?{group})" for group in rest[:-1]) + "".join(f".*{group}" for group in rest[-1:])
-
-
-def _frozen(edges: list[list[Edge]]) -> tuple[tuple[Edge, ...], ...]:
-    return tuple(map(tuple, edges))
+def _readable(chars: CharSet) -> str:
+    return chr(next((found for wanted in READABLE if (found := _common(chars, wanted))), chars)[0][0])
