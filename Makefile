@@ -76,7 +76,7 @@ format: $(READY) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## Write the generated pages of docs/ (settings, commands, errors, figures), wrap all pages
+docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors, figures
 	@$(BIN)/python -m tools.docs
 
 tutorial: $(STACK) ## Run the commands of docs/tutorial.md and write their output into it

@@ -1,11 +1,10 @@
-"""Writes the generated pages of docs/ and wraps the long lines of all pages: `make docs`."""
+"""Writes the generated pages of docs/: `make docs`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tools import benchmarks_page, cli_page, configuration_page, errors_page
-from tools.wrap import wrap_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -24,7 +23,6 @@ def pages() -> dict[str, str]:
 def write() -> None:
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
-    wrap_pages()
 
 
 if __name__ == "__main__":

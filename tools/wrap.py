@@ -1,4 +1,4 @@
-"""Wraps the paragraphs and list items of the pages that have a line of more than 120 characters."""
+"""Wraps paragraphs and list items of the pages that have a line of more than 120 characters: `python -m tools.wrap`."""
 
 from __future__ import annotations
 
@@ -55,3 +55,7 @@ def _wrapped_block(block: list[str]) -> list[str]:
 def wrap_pages(pages: list[Path] = PAGES) -> None:
     for page in pages:
         page.write_text(wrapped(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    wrap_pages()
