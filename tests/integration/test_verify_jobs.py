@@ -235,10 +235,10 @@ def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
     assert topics
     flat = [each for bucket in facts for each in bucket]
     found = zip(*(flat[at::5] for at in range(5)), strict=True)
-    return sorted((row[0][HEAD:], row[0], int(row[1]), int(row[2]), row[3], row[4] or b"") for row in found)
+    return sorted((row[0][HEAD.size :], row[0], int(row[1]), int(row[2]), row[3], row[4] or b"") for row in found)
 
 
-def test_rows_read_by_their_kind_are_as_the_line_has_them(shop: Shop) -> None:
+def test_rows_read_by_kind_equal_those_of_the_processor(shop: Shop) -> None:
     shop.execute(
         "ALTER TABLE outbox ALTER id TYPE text, ALTER type DROP NOT NULL, ALTER payload TYPE text, "
         "DROP CONSTRAINT outbox_pkey"

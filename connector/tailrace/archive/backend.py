@@ -1,4 +1,4 @@
-"""What archiving needs of an outbox, whatever the database."""
+"""The protocol of an outbox that is archived, for any database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.positions.base import Position
 
 
 class Candidate(NamedTuple):
-    """A row that may go: as the log gives it, as a file keeps it, and what it sorts by."""
+    """A row that may be archived: as the log delivers it, as a file stores it, and its sort key."""
 
     row: Row
     kept: ArchivedRow
@@ -21,8 +21,10 @@ class Candidate(NamedTuple):
 
 
 class PurgeResult(NamedTuple):
-    """The others are still there: `changed` are not what the file has; `later` were written, or put back, behind what
-    the pipeline has passed; `refused` are kept by the database itself.
+    """The result of deleting rows.
+
+    Not deleted are `changed` (differ from the file), `later` (written or put back behind the pipeline's position) and
+    `refused` (kept by a constraint or a trigger of the database).
     """
 
     deleted: int
@@ -39,27 +41,27 @@ class ArchiveOutbox(Protocol):
     def order_by(self) -> tuple[str, ...]: ...
 
     def require_deletable(self) -> None:
-        """Raises what would keep rows from being deleted, or the pipeline from bearing it."""
+        """Raises an error if rows cannot be deleted, or if the pipeline would stop at a deleted row."""
 
     def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
-        """Rows that the pipeline has passed, as `start` tells, and that are older than `before_ms`, in order."""
+        """Yields rows older than `before_ms` that the pipeline has passed according to `start`, in order."""
 
     def counts(self, entries: Sequence[ManifestEntry]) -> dict[int, int]:
-        """How many rows of the time of each entry are in the outbox now, by the entry's number."""
+        """Returns how many rows in the time range of each entry are in the outbox, by the number of the entry."""
 
     def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
-        """The row that the log would bring of what a file has."""
+        """Returns the row that the log would deliver for an archived row."""
 
     def name(self, columns: Columns, kept: ArchivedRow) -> bytes:
-        """What tells a row from every other, whatever its other columns say."""
+        """Returns a digest of the key that identifies the row."""
 
     def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
-        """How many of `rows` the outbox has, changed or not."""
+        """Returns how many of `rows` are in the outbox, changed or not."""
 
     def look(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
-        """What `purge` would do, as far as that can be told; changes nothing."""
+        """Returns what `purge` would do, as far as that is known. Changes nothing."""
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
-        """Deletes those of `rows` that are there, just as a file has them, and passed by the pipeline."""
+        """Deletes those of `rows` that are identical to the file and that the pipeline has passed."""
 
     def close(self) -> None: ...

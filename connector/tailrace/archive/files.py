@@ -1,7 +1,7 @@
-"""One file of an archive: written row by row, and read again only as what was written.
+"""Writes and reads one Parquet file of an archive.
 
-Rows go to a temporary file of this machine first, in groups of bounded size, so memory stays flat. A file that is read
-is fetched whole and compared with its digest before a single row of it is given out.
+Rows are written to a local temporary file in groups of bounded size, so memory stays flat. Before the first row of a
+file is used, the whole file is fetched and compared with its digest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tailrace.errors import ArchiveDamaged, ArchiveError
 from tailrace.event import Columns
 
 GROUP_ROWS, GROUP_BYTES = 10_000, 4 << 20
-"""Of a row group: what is in memory at a time."""
+"""Limits of a row group, which is held in memory."""
 FILE_ROWS, FILE_BYTES = 200_000, 128 << 20
-"""Of a file; bytes before compression."""
+"""Limits of a file; bytes before compression."""
 READ_BYTES = 1 << 20
 
 OrderKey = tuple[str | None, ...]
@@ -33,7 +33,9 @@ OrderKey = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a finished file holds. Times are (created, committed); keys are what the first and last row sort by."""
+    """A finished file. `created` and `committed` are time ranges; `first` and `last` are the sort keys of its
+    ends.
+    """
 
     path: Path
     rows: int
@@ -46,12 +48,12 @@ class WrittenFile:
 
 
 class FileWriter:
-    """Writes one file; `full` says when the next should begin."""
+    """Writes one file; `full` is true when the next one should be started."""
 
     def __init__(self, path: Path, shape: FileSchema) -> None:
         self._path = path
         self._schema = shape.schema()
-        with disk_room():
+        with translated_disk_errors():
             self._out = parquet.ParquetWriter(path, self._schema, compression="zstd")
         self._group: list[ArchivedRow] = []
         self._group_bytes = self._bytes = self.rows = 0
@@ -70,16 +72,16 @@ class FileWriter:
         self._group_bytes += size
         self._bytes += size
         self.rows += 1
-        self._created = widened(self._created, row.created_ms)
-        self._committed = widened(self._committed, row.committed_ms)
+        self._created = extended(self._created, row.created_ms)
+        self._committed = extended(self._committed, row.committed_ms)
         self._first, self._last = order if self._first is None else self._first, order
         if len(self._group) >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._flush()
 
     def finish(self) -> WrittenFile:
-        """Not for a file without rows."""
+        """Completes the file, which must have rows."""
         self._flush()
-        with disk_room():
+        with translated_disk_errors():
             self._out.close()
         size, digest = 0, hashlib.sha256()
         with self._path.open("rb") as file:
@@ -93,13 +95,13 @@ class FileWriter:
 
     def _flush(self) -> None:
         if self._group:
-            with disk_room():
+            with translated_disk_errors():
                 self._out.write_batch(batch_of(self._schema, self._group))
             self._group, self._group_bytes = [], 0
 
 
 class FileReader:
-    """The rows of a file that was fetched and found to be the one that was listed."""
+    """Reads the rows of a file that was fetched and verified."""
 
     def __init__(self, path: Path, entry: ManifestEntry) -> None:
         try:
@@ -112,7 +114,7 @@ class FileReader:
         self._entry = entry
 
     def groups(self, after: int = 0) -> Iterator[list[ArchivedRow]]:
-        """The rows behind the first `after` of them, some at a time."""
+        """Yields the rows behind the first `after` rows, one group at a time."""
         passed = 0
         for number in range(self._file.num_row_groups):
             count = self._file.metadata.row_group(number).num_rows
@@ -130,7 +132,7 @@ class FileReader:
 
 @contextmanager
 def opened(store: ObjectStore, entry: ManifestEntry) -> Iterator[FileReader]:
-    """Fetches a file, and makes sure that it is what was listed."""
+    """Fetches a file and verifies that it matches its entry."""
     with TemporaryDirectory(prefix="tailrace-archive-") as folder:
         path = Path(folder) / "rows.parquet"
         fetch(store, entry, path)
@@ -142,36 +144,36 @@ def opened(store: ObjectStore, entry: ManifestEntry) -> Iterator[FileReader]:
 
 
 def fetch(store: ObjectStore, entry: ManifestEntry, path: Path | None = None) -> None:
-    """Reads a file whole, to `path` if one is given; ArchiveDamaged if it is not what was listed."""
+    """Reads a whole file, to `path` if given; raises ArchiveDamaged if it does not match its entry."""
     digest, size = hashlib.sha256(), 0
-    with disk_room(), (path or Path("/dev/null")).open("wb") as out:
+    with translated_disk_errors(), (path or Path("/dev/null")).open("wb") as out:
         for chunk in store.chunks(entry.file):
             digest.update(chunk)
             size += len(chunk)
             out.write(chunk)
     if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
-        raise _damaged(entry, f"is not what was written: {size:,} bytes, {entry.bytes:,} were; or others")
+        raise _damaged(entry, f"is not what was written: {size:,} bytes instead of {entry.bytes:,}, or other content")
 
 
 def _damaged(entry: ManifestEntry, what: str) -> ArchiveDamaged:
     return ArchiveDamaged(
         f"{entry.file} {what}",
-        why=f"It was changed since it was listed by {entry.name}, or its store has lost parts of it.",
-        remedy="Put it back from a copy (a version of the bucket, a backup); `tailrace archive check` looks at all of "
-        "them. Nothing was published or deleted by it.",
+        why=f"It was changed since {entry.name} was written, or its store has lost parts of it.",
+        remedy="Restore it from a copy (a version of the bucket, a backup); `tailrace archive check` checks all "
+        "files. Nothing was published or deleted.",
     )
 
 
 @contextmanager
-def disk_room() -> Iterator[None]:
+def translated_disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ArchiveError(
             f"a temporary file of the archive cannot be written: {error}",
-            remedy="See that the folder for temporary files (TMPDIR) has room for two files, about 300 MB.",
+            remedy="Make sure that the folder for temporary files (TMPDIR) has room for two files, about 300 MB.",
         ) from None
 
 
-def widened(span: list[int], at_ms: int) -> list[int]:
+def extended(span: list[int], at_ms: int) -> list[int]:
     return [min(span[0], at_ms), max(span[1], at_ms)] if span else [at_ms, at_ms]

@@ -1,8 +1,8 @@
-"""Outbox rows as Parquet: a column for each of the outbox's, its values in text form as the log gives them. Pure.
+"""The Parquet format of archived outbox rows: one column per outbox column, with values in text form. Pure.
 
-So people can ask a file by any tool that reads Parquet, and a replay finds in it just what the log had brought. What
-stands beside the columns of the outbox has names of our own; what does not change from row to row (the columns' type
-numbers, whose rows they are) is in the file's metadata.
+Any tool that reads Parquet can query a file, and a replay finds in it exactly what the log had delivered. Additional
+columns have the prefix `tailrace_`. What is the same for all rows (column types, pipeline, table) is in the metadata of
+the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIME = pa.timestamp("ms", tz="UTC")
 
 
 class ArchivedRow(NamedTuple):
-    """A row of a file. `place` is the one it was published with; "" where that was no longer known."""
+    """A row of a file. `place` is the position it was published with; empty if it was not known any more."""
 
     values: tuple[bytes | None, ...]
     place: str
@@ -56,11 +56,11 @@ class FileSchema:
 
 
 def require_nameable(table: str, names: Sequence[str]) -> None:
-    """Refuses an outbox whose columns have names that a file needs for itself."""
+    """Refuses an outbox with column names that the format uses itself."""
     taken = [name for name in names if name in OURS]
     if taken:
         raise LayoutMismatch(
-            f"{table} has a column {taken[0]}, which an archive needs for itself", remedy="Rename the column."
+            f"{table} has a column {taken[0]}, a name that the archive uses itself", remedy="Rename the column."
         )
 
 
@@ -74,19 +74,19 @@ def batch_of(schema: pa.Schema, rows: Sequence[ArchivedRow]) -> pa.RecordBatch:
 
 
 def columns_of(schema: pa.Schema) -> Columns:
-    """The columns of the outbox, as the log announced them."""
+    """Returns the columns of the outbox as the log announced them."""
     try:
         told: dict[str, Any] = json.loads((schema.metadata or {})[METADATA])
         if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']} is not known here")
+            raise ValueError(f"format {told['format']} is not supported by this version")
         columns = tuple(Column(str(name), int(oid)) for name, oid in told["columns"])
         if schema.names != [*(column.name for column in columns), *OURS]:
-            raise ValueError("its columns are not those that it names")
+            raise ValueError("its columns do not match its metadata")
     except (KeyError, ValueError, TypeError) as error:
         raise ArchiveDamaged(
-            f"a file of the archive is none that Tailrace wrote: {error}",
-            why="Something else wrote it, or a newer version of Tailrace did.",
-            remedy="Read it with that version, or put the file back from a copy.",
+            f"a file of the archive was not written by Tailrace: {error}",
+            why="Another program or a newer version of Tailrace wrote it.",
+            remedy="Read it with that version, or restore the file from a copy.",
         ) from None
     return columns
 

@@ -1,7 +1,7 @@
-"""The list of an archive's files: one entry each, numbered, written once and never changed. Pure.
+"""The manifest of an archive: one numbered entry per file, written once and never changed. Pure.
 
-An entry is an object of its own, and two writers cannot make the same number: whoever comes second learns that the
-other was there, and adds nothing. A file without an entry is no part of the archive.
+Each entry is an object of its own, and a number can be taken only once: the second of two writers fails and adds
+nothing. A file without an entry is not part of the archive.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _entry_name = re.compile(rf"{ENTRIES}/(\d{{8}})\.json").fullmatch
 
 
 class TimeRange(NamedTuple):
-    """From the first to the last time (ms), both included."""
+    """A time range in ms; both ends are included."""
 
     first_ms: int
     last_ms: int
 
     def meets(self, since_ms: int | None, until_ms: int | None) -> bool:
-        """Whether some of it lies from `since_ms` to before `until_ms`."""
+        """Returns whether the range overlaps the time from `since_ms` up to but not including `until_ms`."""
         return (since_ms is None or self.last_ms >= since_ms) and (until_ms is None or self.first_ms < until_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A file that is complete: what it holds, and how to tell that it is still the same.
+    """A complete file: what it contains, and how to verify it.
 
-    `created` is by the outbox's own column for the time; `committed` is by the commit, where that was known. `first`
-    and `last` are what the rows are ordered by.
+    `created` is by the time column of the outbox; `committed` is by the commit, where it was known. `first` and `last`
+    are sort keys.
     """
 
     number: int
@@ -67,12 +67,12 @@ class ManifestEntry:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> ManifestEntry:
-        """KeyError, TypeError or ValueError if it is not one."""
+        """Raises KeyError, TypeError or ValueError if it is not an entry."""
         if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']} is not known here")
+            raise ValueError(f"format {told['format']} is not supported by this version")
         # Entries of the first archives have no digest.
         if "digest" in told and told["digest"] != _digest({name: told[name] for name in told if name != "digest"}):
-            raise ValueError("it was edited: its digest is that of another text")
+            raise ValueError("it was edited: its digest does not match")
         return cls(
             number=int(told["number"]),
             file=str(told["file"]),
@@ -100,25 +100,27 @@ def entry_name(number: int) -> str:
 
 
 def file_name(number: int, mark: str) -> str:
-    """`mark` is nobody else's: of two writers at once, neither overwrites the other's file."""
+    """`mark` is unique, so that two writers never overwrite each other's file."""
     return f"{FILES}/{number:08}-{mark}.parquet"
 
 
 def numbers(names: Iterable[str]) -> list[int]:
-    """Those of the entries among `names`, in order. The oldest may be gone, of set purpose; a gap is a loss."""
+    """Returns the numbers of the entries among `names`, in order. The oldest may be deleted on purpose; a gap is a
+    loss.
+    """
     found = sorted(int(match[1]) for name in names if (match := _entry_name(name)))
     if found and found != list(range(found[0], found[0] + len(found))):
         missing = sorted(set(range(found[0], found[-1])) - set(found))
         raise ArchiveDamaged(
             f"the archive has no entry {missing[0]}, but has {found[-1]}",
-            why=f"{entry_name(missing[0])} was deleted or moved: what its file holds is no longer known of.",
-            remedy="Put it back from a copy of the archive (versions of the bucket, a backup). Nothing was changed.",
+            why=f"{entry_name(missing[0])} was deleted or moved, so its file is not known any more.",
+            remedy="Restore it from a copy of the archive (versions of the bucket, a backup). Nothing was changed.",
         )
     return found
 
 
 def orphans(entries: Sequence[ManifestEntry], names: Iterable[str]) -> list[str]:
-    """Files without an entry: a writer was ended before it listed them, or is at work just now."""
+    """Returns files without an entry: a writer was stopped before it listed them, or is working now."""
     listed = {entry.file for entry in entries}
     return sorted(name for name in names if name.startswith(f"{FILES}/") and name not in listed)
 

@@ -1,9 +1,9 @@
-"""Outbox collections of MongoDB, as archiving sees them.
+"""Archives outbox collections of MongoDB.
 
-A file has the document itself, byte for byte (BSON), beside the fields that make the event: what is deleted can be put
-back, and what is read again becomes a row as it did from the stream. A document is deleted only if it is, byte for
-byte, what the file has; both is seen in one transaction, which MongoDB ends if anything changes meanwhile. One that was
-put back since is the same, too, but is new to the pipeline: the stream tells.
+A file stores the document itself, byte for byte (BSON), next to the fields of the event. So a deleted document can be
+put back, and a replay decodes it as the stream did. A document is deleted only if it is, byte for byte, what the file
+has. Both are compared in one transaction, which MongoDB aborts if anything changes meanwhile. A document that was put
+back is identical but new to the pipeline; the change stream shows that.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ DIGEST_BYTES = 16
 
 
 class MongoArchiveOutbox:
-    """Implements `outbox.Outbox`."""
+    """Implements `ArchiveOutbox`."""
 
     def __init__(self, options: MongoOptions, pipeline: str) -> None:
         if options.timestamp is None:
             raise ConfigError(
-                "the outbox has no field with the time of a document, so it cannot be told which are old",
+                "the outbox has no field with the time of a document, so old documents cannot be found",
                 remedy="Name the field in outbox.columns.timestamp.",
             )
-        # Under a name of its own: it must not be taken for the connector.
+        # A name of its own, so that it is not taken for the connector.
         self._options = replace(options, app_name=f"{options.app_name} (archive)", create=False, adopt=False)
         self._timestamp = options.timestamp
         self._client = connect(options.uri, app_name=self._options.app_name, timeout=options.link_timeout)
@@ -61,7 +61,9 @@ class MongoArchiveOutbox:
         self.order_by = options.order_by
 
     def require_deletable(self) -> None:
-        """A change stream asks for inserts only; that the right is missing shows when the first page is deleted."""
+        """Nothing to check: the change stream only delivers inserts, and a missing privilege shows with the
+        first page.
+        """
 
     def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
         source = OldDocuments(self._options, self._timestamp, before_ms)
@@ -105,7 +107,7 @@ class MongoArchiveOutbox:
         done = PurgeResult(0)
         with translated_errors("comparing archived documents"):
             for collection, wanted in _by_collection(columns, rows).items():
-                same, told = self._judged(collection, wanted)
+                same, told = self._compare(collection, wanted)
                 done = PurgeResult(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
         return done
 
@@ -129,7 +131,7 @@ class MongoArchiveOutbox:
         self._client.close()
 
     def _follow(self, start: Position) -> None:
-        """Makes sure that the stream is the one that `start` is of, before anything is deleted."""
+        """Checks that `start` is a position of this change stream, before anything is deleted."""
         if self._passed is None:
             self._passed = OldDocuments(self._options, self._timestamp, 0)
             self._passed.open(start, lambda _: None)
@@ -144,13 +146,13 @@ class MongoArchiveOutbox:
             raise AccessRefused(
                 error.what,
                 why=error.why,
-                remedy="Give the user the action remove on the outbox collections, or archive with --keep. What is "
-                "archived is listed, and is deleted by a later run.",
+                remedy="Grant the user the action remove on the outbox collections, or archive with --keep. Archived "
+                "rows are listed, and a later run deletes them.",
             ) from None
 
     def _oldest_ms(self) -> int | None:
-        """Of what has a time; in most runs it is later than all that is archived, and nothing need be counted."""
-        # A list of dates is of the type, too, and would hide all that is later than one of them.
+        """Returns the oldest time. In most runs it is later than everything archived, and nothing need be counted."""
+        # An array of dates matches the type as well, and would hide later documents.
         timed = {self._timestamp: {"$type": "date", "$not": {"$type": "array"}}}
         asked: Any = {"projection": {self._timestamp: 1, "_id": 0}, "sort": [(self._timestamp, 1)]}
         found = [self._collection(name).find_one(timed, **asked) for name in self._options.collections]
@@ -158,25 +160,25 @@ class MongoArchiveOutbox:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> PurgeResult:
-        same, told = self._judged(collection, wanted, session)
+        same, told = self._compare(collection, wanted, session)
         if same:
             self._collection(collection).delete_many(_among(same), session=session)
         return told._replace(deleted=len(same))
 
-    def _judged(
+    def _compare(
         self, collection: str, wanted: dict[bytes, bytes], session: ClientSession | None = None
     ) -> tuple[list[bytes], PurgeResult]:
-        """Which documents may go, and what is told of the others that are there."""
+        """Returns the documents that may be deleted, and counts those that may not."""
         assert self._passed is not None  # noqa: S101 - followed first
         found = {id_of(raw): raw for raw in self._raw(collection, _among(wanted), session)}
         same = [key for key, raw in found.items() if wanted.get(key) == raw]
-        # Learnt after they were read: whatever was put back before that is known by then.
+        # Read after the documents, so that everything put back before is known.
         later = self._passed.later() if same else ()
         passed = [key for key in same if key not in later]
         return passed, PurgeResult(0, len(found) - len(same), len(same) - len(passed))
 
     def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int) -> Iterator[Candidate]:
-        """The documents themselves, as they are now; one that is gone meanwhile is left out."""
+        """Yields the documents as they are now, without those that are gone."""
         for collection in dict.fromkeys(name for name, _ in taken):
             keys = [key for name, key in taken if name == collection]
             with translated_errors("reading old documents"):
@@ -190,7 +192,7 @@ class MongoArchiveOutbox:
     def _candidate(self, collection: str, raw: bytes, document: Document, created_ms: int) -> Candidate:
         row = self._documents.row(document, "", created_ms)
         told = {column.name: value for column, value in zip(row.columns, row.values, strict=True)}
-        # For people to look at: the truth is the document.
+        # For people; the document itself is what counts.
         shown = [_shown(told.get(column.name)) for column in self.shape.columns[:-2]]
         kept = ArchivedRow((*shown, collection.encode(), raw), "", created_ms, created_ms)
         order = tuple(json_util.dumps(document.get(name), json_options=STRICT) for name in self.order_by)
@@ -208,7 +210,7 @@ class MongoArchiveOutbox:
                 at += size
 
     def _collection(self, name: str, *, in_transaction: bool = True) -> Any:  # noqa: ANN401 - of documents
-        """Of the primary, whatever the address prefers. Within a transaction, that one's own concern holds."""
+        """Reads from the primary, whatever the URI prefers. Inside a transaction, its own read concern applies."""
         concern = None if in_transaction else ReadConcern("majority")
         database = self._client.get_database(
             self._options.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, read_concern=concern
@@ -217,23 +219,23 @@ class MongoArchiveOutbox:
 
 
 def rows_from(options: MongoOptions) -> Documents:
-    """What makes rows of documents by today's settings."""
+    """Returns the decoder of documents with today's settings."""
     return Documents(options.required, options.optional, options.payload, options.ignored)
 
 
 def document_row(documents: Documents, columns: Columns, kept: ArchivedRow, place: str) -> Row:
-    """The row that the stream would bring of an archived document."""
+    """Returns the row that the stream would deliver for an archived document."""
     return documents.row(decoded(_parts(columns, kept)[1]), place, kept.committed_ms)
 
 
 def _parts(columns: Columns, kept: ArchivedRow) -> tuple[str, bytes]:
-    """The last two columns of every file of documents."""
-    assert [column.name for column in columns[-2:]] == [COLLECTION, DOCUMENT]  # noqa: S101 - the shelf is one outbox's
+    """Returns the last two columns of every file of documents."""
+    assert [column.name for column in columns[-2:]] == [COLLECTION, DOCUMENT]  # noqa: S101 - the repository is one outbox's
     return (kept.values[-2] or b"").decode(), kept.values[-1] or b""
 
 
 def _by_collection(columns: Columns, rows: Sequence[ArchivedRow]) -> dict[str, dict[bytes, bytes]]:
-    """Documents by their ids."""
+    """Groups documents by collection and id."""
     found: dict[str, dict[bytes, bytes]] = {}
     for row in rows:
         collection, raw = _parts(columns, row)
@@ -242,8 +244,8 @@ def _by_collection(columns: Columns, rows: Sequence[ArchivedRow]) -> dict[str, d
 
 
 def _among(keys: Iterable[bytes]) -> RawBSONDocument:
-    """The question for documents of these ids, byte for byte: one that was decoded may not be the same any more."""
-    head = 5  # the length of it all, and the kind of the field
+    """Returns the query for documents with these ids, byte for byte, since decoding may change an id."""
+    head = 5  # the length of the document and the type of the field
     each = [key[4:head] + b"%d\0" % number + key[head + len(b"_id\0") : -1] for number, key in enumerate(keys)]
     return RawBSONDocument(framed(b"\x03_id\0" + framed(b"\x04$in\0" + framed(b"".join(each)))))
 

@@ -1,4 +1,4 @@
-"""Which documents of MongoDB the pipeline has passed: the old ones of them, and what was inserted behind them."""
+"""Finds the old documents that the pipeline has passed, and those inserted behind its position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 
 
 class _Reader(CollectionReader):
-    """Notes which documents it has given out."""
+    """Records which documents it has returned."""
 
     def __init__(self, *arguments: Any, timed_by: str, before_ms: int, **named: Any) -> None:  # noqa: ANN401
         super().__init__(*arguments, **named)
@@ -25,13 +25,13 @@ class _Reader(CollectionReader):
         self.taken: list[tuple[str, bytes]] = []
 
     def learnt(self) -> Later:
-        """The ids of what was inserted behind the beginning by now."""
+        """Returns the ids inserted behind the starting position so far."""
         self._new_snapshot()
         assert self._later is not None  # noqa: S101 - just learnt
         return self._later
 
     def _row(self, document: Document, key: bytes) -> Row | None:
-        # By the field alone: what has no time there, or a later one, is not old.
+        # Only by the field: a document without a time there, or with a later one, is not old.
         when = milliseconds(document.get(self._timed_by))
         if when is None or when >= self._before_ms:
             return None
@@ -40,7 +40,7 @@ class _Reader(CollectionReader):
 
 
 class OldDocuments(MongoSource):
-    """What the pipeline has passed of the collections, the old ones of it."""
+    """The old documents that the pipeline has passed."""
 
     def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
         super().__init__(options, wake=Wakeup())
@@ -49,14 +49,14 @@ class OldDocuments(MongoSource):
         self._reader: _Reader | None = None
 
     def taken(self) -> list[tuple[str, bytes]] | None:
-        """The next of them, by collection and id; None at the end, where the stream would begin."""
+        """Returns the next documents by collection and id; None at the end, where the stream would begin."""
         assert self._reader is not None  # noqa: S101 - opened first
         _, position = self._reader.read(PAGE_ROWS, PAGE_BYTES)
         taken, self._reader.taken = self._reader.taken, []
         return None if position is None else taken
 
     def later(self) -> Later:
-        """What the pipeline has not passed, by its ids."""
+        """Returns the ids that the pipeline has not passed."""
         assert self._reader is not None  # noqa: S101 - opened first
         return self._reader.learnt()
 

@@ -1,9 +1,8 @@
-"""Where an archive is: a folder, a bucket. Objects are only ever created; nothing is overwritten.
+"""The store of an archive: a folder or a bucket. Objects are only created, never overwritten.
 
-obstore talks to all of them. A name is taken once: `create` on one that is there is an error of its own, whoever comes
-first. In a folder of this machine what is created is also made durable, for the rows are deleted right after, and
-readable by its owner only. Symbolic links in it are not part of the archive. That folder is never created: where a disk
-is not mounted, an empty archive would be begun in its place.
+obstore supports all of them. `create` fails if the name exists. In a local folder, new files are synced to disk,
+because the rows are deleted right after, and are readable by the owner only. Symbolic links in it are ignored. The
+folder itself is never created: if a disk is not mounted, an empty archive would be started in its place.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CHUNK_BYTES = 1 << 20
 PATIENCE = timedelta(seconds=60)
 RETRIES = 4
 OBJECT_TIMEOUT = "300s"
-"""For a whole file, up or down; the client's own 30 s are too few for one of 128 MB on a slow line."""
+"""The timeout for a whole file; the client's default of 30 s is too short for 128 MB on a slow line."""
 OF_THE_CLIENT = frozenset(
     {
         "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only",
@@ -35,27 +34,27 @@ OF_THE_CLIENT = frozenset(
         "proxy_url", "randomize_addresses", "read_timeout", "timeout", "user_agent",
     }
 )  # fmt: skip
-"""Options of any connection; the others are those of the kind of store."""
+"""Options of any connection; all others belong to the kind of store."""
 
 ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}
-"""What the names of a store's options begin with there."""
+"""The prefixes of a store's options in the environment."""
 
 
 class AlreadyExistsError(Exception):
-    """There is an object of this name already."""
+    """An object of this name exists already."""
 
 
 class ObjectStore:
-    """The objects below an address."""
+    """The objects below a URL."""
 
     def __init__(self, url: str, options: Mapping[str, str], *under: str) -> None:
-        """`under` are folders below the address; slashes in their names are none."""
+        """`under` are folders below the URL; slashes in their names are replaced."""
         parts = [part.replace("/", "_") for part in under]
         self.url = "/".join([url, *parts])
         self._folder = Path(url.removeprefix("file://")) if url.startswith("file://") else None
-        # What is below a folder is made with the first object: looking leaves no trace.
+        # Folders below are created with the first object, so that reading leaves no trace.
         self._prefix = "" if self._folder is None else "".join(f"{part}/" for part in parts)
-        with self._words("opening the archive"):
+        with self._translated("opening the archive"):
             if self._folder is not None:
                 _require_there(self._folder)
                 self._store: Any = store.LocalStore(self._folder)
@@ -69,25 +68,25 @@ class ObjectStore:
                 )
 
     def names(self) -> dict[str, int]:
-        """All objects and their sizes."""
-        with self._words("listing the archive"):
+        """Returns all objects and their sizes."""
+        with self._translated("listing the archive"):
             found = [each for page in obstore.list(self._store, prefix=self._prefix or None) for each in page]
             sizes = {str(each["path"]): int(each["size"]) for each in found}
             return {path.removeprefix(self._prefix): sizes[path] for path in sizes if not self._is_linked(path)}
 
     def create(self, name: str, content: bytes | Path) -> None:
-        """TakenError if there is such an object."""
-        with self._words(f"writing {name}"):
+        """Raises AlreadyExistsError if there is such an object."""
+        with self._translated(f"writing {name}"):
             if self._folder is not None:
                 _require_there(self._folder)
             with _for_owner_only():
                 obstore.put(self._store, self._prefix + name, content, mode="create")
             if self._folder is not None:
-                _settle(self._folder, self._folder / self._prefix / name)
+                _sync(self._folder, self._folder / self._prefix / name)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """What the object holds."""
-        with self._words(f"reading {name}"):
+        """Yields the content of the object."""
+        with self._translated(f"reading {name}"):
             for chunk in obstore.get(self._store, self._prefix + name).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
@@ -95,19 +94,19 @@ class ObjectStore:
         return b"".join(self.chunks(name))
 
     def remove(self, name: str) -> None:
-        """Only what this process has created itself, and not listed."""
-        with self._words(f"removing {name}"):
+        """Deletes an object that this process has created and not listed."""
+        with self._translated(f"removing {name}"):
             obstore.delete(self._store, self._prefix + name)
 
     def _is_linked(self, path: str) -> bool:
-        """Whether the way to a file of the folder leads over a symbolic link."""
+        """Returns whether the path to a file of the folder contains a symbolic link."""
         parts = Path(path).parts
         return self._folder is not None and any(
             self._folder.joinpath(*parts[:depth]).is_symlink() for depth in range(1, len(parts) + 1)
         )
 
     @contextmanager
-    def _words(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
         except known.AlreadyExistsError:
@@ -115,37 +114,37 @@ class ObjectStore:
         except (known.NotFoundError, FileNotFoundError):
             raise ArchiveDamaged(
                 f"{doing}: there is no such object in {self.url}",
-                why="It was deleted or moved, or the address is another's.",
-                remedy="Put it back from a copy of the archive, or correct archive.url. Nothing was changed.",
+                why="It was deleted or moved, or the URL belongs to another archive.",
+                remedy="Restore it from a copy of the archive, or correct archive.url. Nothing was changed.",
             ) from None
         except (known.PermissionDeniedError, known.UnauthenticatedError, PermissionError) as error:
             raise ArchiveError(
                 f"{doing}: refused",
-                why=_first(error),
-                remedy="Give the credentials in the environment (AWS_ACCESS_KEY_ID …) or in archive.options; they must "
+                why=_message(error),
+                remedy="Provide credentials in the environment (AWS_ACCESS_KEY_ID …) or in archive.options. They must "
                 "allow to list, read and write objects below archive.url.",
             ) from None
         except known.NotSupportedError as error:
             raise ArchiveError(
-                f"{doing}: the store does not know how",
-                why=_first(error),
-                remedy="Take one that can create an object only if there is none yet: a folder, S3, GCS, Azure.",
+                f"{doing}: the store does not support this",
+                why=_message(error),
+                remedy="Use a store that can create an object only if it does not exist: a folder, S3, GCS, Azure.",
             ) from None
         except (known.UnknownConfigurationKeyError, known.InvalidPathError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"the archive cannot be opened at {self.url}: {_first(error)}",
+                f"the archive cannot be opened at {self.url}: {_message(error)}",
                 remedy="Correct archive.url and archive.options.",
             ) from None
         except (known.BaseError, OSError) as error:
             raise ArchiveUnavailable(
-                f"{doing}: {self.url} gives no answer that helps",
-                why=_first(error),
-                remedy="See that it can be reached, then run it again: it goes on where it was.",
+                f"{doing}: {self.url} is not available",
+                why=_message(error),
+                remedy="Make sure that it can be reached, then run it again: it continues where it was.",
             ) from None
 
 
 def _from_environment(url: str) -> dict[str, str]:
-    """Options of the connection, which obstore does not look for there once it is given one."""
+    """Returns connection options from the environment, which obstore ignores once it is given one."""
     kind = url.partition("://")[0]
     prefix = ENVIRONMENT.get(kind, "AZURE_")
     named = {name: os.environ.get(prefix + name.upper()) for name in OF_THE_CLIENT}
@@ -155,16 +154,16 @@ def _from_environment(url: str) -> dict[str, str]:
 def _require_there(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(
-            f"there is no folder {folder}, which archive.url names",
-            why="Its disk is not mounted, or it was never made. Tailrace does not make it: an empty archive would "
-            "stand for the one that is away.",
-            remedy=f"Mount the disk; or, for a new archive, mkdir -p {folder}",
+            f"the folder {folder}, which archive.url names, does not exist",
+            why="Its disk is not mounted, or it was never created. Tailrace does not create it, because an empty "
+            "archive would replace the one that is not mounted.",
+            remedy=f"Mount the disk. For a new archive: mkdir -p {folder}",
         )
 
 
 @contextmanager
 def _for_owner_only() -> Iterator[None]:
-    """Files and folders made meanwhile are readable by their owner only: outbox rows are nobody else's business."""
+    """Makes new files and folders readable by their owner only."""
     before = os.umask(0o077)
     try:
         yield
@@ -172,8 +171,8 @@ def _for_owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def _settle(folder: Path, file: Path) -> None:
-    """Onto the disk, and every folder on the way to it: those below `folder` may have just been made."""
+def _sync(folder: Path, file: Path) -> None:
+    """Syncs the file and every folder up to `folder` to disk, because they may be new."""
     for each in (file, *file.parents):
         handle = os.open(each, os.O_RDONLY)
         try:
@@ -184,6 +183,6 @@ def _settle(folder: Path, file: Path) -> None:
             break
 
 
-def _first(error: BaseException) -> str:
-    """The driver's own words without what it adds for its developers; an endpoint may have a password in it."""
+def _message(error: BaseException) -> str:
+    """Returns the driver's message without its debug output and without passwords."""
     return hide_passwords(" ".join(str(error).split("\n\nDebug source")[0].split()))[:300]

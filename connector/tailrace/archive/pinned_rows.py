@@ -1,8 +1,8 @@
-"""Rows that must stay in the outbox: those whose event is a dead letter that is open, or waits behind a parked key.
+"""Rows that must stay in the outbox: their event is an open dead letter, or waits behind a parked key.
 
-A letter may have only a hash of its payload, and what waits may be set aside tomorrow: the row is then all there is. A
-row that cannot be read as an event has no id in its letter, and may have been changed since: while one such letter is
-open, all rows that cannot be read stay.
+A dead letter may store only a hash of its payload, and a waiting event may still be dead-lettered, so the row may be
+the only copy. A row that cannot be decoded has no id in its dead letter, and may have been changed since. While one
+such dead letter is open, all rows that cannot be decoded stay.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tailrace.pipeline.processor import EventProcessor
 
 
 class PinnedRows:
-    """What is open or waits when it is made; to be made after it is known what the pipeline has passed."""
+    """The open and waiting events at the time of creation. Create it after reading what the pipeline has passed."""
 
     def __init__(self, kafka: KafkaOptions, processor: EventProcessor) -> None:
         self._layout = processor.layout
         self._names = DiskSet()
-        # What waits is asked for first: released meanwhile and refused, it is among the letters by then.
+        # Waiting events first: one that is released and rejected meanwhile is then found among the dead letters.
         self._names.add(name.encode() for name in _waiting(kafka))
         self._unreadable = False
         self._names.add(name.encode() for name in self._open(kafka))
@@ -42,7 +42,9 @@ class PinnedRows:
         self._names.close()
 
     def _open(self, kafka: KafkaOptions) -> Iterator[str]:
-        """To the very end, also behind a transaction that is open: a letter that is not seen would not be held."""
+        """Reads to the very end, also behind an open transaction, because a missed dead letter would not be
+        pinned.
+        """
         reader = DeadLetterReader(kafka)
         spans = reader.spans_of(kafka.dead_letter_topic, final=True)
         marked = reader.resolved_ids()
@@ -57,7 +59,7 @@ class PinnedRows:
 
 
 def _waiting(kafka: KafkaOptions) -> Iterator[str]:
-    """All that ever waited of keys that are parked now: those released already are only held for longer."""
+    """Yields all events that ever waited for currently parked keys; released ones are only pinned longer."""
     if not requests.board(kafka, final=True).keys:
         return
     reader, topic = DeadLetterReader(kafka), waiting_topic(kafka)
@@ -68,10 +70,12 @@ def _waiting(kafka: KafkaOptions) -> Iterator[str]:
 
 
 class DiskSet:
-    """A set; `close` forgets it."""
+    """A set of bytes in a temporary file, so that memory stays flat."""
 
     def __init__(self) -> None:
-        self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
+        self._file = sqlite3.connect(
+            "", check_same_thread=False
+        )  # an empty name means a temporary file that is deleted on close
         self._file.execute("CREATE TABLE names (name BLOB PRIMARY KEY) WITHOUT ROWID")
         self._some = False
 
@@ -80,8 +84,8 @@ class DiskSet:
             self._file.executemany("INSERT OR IGNORE INTO names VALUES (?)", ((name,) for name in names))
         except sqlite3.Error as error:
             raise ArchiveError(
-                f"names of rows cannot be kept in a temporary file: {error}",
-                remedy="See that the folder for temporary files (TMPDIR) has room, then run it again.",
+                f"row names cannot be stored in a temporary file: {error}",
+                remedy="Make sure that the folder for temporary files (TMPDIR) has room, then run it again.",
             ) from None
         self._some = True
 

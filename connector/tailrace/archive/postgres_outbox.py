@@ -1,4 +1,4 @@
-"""An outbox table of Postgres, as archiving sees it.
+"""Archives an outbox table of Postgres.
 
 Rows are read by the same reader as a replay from the table; `postgres_purge` deletes them.
 """
@@ -15,7 +15,7 @@ from tailrace.archive.postgres_purge import (
     STATEMENT_TIMEOUT,
     PostgresPurge,
     array,
-    described,
+    describe_table,
     has_changed,
     key_columns,
     text,
@@ -35,24 +35,24 @@ DIGEST_BYTES = 16
 
 
 class PostgresArchiveOutbox:
-    """Implements `outbox.Outbox`."""
+    """Implements `ArchiveOutbox`."""
 
     def __init__(self, options: PostgresOptions, pipeline: str) -> None:
         if options.timestamp is None:
             raise ConfigError(
-                "the outbox has no column with the time of a row, so it cannot be told which are old",
+                "the outbox has no column with the time of a row, so old rows cannot be found",
                 remedy="Name the column in outbox.columns.timestamp.",
             )
         self._options = options
         self._timestamp = options.timestamp
         self._link = options.connect()
-        # A policy that hides rows from this role must be an error: the log would have brought them.
+        # A policy that hides rows from this role must be an error, since the log contains them.
         self._link.query("SET row_security = off")
-        self._columns, types = described(self._link, options.table)
+        self._columns, types = describe_table(self._link, options.table)
         keys = key_columns(self._link, options.table)
         self._purge = PostgresPurge(self._link, options.table, self._columns, types, keys)
         require_nameable(options.table, [column.name for column in self._columns])
-        # Text that has no characters in the database's encoding is kept as the bytes that it is.
+        # Text that is not valid in the database's encoding is stored as bytes.
         binary = [column.name for column in self._columns] if self._link.text is not None else []
         self.shape = FileSchema(pipeline, options.table, self._columns, frozenset(binary))
         self.order_by = options.order_by
@@ -71,8 +71,8 @@ class PostgresArchiveOutbox:
         if may != "t":
             who = quote(self._link.pgconn.user.decode())
             raise AccessRefused(
-                f"no DELETE on {options.table}: rows cannot leave it",
-                why="A pipeline needs none, so its role has none.",
+                f"no DELETE privilege on {options.table}: rows cannot be deleted",
+                why="A pipeline does not need it, so its role does not have it.",
                 remedy=f"GRANT DELETE ON {quote_table(options.table)} TO {who}; or archive with --keep.",
             )
         self._require_alone()
@@ -143,7 +143,7 @@ class PostgresArchiveOutbox:
         self._link.close()
 
     def _require_alone(self) -> None:
-        """Refuses where more than the row itself would go: that is in no file."""
+        """Refuses foreign keys that would delete or change other rows, because those are in no file."""
         found = self._link.query(
             "SELECT conrelid::regclass, conname FROM pg_constraint "
             "WHERE contype = 'f' AND confdeltype NOT IN ('a', 'r') "
@@ -153,14 +153,14 @@ class PostgresArchiveOutbox:
         if found:
             raise ConfigError(
                 f"rows of {found[0][0]} would be deleted or changed with those of {self._options.table}",
-                why=f"The foreign key {found[0][1]} is ON DELETE CASCADE, SET NULL or SET DEFAULT, and what it changes "
-                "is in no file.",
-                remedy="Drop that key; or make it ON DELETE NO ACTION, and rows stay that others refer to; or archive "
-                "with --keep.",
+                why=f"The foreign key {found[0][1]} is ON DELETE CASCADE, SET NULL or SET DEFAULT. What it changes is "
+                "in no file.",
+                remedy="Drop that key; or make it ON DELETE NO ACTION, which keeps rows that others refer to; or "
+                "archive with --keep.",
             )
 
     def _require_plain(self) -> None:
-        """Rows of a table that inherits from the outbox are seen in it, and no pipeline has published them."""
+        """Refuses tables that inherit from the outbox: their rows are visible in it, but are not published."""
         found = self._link.query(
             "SELECT inhrelid::regclass FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
             "WHERE inhparent = format('%I.%I', $1::text, $2::text)::regclass AND relkind = 'r' LIMIT 1",
@@ -169,12 +169,12 @@ class PostgresArchiveOutbox:
         if found:
             raise LayoutMismatch(
                 f"{found[0][0]} inherits from {self._options.table}",
-                why="Its rows are among those of the outbox, but are not published with them.",
+                why="Its rows are visible in the outbox, but are not published with it.",
                 remedy=f"ALTER TABLE {found[0][0]} NO INHERIT {quote_table(self._options.table)}. Partitions may be.",
             )
 
     def _since_oldest(self, entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-        """Those whose time the table may have something of: in most runs none, and nothing need be counted."""
+        """Returns entries whose time range the table may still have rows of; in most runs none."""
         ((oldest,),) = self._link.query(
             f"SELECT floor(extract(epoch FROM min({quote(self._timestamp)})) * 1000)::bigint "  # noqa: S608 - quoted
             f"FROM {quote_table(self._options.table)} WHERE isfinite({quote(self._timestamp)})",
@@ -188,7 +188,7 @@ def outbox_row(columns: Columns, kept: ArchivedRow, place: str) -> Row:
 
 
 def _passed(start: Position) -> Snapshot:
-    """Which rows the pipeline has passed."""
+    """Returns the snapshot of the rows that the pipeline has passed."""
     if not isinstance(start, LsnPosition):
         raise other_kind(start, "Postgres")
     assert start.table_read is not None  # noqa: S101 - it says which rows

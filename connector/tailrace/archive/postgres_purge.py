@@ -1,9 +1,9 @@
-"""Deleting archived rows from an outbox table of Postgres.
+"""Deletes archived rows from an outbox table of Postgres.
 
-One is deleted only if all of its columns are, in text form, what the file has, and if the pipeline has passed it:
-`DELETE … RETURNING` shows what would go, and where that is something else, the transaction is rolled back and done
-again without it. So no right is needed but DELETE, and no lock is held for longer. What the database itself keeps from
-being deleted (another table refers to it, a trigger objects) stays, alone: the rest of its page goes.
+A row is deleted only if all of its columns equal the file in text form, and if the pipeline has passed it. `DELETE …
+RETURNING` shows what would be deleted; if a row differs, the transaction is rolled back and repeated without it. So
+only the DELETE privilege is needed, and locks are short. Rows that the database refuses to delete (foreign key,
+trigger) stay; the other rows of the page are deleted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sql_names import quote, quote_table, split_table
 
 STATEMENT_TIMEOUT = 600.0
-"""Seconds for a page to be deleted, triggers and locks included; and to count rows without an index."""
+"""Seconds for deleting a page, including triggers and locks, and for counting rows without an index."""
 
 _is_refused = re.compile(r"\[(?:23\w{3}|P0001)\]$").search
-"""The SQLSTATE that ends what an error says: a constraint, or a trigger that raises."""
+"""The SQLSTATE at the end of an error: a constraint, or a trigger that raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Rows of a file: their keys, and what the table must have of them."""
+    """Rows of a file: their keys, and the values that the table must have."""
 
     keys: list[list[str]]
     expected: list[tuple[str | None, ...]]
@@ -56,10 +56,10 @@ class PostgresPurge:
             return [kept.values[at[name]] or b"" for name in self._keys]
         except KeyError as error:
             raise LayoutMismatch(
-                f"a file of the archive has no column {error}, which tells the rows of {self._table} apart now",
-                why="So it cannot be told which of its rows are still in the table.",
-                remedy="Give the column the name that it had when the file was written; or begin a new archive at "
-                "another archive.url: what is in that file and still in the table is then in both.",
+                f"a file of the archive has no column {error}, which identifies the rows of {self._table} now",
+                why="So its rows cannot be found in the table.",
+                remedy="Give the column the name that it had when the file was written; or start a new archive at "
+                "another archive.url: rows of that file that are still in the table are then in both.",
             ) from None
 
     def present(self, columns: Columns, rows: Sequence[ArchivedRow]) -> int:
@@ -73,7 +73,7 @@ class PostgresPurge:
         return int(count or 0)
 
     def look(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
-        """What `purge` would do, but for what the database would refuse."""
+        """Returns what `purge` would do, except for rows that the database would refuse to delete."""
         page = self._page(columns, rows)
         unnested, same, arrays = self._keyed(page, page.all)
         found = self._link.query(
@@ -81,7 +81,7 @@ class PostgresPurge:
             arrays,
             timeout=STATEMENT_TIMEOUT,
         )
-        changed, later = self._judged(page, page.all, found, passed)
+        changed, later = self._compare(page, page.all, found, passed)
         return PurgeResult(len(found) - len(changed) - len(later), len(changed), len(later))
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
@@ -97,7 +97,7 @@ class PostgresPurge:
             except SourceError as error:
                 if not _is_refused(error.what):
                     raise
-                # The server's word that it has ended with this one is still to be taken.
+                # The end of the failed statement has yet to be received.
                 while self._link.pgconn.get_result() is not None:
                     pass
                 self._link.query("ROLLBACK")
@@ -112,31 +112,31 @@ class PostgresPurge:
         return PurgeResult(deleted, changed, later, refused)
 
     def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[PurgeResult, list[int]]:
-        """One transaction: what became of these rows, and which of them are to be tried again."""
+        """Runs one transaction. Returns its result and the rows to try again."""
         unnested, same, arrays = self._keyed(page, part)
-        # Each statement must see what is there by then, whatever the server's default is.
+        # Each statement must see the current rows, whatever the server's default isolation is.
         self._link.query("BEGIN ISOLATION LEVEL READ COMMITTED")
         found = self._link.query(
             f"DELETE FROM {quote_table(self._table)} AS o USING {unnested} WHERE {same} RETURNING {self._shown}",  # noqa: S608 - quoted
             arrays,
             timeout=STATEMENT_TIMEOUT,
         )
-        # From here on nobody can add a column: one that came before, and was filled, is in no file.
-        if described(self._link, self._table)[0] != self._columns:
+        # From here on nobody can add a column. One that was added before and filled is in no file.
+        if describe_table(self._link, self._table)[0] != self._columns:
             self._link.query("ROLLBACK")
             raise has_changed(self._table)
-        changed, later = self._judged(page, part, found, passed)
+        changed, later = self._compare(page, part, found, passed)
         if not changed and not later:
-            self._link.query("COMMIT")  # a constraint that is deferred speaks only here
+            self._link.query("COMMIT")  # a deferred constraint fails only here
             return PurgeResult(len(found)), []
         self._link.query("ROLLBACK")
         stays = changed | later
         return PurgeResult(0, len(changed), len(later)), [index for index in part if index not in stays]
 
-    def _judged(
+    def _compare(
         self, page: _Page, part: list[int], found: Iterable[tuple[str | None, ...]], passed: Snapshot
     ) -> tuple[set[int], set[int]]:
-        """Which of the rows that were found are not what the file has, and which others the pipeline may not have."""
+        """Returns the rows that differ from the file, and the others that the pipeline may not have passed."""
         ((before,),) = self._link.query("SELECT pg_snapshot_xmax(pg_current_snapshot())")
         changed: set[int] = set()
         later: set[int] = set()
@@ -154,14 +154,16 @@ class PostgresPurge:
 
     def _page(self, columns: Columns, rows: Sequence[ArchivedRow]) -> _Page:
         at = {column.name: index for index, column in enumerate(columns)}
-        # A column that was added since must be empty: otherwise there is something that no file has.
+        # A column that was added since must be NULL; otherwise its value is in no file.
         picked = [at.get(column.name) for column in self._columns]
         expected = [tuple(None if index is None else text(row.values[index]) for index in picked) for row in rows]
         keys = [[text(value) or "" for value in self.key(columns, row)] for row in rows]
         return _Page(keys, expected)
 
     def _keyed(self, page: _Page, part: list[int]) -> tuple[str, str, list[str]]:
-        """Keys as a table `k` that is numbered from 1, how it is joined with the outbox `o`, and its parameters."""
+        """Returns the keys as a table `k` numbered from 1, its join condition with the outbox `o`, and the
+        parameters.
+        """
         types = ", ".join(f"${number}::{self._types[name]}[]" for number, name in enumerate(self._keys, 1))
         names = ", ".join(f"k{number}" for number in range(len(self._keys)))
         same = " AND ".join(f"o.{quote(name)} = k.k{number}" for number, name in enumerate(self._keys))
@@ -174,12 +176,12 @@ def text(value: bytes | None) -> str | None:
 
 
 def array(values: Sequence[str]) -> str:
-    """An array's text form."""
+    """Returns the text form of an array."""
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
 
 
-def described(link: PgConnection, table: str) -> tuple[Columns, dict[str, str]]:
-    """As the log announces them; and their types by name."""
+def describe_table(link: PgConnection, table: str) -> tuple[Columns, dict[str, str]]:
+    """Returns the columns as the log announces them, and their types by name."""
     found = link.query(
         "SELECT attname, atttypid, format_type(atttypid, -1) FROM pg_attribute "
         "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
@@ -203,12 +205,12 @@ def key_columns(link: PgConnection, table: str) -> list[str]:
     if not found:
         raise LayoutMismatch(
             f"{table} has no primary key and no unique index of columns that are NOT NULL",
-            why="A row that is archived must be told from every other.",
+            why="An archived row must be identified by its key.",
             remedy="Give the table a primary key.",
         )
     return [str(name) for name in json.loads(str(found[0][0]))]
 
 
 def has_changed(table: str) -> LayoutMismatch:
-    """To be raised where the columns are no longer those that a file was begun with."""
+    """The error for columns that differ from those of the file."""
     return LayoutMismatch(f"the columns of {table} have changed meanwhile", remedy="Run it again.")

@@ -1,7 +1,7 @@
-"""The archive of one pipeline: its files and the entries that list them, in one place.
+"""The archive of one pipeline: its files and the entries that list them.
 
-A file is written first, read back, and only then listed. Between those steps anything may end us: a file without an
-entry is no part of the archive, and is told as an orphan.
+A file is written first, read back, and only then listed. If the process ends in between, the file is an orphan: it has
+no entry and is not part of the archive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 
 from tailrace import failpoints
 from tailrace.archive import manifest
-from tailrace.archive.files import FileReader, WrittenFile, fetch, opened, widened
+from tailrace.archive.files import FileReader, WrittenFile, extended, fetch, opened
 from tailrace.archive.format import FileSchema
 from tailrace.archive.manifest import ManifestEntry, TimeRange
 from tailrace.archive.object_store import AlreadyExistsError, ObjectStore
@@ -24,14 +24,14 @@ from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigErr
 from tailrace.worker.wiring import column_map
 
 AT_ONCE = 8
-"""Entries asked for at a time: each is small, and a bucket is far away."""
+"""Entries fetched at a time, since each is small and a bucket is slow."""
 
 
 class ArchiveRepository:
-    """Looked at when it is opened, and after each file that is added."""
+    """The entries are read when it is opened, and extended with each added file."""
 
     def __init__(self, store: ObjectStore, pipeline: str, table: str, parts: Sequence[tuple[str, str]] = ()) -> None:
-        """`parts` are those of an event, and the columns that the settings name for them."""
+        """`parts` are the parts of an event and the columns that the settings name for them."""
         self.store = store
         self.pipeline = pipeline
         self.table = table
@@ -43,14 +43,14 @@ class ArchiveRepository:
         others = [entry.table for entry in self.entries if (entry.pipeline, entry.table) != (pipeline, table)]
         if others:
             raise ConfigError(
-                f"the archive at {store.url} is of {others[0]}, and the pipeline {pipeline} reads {table}",
-                why="A pipeline's name stands for one outbox, and so does its archive.",
-                remedy="Give this pipeline a name of its own, or another archive.url. Nothing was changed.",
+                f"the archive at {store.url} belongs to {others[0]}, but the pipeline {pipeline} reads {table}",
+                why="A pipeline's name belongs to one outbox, and so does its archive.",
+                remedy="Give this pipeline its own name, or another archive.url. Nothing was changed.",
             )
 
     @property
     def name(self) -> str:
-        """Whose it is, for positions in it."""
+        """The name of the archive in positions."""
         return f"{self.pipeline} {self.table}"
 
     @property
@@ -58,14 +58,14 @@ class ArchiveRepository:
         return self.entries[-1].number if self.entries else 0
 
     def meeting(self, since_ms: int | None, until_ms: int | None) -> list[ManifestEntry]:
-        """Files with events that were committed in this time."""
+        """Returns files with events committed in this time."""
         return [entry for entry in self.entries if entry.committed.meets(since_ms, until_ms)]
 
     def reader(self, entry: ManifestEntry) -> AbstractContextManager[FileReader]:
         return opened(self.store, entry)
 
     def add(self, written: WrittenFile, shape: FileSchema, order_by: tuple[str, ...]) -> ManifestEntry:
-        """Puts a file there and lists it; ArchiveBusy if somebody else has listed one meanwhile."""
+        """Stores a file and lists it; raises ArchiveBusy if another archiver has listed one meanwhile."""
         number = self.last + 1
         entry = ManifestEntry(
             number=number,
@@ -86,14 +86,14 @@ class ArchiveRepository:
         try:
             self.store.create(entry.file, written.path)
         except AlreadyExistsError:
-            pass  # an answer was lost and the store asked again: no one else has this name; it is read back now
+            pass  # a response was lost and the store retried: nobody else has this name, and it is read back now
         self._require_exclusive(entry.file)
         failpoints.reached(failpoints.ARCHIVE_WRITTEN)
         with self.reader(entry) as reader:
             rows = sum(map(len, reader.groups()))
         if rows != entry.rows:
             raise ArchiveDamaged(
-                f"{entry.file} gives {rows:,} rows, {entry.rows:,} were written", remedy="Run it again."
+                f"{entry.file} has {rows:,} rows, but {entry.rows:,} were written", remedy="Run it again."
             )
         failpoints.reached(failpoints.ARCHIVE_READ_BACK)
         self._list(entry)
@@ -102,7 +102,7 @@ class ArchiveRepository:
         return entry
 
     def flaws(self) -> Iterator[tuple[ManifestEntry, str]]:
-        """Every file in turn, and what is wrong with it; "" if nothing is."""
+        """Yields every file and what is wrong with it; an empty string if nothing is."""
         for entry in self.entries:
             try:
                 with self.reader(entry) as reader:
@@ -111,14 +111,14 @@ class ArchiveRepository:
                 yield entry, error.what
 
     def require_listed(self, first: int, last: int) -> None:
-        """Raises ArchiveDamaged unless there is an entry of each of these numbers: at either end, no gap would tell."""
+        """Raises ArchiveDamaged unless each of these numbers has an entry; a missing end would not show as a gap."""
         missing = set(range(first, last + 1)) - {entry.number for entry in self.entries}
         if missing:
             raise ArchiveDamaged(
-                f"the archive at {self.store.url} no longer lists file {min(missing)}, which is to be read",
+                f"the archive at {self.store.url} no longer lists file {min(missing)}, which must be read",
                 why="Its entry was deleted or moved since the plan was made.",
-                remedy="Put it back from a copy of the archive, or make a new plan of what is left. Nothing of it was "
-                "published by this run.",
+                remedy="Restore it from a copy of the archive, or make a new plan of what is left. This run published "
+                "nothing of it.",
             )
 
     def require_readable(self, entries: list[ManifestEntry]) -> None:
@@ -130,32 +130,34 @@ class ArchiveRepository:
                     raise LayoutMismatch(
                         f"{entry.file} has no column {column!r}, which outbox.columns.{part} names",
                         why=f"The outbox had other columns when it was archived: {', '.join(columns)}.",
-                        remedy="Make the plan with a copy of the settings, of the same pipeline, whose outbox.columns "
-                        "names those of the file; or choose another time with --from and --to. Nothing was changed.",
+                        remedy="Make the plan with a copy of the settings of the same pipeline whose outbox.columns "
+                        "names the columns of the file; or choose another time with --from and --to. Nothing was "
+                        "changed.",
                     )
 
     def require_whole(self, entries: list[ManifestEntry]) -> None:
-        """Raises ArchiveDamaged unless each of these files is just what was listed."""
+        """Raises ArchiveDamaged unless each of these files matches its entry."""
         for entry in entries:
             fetch(self.store, entry)
 
     def span(self) -> TimeRange | None:
-        """From the oldest commit to the newest."""
+        """Returns the range from the oldest commit to the newest."""
         if not self.entries:
             return None
         spans = [entry.committed for entry in self.entries]
         return TimeRange(min(each.first_ms for each in spans), max(each.last_ms for each in spans))
 
     def _require_exclusive(self, taken: str) -> None:
-        """Some stores take no notice of `only if there is none`: there, two archivers would list over each other."""
+        """Checks that the store refuses to overwrite: otherwise two archivers could replace each other's entries."""
         try:
             self.store.create(taken, b"")
         except AlreadyExistsError:
             return
         raise ArchiveError(
-            f"{self.store.url} lets an object be overwritten that was to be created",
-            why="Of two archivers at once, one would replace the entry of the other, whose rows are deleted by then.",
-            remedy="Take a store that keeps `If-None-Match: *`: a folder, S3, GCS, Azure. Nothing was deleted.",
+            f"{self.store.url} allows to overwrite an object that must only be created",
+            why="Of two concurrent archivers, one would replace the entry of the other, whose rows are already "
+            "deleted.",
+            remedy="Use a store that supports `If-None-Match: *`: a folder, S3, GCS, Azure. Nothing was deleted.",
         )
 
     def _list(self, entry: ManifestEntry) -> None:
@@ -164,15 +166,15 @@ class ArchiveRepository:
             self.store.create(entry.name, content)
         except AlreadyExistsError:
             if self.store.read(entry.name) == content:
-                return  # ours: the answer was lost on its way
+                return  # our own: the response was lost
             try:
                 self.store.remove(entry.file)
             except TailraceError:
-                pass  # then it stays, as an orphan
+                pass  # it stays as an orphan
             raise ArchiveBusy(
                 f"another archiver has listed {entry.name} meanwhile",
-                why="Two were at work at once. Of the rows that this one had at hand, none is listed twice or deleted.",
-                remedy="Let the other one end, then run this one again.",
+                why="Two archivers worked at the same time. No row of this one is listed twice or deleted.",
+                remedy="Let the other one finish, then run this one again.",
             ) from None
 
     def _entry(self, number: int) -> ManifestEntry:
@@ -181,44 +183,45 @@ class ArchiveRepository:
             return ManifestEntry.from_json(json.loads(self.store.read(name)))
         except (KeyError, TypeError, ValueError) as error:
             raise ArchiveDamaged(
-                f"{name} is no entry of an archive: {error!r}",
-                why="Something else wrote it, or a newer version of Tailrace did.",
-                remedy="Put it back from a copy of the archive. Nothing was changed.",
+                f"{name} is not an entry of an archive: {error!r}",
+                why="Another program or a newer version of Tailrace wrote it.",
+                remedy="Restore it from a copy of the archive. Nothing was changed.",
             ) from None
 
 
 def _flaw(entry: ManifestEntry, reader: FileReader) -> str:
-    """What an entry says that its file does not; "" if nothing."""
+    """Returns in what an entry differs from its file; an empty string if it does not."""
     rows = 0
     created: list[int] = []
     committed: list[int] = []
     for group in reader.groups():
         rows += len(group)
         for row in group:
-            created, committed = widened(created, row.created_ms), widened(committed, row.committed_ms)
+            created, committed = extended(created, row.created_ms), extended(committed, row.committed_ms)
     if rows != entry.rows:
-        return f"{rows:,} rows can be read of {entry.rows:,}"
+        return f"only {rows:,} of {entry.rows:,} rows can be read"
     for name, listed, found in (
         ("columns", entry.columns, tuple((column, oid) for column, oid in reader.columns)),
         ("created", list(entry.created), created),
         ("committed", list(entry.committed), committed),
     ):
         if listed != found:
-            return f"`{name}` in {entry.name} is not what the file holds"
+            return f"`{name}` in {entry.name} does not match the file"
     return ""
 
 
 def open_repository(settings: PipelineSettings) -> ArchiveRepository:
-    """The archive that the settings name."""
+    """Opens the archive that the settings name."""
     if settings.archive is None:
         raise ConfigError(
             f"the pipeline {settings.pipeline} has no archive",
-            remedy="Name one in its settings, such as `archive: {url: 's3://cold/outbox'}`; see docs/archive.md.",
+            remedy="Configure one in its settings, such as `archive: {url: 's3://cold/outbox'}`; see docs/archive.md.",
         )
     source = settings.source
-    # Of MongoDB the database: collections may come and go within a pipeline's life, and a file names each document's.
+    # For MongoDB the database, because collections may be added and removed; a file names the collection of each
+    # document.
     table = source.table or source.collection[0].partition(".")[0]
     store = ObjectStore(settings.archive.url, settings.archive.option_values(), settings.pipeline)
-    # A document is archived whole, whatever its fields are called.
+    # A document is archived whole, so its field names do not matter.
     parts = [] if source.mongo is not None else column_map(settings).parts()
     return ArchiveRepository(store, settings.pipeline, table, parts)

@@ -1,7 +1,7 @@
-"""The rows of an archive as a source, for a replay: in the order of its files, from any row on.
+"""The rows of an archive as a source for a replay: in the order of its files, from any row on.
 
-Before the first row is given out, every file that is still to be read is fetched and compared with its digest: of an
-archive that has lost something, nothing is published.
+Before the first row is returned, every file that will be read is fetched and compared with its digest. If an archive
+has lost something, nothing is published.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tailrace.positions.base import Position
 from tailrace.sources.bounded import BoundedSource, row_bytes
 
 FORGOTTEN = "table"
-"""What the place of a row begins with whose own was not known any more when it was archived: as of a table's rows."""
+"""Prefix of the position of a row whose own was not known when it was archived, as for rows of a table."""
 
-Making = Callable[[Columns, ArchivedRow, str], Row]
-"""A row of the outbox: the columns of its file, what the file has of it, and its place."""
+MakeRow = Callable[[Columns, ArchivedRow, str], Row]
+"""Makes a row of the outbox from the columns of its file, the archived row, and its position."""
 
 
 class ArchiveSource(BoundedSource):
-    """A source of the rows in an archive. `end` is a place behind the last row that is wanted."""
+    """A source of the rows in an archive. `end` is a position behind the last wanted row."""
 
     def __init__(
         self,
-        open_shelf: Callable[[], ArchiveRepository],
-        making: Making,
+        open_repository: Callable[[], ArchiveRepository],
+        make_row: MakeRow,
         *,
         end: ArchivePosition,
         within: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """`within` are times of commits (ms): files that have nothing of them are not read."""
+        """`within` is a range of commit times (ms); files without rows in it are not read."""
         super().__init__()
-        self._open_shelf = open_shelf
-        self._making = making
+        self._open_repository = open_repository
+        self._make_row = make_row
         self._end: ArchivePosition = end
         self._within = within
         self._rows: Iterator[tuple[ArchivePosition, Row] | None] = iter(())
@@ -48,21 +48,23 @@ class ArchiveSource(BoundedSource):
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         if not isinstance(stored, ArchivePosition):
-            raise ProtocolError("a reading of the archive has no beginning", remedy="Report it.")
-        shelf = self._open_shelf()
-        if stored.archive != shelf.name:
+            raise ProtocolError("the archive source has no start position", remedy="Report it.")
+        repository = self._open_repository()
+        if stored.archive != repository.name:
             raise WrongLog(
-                f"the position is one in the archive of {stored.archive}, and this one is of {shelf.name}",
-                remedy="Name the settings that the plan was made with. Nothing was changed.",
+                f"the position belongs to the archive of {stored.archive}, but this is {repository.name}",
+                remedy="Use the settings that the plan was made with. Nothing was changed.",
             )
-        shelf.require_listed(max(1, stored.file), self._end.file)
+        repository.require_listed(max(1, stored.file), self._end.file)
         entries = [
-            entry for entry in shelf.meeting(*self._within) if max(1, stored.file) <= entry.number <= self._end.file
+            entry
+            for entry in repository.meeting(*self._within)
+            if max(1, stored.file) <= entry.number <= self._end.file
         ]
         entries = [entry for entry in entries if (entry.number, entry.rows) > (stored.file, stored.row)]
-        shelf.require_readable(entries)
-        shelf.require_whole(entries)
-        self._rows = self._read(shelf, entries, stored)
+        repository.require_readable(entries)
+        repository.require_whole(entries)
+        self._rows = self._read(repository, entries, stored)
         return stored
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
@@ -73,7 +75,7 @@ class ArchiveSource(BoundedSource):
                 position, row = found
                 rows.append(row)
                 size += row_bytes([row])
-            # Rows of one chunk have the same columns: those of one file.
+            # Rows of a chunk have the same columns, so it never spans two files.
             if rows and (found is None or len(rows) >= limit or size >= limit_bytes):
                 break
         if not rows:
@@ -86,21 +88,21 @@ class ArchiveSource(BoundedSource):
         self._open.close()
 
     def _read(
-        self, shelf: ArchiveRepository, entries: list[ManifestEntry], start: ArchivePosition
+        self, repository: ArchiveRepository, entries: list[ManifestEntry], start: ArchivePosition
     ) -> Iterator[tuple[ArchivePosition, Row] | None]:
-        """None where a file ends."""
+        """Yields None at the end of a file."""
         count = start.rows
         for entry in entries:
             number = start.row if entry.number == start.file else 0
-            # Not a `with`: an iterator that is dropped would leave its file behind until it is collected.
+            # Not a `with`: an abandoned iterator would keep its file until it is garbage-collected.
             self._open.close()
-            reader = self._open.enter_context(shelf.reader(entry))
+            reader = self._open.enter_context(repository.reader(entry))
             for rows in reader.groups(number):
                 for kept in rows:
                     number += 1
                     count += 1
                     place = kept.place or f"{FORGOTTEN}:{entry.number}.{number}"
                     here = ArchivePosition(start.archive, entry.number, number, count, kept.committed_ms)
-                    yield here, self._making(reader.columns, kept, place)
+                    yield here, self._make_row(reader.columns, kept, place)
             yield None
         self._open.close()

@@ -1,9 +1,8 @@
-"""Archiving: rows to a file, the file to its place, read back, listed, and only then deleted from the outbox.
+"""Archives rows: writes a file, stores it, reads it back, lists it, and only then deletes the rows from the outbox.
 
-The outbox itself is the truth about what is still to be deleted: nothing is stored about that. Each run first looks for
-rows of files that are listed already (it was ended before they were all deleted, or they were to be kept), deletes
-those that are just as the file has them, and passes over the others: no row is in two files. So it may be killed at any
-moment, and is simply run again.
+Nothing is stored about rows that have yet to be deleted; the outbox itself shows it. Each run first looks for rows of
+files that are already listed (an earlier run was stopped, or rows were kept), deletes those that are identical to the
+file, and skips the others, so no row is in two files. It can be killed at any moment and run again.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ PAGE_ROWS = 1000
 """Rows deleted in one transaction."""
 
 Original = Callable[[Row], tuple[str, int]]
-"""The place and the time of the commit (ms) that a row was published with; ("", 0) where that is not known."""
+"""Returns the position and commit time (ms) that a row was published with; ("", 0) if they are not known."""
 
 Removal = Callable[[Columns, Sequence[ArchivedRow], Position], PurgeResult]
-"""Deletes rows of a file from the outbox, or says what that would do; the position tells which are passed."""
+"""Deletes rows of a file from the outbox, or returns what that would do; the position shows which are passed."""
 
 
-class Holds(Protocol):
+class RowSet(Protocol):
     def __contains__(self, row: Row) -> bool: ...
 
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """What was done, or would be. `finished` counts rows of earlier files that were deleted only now; `unplaced` those
-    archived whose record is not on the topics.
+    """What was done, or would be.
 
-    What stays: `changed` is no longer what its file has; `later` was put back, and the pipeline may not have passed
-    it; `refused` is kept by the database; `held` has a dead letter that is open, or waits.
+    `finished` counts rows of earlier files that were deleted now; `unplaced` counts archived rows whose record is not
+    on the topics. Rows that stay: `changed` differ from their file; `later` were put back, and the pipeline may not
+    have passed them; `refused` are kept by the database; `held` have an open dead letter, or wait.
     """
 
     files: list[ManifestEntry] = field(default_factory=list)
@@ -64,13 +63,13 @@ class ArchiveReport:
 
 
 class ArchiveRun:
-    """One run."""
+    """One run of the archiver."""
 
     def __init__(
         self,
-        shelf: ArchiveRepository,
+        repository: ArchiveRepository,
         outbox: ArchiveOutbox,
-        held: Holds,
+        held: RowSet,
         original: Original,
         *,
         start: Position,
@@ -78,8 +77,8 @@ class ArchiveRun:
         keep: bool = False,
         tell: Callable[[ArchiveReport], None] = lambda _: None,
     ) -> None:
-        """`start` tells which rows the pipeline has passed; `held` is made after that was known."""
-        self._shelf = shelf
+        """`start` shows which rows the pipeline has passed; `held` must be created after it was read."""
+        self._repository = repository
         self._outbox = outbox
         self._held = held
         self._original = original
@@ -88,17 +87,17 @@ class ArchiveRun:
         self._keep = keep
         self._tell = tell
         self._known = DiskSet()
-        self.report = ArchiveReport(orphans=list(shelf.orphans))
+        self.report = ArchiveReport(orphans=list(repository.orphans))
 
     def look(self) -> ArchiveReport:
-        """What `run` would do; changes nothing."""
+        """Returns what `run` would do. Changes nothing."""
         try:
             self._look_back(None if self._keep else self._outbox.look)
             for candidate in self._wanted():
                 self._note(candidate, self._original(candidate.row)[0])
         finally:
             self._known.close()
-        # Those would be gone by then.
+        # A real run would have deleted those first.
         self.report.archived_before = max(0, self.report.archived_before - self.report.finished)
         return self.report
 
@@ -128,12 +127,12 @@ class ArchiveRun:
         return self.report
 
     def _look_back(self, removal: Removal | None) -> None:
-        """Rows that are in files already: those as old as is asked for are removed, the others passed over."""
-        there = self._outbox.counts(self._shelf.entries)
-        for entry in self._shelf.entries:
+        """Deletes rows that are in files already and old enough, and notes the others as archived."""
+        there = self._outbox.counts(self._repository.entries)
+        for entry in self._repository.entries:
             if not there.get(entry.number):
                 continue
-            with self._shelf.reader(entry) as reader:
+            with self._repository.reader(entry) as reader:
                 for page in _pages(reader):
                     self._known.add(self._named(entry, reader.columns, row) for row in page)
                     if removal is not None:
@@ -166,23 +165,23 @@ class ArchiveRun:
             self._tell(report)
 
     def _finish(self, writer: FileWriter) -> None:
-        entry = self._shelf.add(writer.finish(), self._outbox.shape, self._outbox.order_by)
+        entry = self._repository.add(writer.finish(), self._outbox.shape, self._outbox.order_by)
         self.report.files.append(entry)
         self._tell(self.report)
         if self._keep:
             return
-        # By what the archive has of it, not by what was read from the outbox.
-        with self._shelf.reader(entry) as reader:
+        # Delete what the stored file has, not what was read from the outbox.
+        with self._repository.reader(entry) as reader:
             for page in _pages(reader):
                 self.report.deleted += self._removed(reader.columns, page, self._purge)
 
     def _removed(self, columns: Columns, rows: Sequence[ArchivedRow], removal: Removal) -> int:
-        """How many of `rows` are gone, or would be."""
+        """Returns how many of `rows` are deleted, or would be."""
         try:
-            # An event may have become a dead letter since: by a replay.
+            # A replay may have dead-lettered an event meanwhile.
             free = [row for row in rows if self._outbox.row(columns, row, "") not in self._held]
         except LayoutMismatch:
-            # A column that makes the event had another name then: the table has none of this any more, as it was.
+            # A column of the event had another name then, so no row in the table is identical to the file.
             self.report.changed += self._outbox.present(columns, rows)
             return 0
         done = removal(columns, free, self._start)

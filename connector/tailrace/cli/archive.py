@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tailrace.archive.extras import require_installed
+from tailrace.archive import require_installed
 from tailrace.archive.manifest import ManifestEntry
 from tailrace.cli.output import emit_json, say, table
 from tailrace.cli.replay.view import bar, when
@@ -108,14 +108,18 @@ def show(file: Path = FILE, as_json: bool = AS_JSON) -> int:
       tailrace archive list orders.yaml
       tailrace archive list orders.yaml --json | jq -r '.files[].file'
     """
-    shelf = _shelf(file)
-    rows = sum(entry.rows for entry in shelf.entries)
+    repository = _repository(file)
+    rows = sum(entry.rows for entry in repository.entries)
     if as_json:
-        emit_json({"pipeline": shelf.pipeline, "url": shelf.store.url, "rows": rows, "orphans": shelf.orphans,
-                   "files": [entry.to_json() for entry in shelf.entries]})  # fmt: skip
+        emit_json({"pipeline": repository.pipeline, "url": repository.store.url, "rows": rows,
+                   "orphans": repository.orphans,
+                   "files": [entry.to_json() for entry in repository.entries]})  # fmt: skip
         return 0
-    table(f"{shelf.store.url}: {len(shelf.entries):,} files, {rows:,} rows", [_line(entry) for entry in shelf.entries])
-    _print_orphans(shelf.orphans)
+    table(
+        f"{repository.store.url}: {len(repository.entries):,} files, {rows:,} rows",
+        [_line(entry) for entry in repository.entries],
+    )
+    _print_orphans(repository.orphans)
     return 0
 
 
@@ -131,28 +135,28 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
       tailrace archive check orders.yaml
       tailrace archive check orders.yaml --json | jq .flaws
     """
-    shelf = _shelf(file)
+    repository = _repository(file)
     flaws: list[dict[str, Any]] = []
     rows = 0
     with bar("checking", quiet=as_json) as tell:
-        for number, (entry, flaw) in enumerate(shelf.flaws(), 1):
+        for number, (entry, flaw) in enumerate(repository.flaws(), 1):
             rows += 0 if flaw else entry.rows
             if flaw:
                 flaws.append({"file": entry.file, "rows": entry.rows, "flaw": flaw})
-            tell(number / len(shelf.entries), f"{number:,} files, {len(flaws):,} flaws")
+            tell(number / len(repository.entries), f"{number:,} files, {len(flaws):,} flaws")
     if as_json:
-        emit_json({"pipeline": shelf.pipeline, "clean": not flaws, "files": len(shelf.entries), "rows": rows,
-                   "flaws": flaws, "orphans": shelf.orphans})  # fmt: skip
+        emit_json({"pipeline": repository.pipeline, "clean": not flaws, "files": len(repository.entries), "rows": rows,
+                   "flaws": flaws, "orphans": repository.orphans})  # fmt: skip
     else:
-        say(f"{shelf.store.url}: {len(shelf.entries):,} files, {rows:,} rows are as they were written")
+        say(f"{repository.store.url}: {len(repository.entries):,} files, {rows:,} rows are as they were written")
         if flaws:
             table("not as they were written", flaws)
             say("Put them back from a copy: versions of the bucket, a backup.")
-        _print_orphans(shelf.orphans)
+        _print_orphans(repository.orphans)
     return 1 if flaws else 0
 
 
-def _shelf(file: Path) -> ArchiveRepository:
+def _repository(file: Path) -> ArchiveRepository:
     from tailrace.archive.repository import open_repository
 
     return open_repository(load_pipeline(file))

@@ -63,7 +63,7 @@ def archive(
 
     `ignored` are other pipelines that read the same outbox no longer.
     """
-    shelf = open_repository(wiring.settings)
+    repository = open_repository(wiring.settings)
     stored = stored_position(wiring)
     _require_same_server(wiring.database, stored)
     entries = position_history.read(wiring.kafka)
@@ -94,7 +94,9 @@ def archive(
         opened.callback(originals.close)
         topics = topics_of(wiring, entries)
         original = _original(originals, processor.layout, lambda: originals.fill(wiring.kafka, topics, None))
-        archiving = ArchiveRun(shelf, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell)
+        archiving = ArchiveRun(
+            repository, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell
+        )
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 
 

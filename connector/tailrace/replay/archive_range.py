@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.archive.extras import require_installed
+from tailrace.archive import require_installed
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
@@ -26,15 +26,15 @@ def has_archive(wiring: Wiring) -> bool:
 
 def archive_way(wiring: Wiring, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
     """All that the archive has by now of the time that is asked for."""
-    return _way(_shelf(wiring), selection, notes)
+    return _way(_repository(wiring), selection, notes)
 
 
 def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
     """The same, if rows of that time have left the table for the archive; None if the table still has them all."""
     if not has_archive(wiring) or wiring.database.timestamp is None:
         return None
-    shelf = _shelf(wiring)
-    entries = shelf.meeting(selection.since_ms, selection.until_ms)
+    repository = _repository(wiring)
+    entries = repository.meeting(selection.since_ms, selection.until_ms)
     if not entries:
         return None
     from tailrace.replay.archive_context import open_outbox  # what it needs is known to be there by now
@@ -42,7 +42,7 @@ def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
     outbox = open_outbox(wiring)
     try:
         there = outbox.counts(entries)
-        if not any(_has_left(shelf, entry, outbox, there.get(entry.number, 0)) for entry in entries):
+        if not any(_has_left(repository, entry, outbox, there.get(entry.number, 0)) for entry in entries):
             return None
     finally:
         outbox.close()
@@ -51,38 +51,38 @@ def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
         f"the table no longer has all of that time, and the archive has rows up to {format_time(until)}; what is still "
         "in the table is not in this plan: make another one of the same points with --from-table"
     )
-    return _way(shelf, selection, (note,))
+    return _way(repository, selection, (note,))
 
 
-def _has_left(shelf: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOutbox, of_its_time: int) -> bool:
+def _has_left(repository: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOutbox, of_its_time: int) -> bool:
     """Whether the outbox lacks rows of this file. As many may be others of the same time: then each is looked for."""
     if of_its_time < entry.rows:
         return True
-    with shelf.reader(entry) as reader:
+    with repository.reader(entry) as reader:
         try:
             return sum(outbox.present(reader.columns, rows) for rows in reader.groups()) < entry.rows
         except LayoutMismatch:
             return True  # of another key: what it has, the table has not, by that name
 
 
-def _shelf(wiring: Wiring) -> ArchiveRepository:
+def _repository(wiring: Wiring) -> ArchiveRepository:
     require_installed()
     from tailrace.archive.repository import open_repository
 
     return open_repository(wiring.settings)
 
 
-def _way(shelf: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:
-    if not shelf.entries:
+def _way(repository: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:
+    if not repository.entries:
         raise ConfigError(
-            f"the archive at {shelf.store.url} is empty",
+            f"the archive at {repository.store.url} is empty",
             remedy="Leave --from-archive out; see `tailrace archive list`.",
         )
-    first, last = shelf.entries[0], shelf.entries[-1]
-    end = ArchivePosition(shelf.name, last.number, last.rows, 0, last.committed.last_ms)
+    first, last = repository.entries[0], repository.entries[-1]
+    end = ArchivePosition(repository.name, last.number, last.rows, 0, last.committed.last_ms)
     more = "rows come in the order in which they were archived: that of source.order_by, not of commits"
     # By number, not "the first": should the oldest be deleted before the plan is carried out, that must show.
-    return ReplayRange("archive", ArchivePosition(shelf.name, first.number), end, selection, (*notes, more))
+    return ReplayRange("archive", ArchivePosition(repository.name, first.number), end, selection, (*notes, more))
 
 
 @dataclass(frozen=True, slots=True)

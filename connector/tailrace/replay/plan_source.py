@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.archive.extras import require_installed
+from tailrace.archive import require_installed
 from tailrace.event import Columns, Row
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor

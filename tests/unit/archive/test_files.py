@@ -72,7 +72,7 @@ def test_what_somebody_else_wrote(tmp_path: Path) -> None:
     path = tmp_path / "b.parquet"
     parquet.write_table(pa.table({"id": ["a"]}), path)
     entry = ManifestEntry(1, "rows/1.parquet", "", "", 1, 0, "", TimeRange(0, 0), TimeRange(0, 0), (), (), (), (), 0)
-    with pytest.raises(ArchiveDamaged, match="none that Tailrace wrote"):
+    with pytest.raises(ArchiveDamaged, match="not written by Tailrace"):
         FileReader(path, entry)
     path.write_bytes(b"no parquet")
     with pytest.raises(ArchiveDamaged, match="cannot be read"):

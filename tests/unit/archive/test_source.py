@@ -28,19 +28,19 @@ def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str,
     return ArchiveRepository(ObjectStore(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
 
 
-def add(shelf: ArchiveRepository, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
+def add(repository: ArchiveRepository, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
     shape = FileSchema("orders", "public.outbox", COLUMNS)
     writer = FileWriter(folder / "rows.parquet", shape)
     for name in names:
         writer.add(ArchivedRow((name.encode(),), place, at_ms, at_ms), (name,))
-    shelf.add(writer.finish(), shape, ("id",))
+    repository.add(writer.finish(), shape, ("id",))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shelf = shelf_in(tmp_path)
+    repository = shelf_in(tmp_path)
     for number, size in enumerate(SIZES, 1):
-        add(shelf, tmp_path, [f"{number}.{row + 1}" for row in range(size)], number * 1000)
+        add(repository, tmp_path, [f"{number}.{row + 1}" for row in range(size)], number * 1000)
     return tmp_path
 
 
@@ -165,7 +165,7 @@ def test_a_store_that_overwrites(tmp_path: Path) -> None:
         bucket.exclusive = False
         settings: Any = bucket.settings
         options = {name: str(value) for name, value in settings["options"].items()}
-        shelf = ArchiveRepository(ObjectStore(settings["url"], options, "orders"), "orders", "public.outbox")
-        with pytest.raises(ArchiveError, match="lets an object be overwritten"):
-            add(shelf, tmp_path, ["a"], 1)
+        repository = ArchiveRepository(ObjectStore(settings["url"], options, "orders"), "orders", "public.outbox")
+        with pytest.raises(ArchiveError, match="allows to overwrite"):
+            add(repository, tmp_path, ["a"], 1)
         assert not [name for name in bucket.objects if "/manifest/" in name]

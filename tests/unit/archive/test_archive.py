@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tailrace.archive.extras import require_installed
+from tailrace.archive import require_installed
 from tailrace.errors import ConfigError
 
 
