@@ -24,7 +24,7 @@ from helpers import warm_servers as warm
 from tailrace.positions.base import Position
 from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, backward_positions, check_delivery
 from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
-from tailrace.testkit.topic_reader import Reader, consumed_records, read_all, stored_positions
+from tailrace.testkit.topic_reader import RecordReader, consumed_records, read_all, stored_positions
 from tailrace.testkit.workload.writer import WorkloadWriter
 
 
@@ -203,8 +203,8 @@ class Service(ABC):
         connector = self.connectors[-1]
         # One reader of each topic for as long as it is waited: to read all of it again takes longer each time.
         with (
-            Reader(self.kafka.bootstrap, [self.topic]) as events,
-            Reader(self.kafka.bootstrap, [self.letters]) as letters,
+            RecordReader(self.kafka.bootstrap, [self.topic]) as events,
+            RecordReader(self.kafka.bootstrap, [self.letters]) as letters,
         ):
 
             def missing() -> bool:

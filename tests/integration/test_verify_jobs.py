@@ -18,8 +18,8 @@ from helpers.command import Tailrace, Told
 from helpers.shop import Shop
 from helpers.users import Users
 from tailrace.config.load import load_pipeline
-from tailrace.dlq.reader import Span
 from tailrace.errors import ConfigError
+from tailrace.kafka.reader import OffsetRange
 from tailrace.records.formats import RecordFormat
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -138,7 +138,7 @@ def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None
     kafka = replace(wire(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
     with WorkerPool(readers) as crew:
         crew.begin(ScanSettings(kafka, RecordFormat(), "postgres", Window()))
-        crew.start([PartitionScan("orders", 0, Span(0, 5), 0)])
+        crew.start([PartitionScan("orders", 0, OffsetRange(0, 5), 0)])
         with pytest.raises(ConfigError, match=r"there\.is\.no\.such") as caught:
             crew.finish()
     assert "kafka.settings" in caught.value.remedy

@@ -7,9 +7,9 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
-from tailrace.dlq.reader import Span
 from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import OffsetRange
 from tailrace.testkit.stack import KafkaBroker
 from tailrace.verify.backend import Window
 from tailrace.verify.topic_scan import PartitionScan, Scan
@@ -31,7 +31,7 @@ def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -
 
     write()
     options = KafkaOptions(kafka.bootstrap, "p", dead_letter_topic=f"{topic}.letters")
-    parts = [PartitionScan(topic, number, Span(0, 1), number) for number in (0, 1)]
+    parts = [PartitionScan(topic, number, OffsetRange(0, 1), number) for number in (0, 1)]
     scan = Scan(options, Window(), parts, patience=2.0)
 
     def read() -> None:

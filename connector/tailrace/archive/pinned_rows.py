@@ -18,6 +18,7 @@ from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ArchiveError, Rejected
 from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import read_topic
 from tailrace.pipeline.processor import EventProcessor
 
 
@@ -46,7 +47,7 @@ class PinnedRows:
         pinned.
         """
         reader = DeadLetterReader(kafka)
-        spans = reader.spans_of(kafka.dead_letter_topic, final=True)
+        spans = reader.spans(include_open=True)
         marked = reader.resolved_ids()
         with closing(reader.dead_letters(spans)) as letters:
             for letter in letters:
@@ -62,8 +63,7 @@ def _waiting(kafka: KafkaOptions) -> Iterator[str]:
     """Yields all events that ever waited for currently parked keys; released ones are only pinned longer."""
     if not requests.board(kafka, final=True).keys:
         return
-    reader, topic = DeadLetterReader(kafka), waiting_topic(kafka)
-    with closing(reader.scan(topic, reader.spans_of(topic, final=True))) as messages:
+    with closing(read_topic(kafka, waiting_topic(kafka), include_open=True)) as messages:
         for message in messages:
             headers: Any = message.headers()
             yield waiting_event(headers, message.value() or b"").id

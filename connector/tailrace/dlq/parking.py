@@ -32,14 +32,15 @@ from tailrace.dlq.parked_keys import (
     waiting_record,
     waiting_topic,
 )
-from tailrace.dlq.reader import DeadLetterReader
+from tailrace.dlq.reader import DeadLetterReader, unknown_topic
 from tailrace.dlq.redrive import redriven
 from tailrace.dlq.release import Part, Releaser, in_front
 from tailrace.dlq.resolutions import Resolution
 from tailrace.dlq.waiting_topic import WaitingEvents
-from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected
+from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected, TopicMissing
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions, consumer_config
+from tailrace.kafka.reader import RangeReader
 from tailrace.kafka.topics import create_topic, partition_counts, topic_config
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.routing.specs import TopicSpec
@@ -95,9 +96,13 @@ class Parking:
         """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
         self._ensure(self._admin)
         topic = state_topic(self._options)
-        spans = self._reader.spans_of(topic, final=True, known=True)
-        for message in self._reader.scan(topic, spans):
-            self._board.read(message.key(), message.value())
+        with RangeReader(self._options, "dlq") as reader:
+            try:
+                ranges = reader.ranges(topic, include_open=True, must_exist=True)
+            except TopicMissing:
+                raise unknown_topic(topic) from None
+            for message in reader.records(topic, ranges):
+                self._board.read(message.key(), message.value())
         if self._parks or self.keys:
             require_kept(self._options, topic_config(self._admin, self._options.dead_letter_topic), self._bounds)
         end = self._releasing.open()
@@ -108,7 +113,7 @@ class Parking:
                 remedy="Restore it from a backup; or replay the keys' events from the outbox table.",
             )
         self._tail = Consumer(consumer_config(self._options, f"tailrace-parking-{self._options.pipeline}"))
-        self._tail.assign([TopicPartition(topic, 0, spans[0].end if spans else 0)])
+        self._tail.assign([TopicPartition(topic, 0, ranges[0].end if ranges else 0)])
 
     def close(self) -> None:
         if self._tail is not None:

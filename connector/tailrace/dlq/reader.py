@@ -11,33 +11,16 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
 from tailrace.dlq.resolutions import Resolution, ResolvedIds, dead_letter_id_of, resolutions_topic
 from tailrace.errors import DeadLetterMissing, KafkaUnavailable
-from tailrace.kafka.client import Config, KafkaOptions, consumer_config, error_of, translate, unusable
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import OffsetRange, RangeReader, Ranges, read_topic
 from tailrace.kafka.tail import Seen
-
-ASK_TIMEOUT = 10.0
-SILENCE_SECONDS = 90.0
-"""Longer than a transaction's timeout: a redrive that was killed may hold the end of the marks back for so long."""
-AT_ONCE = 100
-"""Messages taken at a time; a letter may have 8 MB."""
-QUEUE_KBYTES = 16_384
-
-
-class Span(NamedTuple):
-    """Offsets from `start` to before `end`."""
-
-    start: int
-    end: int
-
-
-Spans = dict[int, Span]
-"""By partition."""
 
 
 @dataclass(slots=True)
@@ -62,18 +45,19 @@ class DeadLetterReader:
         self._options = options
         self._of_consumers = of_consumers
 
-    def spans(self, since_ms: int | None = None) -> Spans:
+    def spans(self, since_ms: int | None = None, *, include_open: bool = False) -> Ranges:
         """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
-        return self._spans(self._options.dead_letter_topic, since_ms)
+        with RangeReader(self._options, "dlq") as reader:
+            return reader.ranges(self._options.dead_letter_topic, since_ms=since_ms, include_open=include_open)
 
-    def dead_letters(self, spans: Spans, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
+    def dead_letters(self, spans: Ranges, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
         """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
 
         A letter may have been written more than once (`Letter.fingerprint`): only the first is given, unless `copies`.
         """
         seen: set[int] = set()
-        with closing(self._scan(self._options.dead_letter_topic, spans)) as messages:
-            for message in messages:
+        with RangeReader(self._options, "dlq") as reader:
+            for message in reader.records(self._options.dead_letter_topic, spans):
                 letter = dead_letter_of(message)
                 if letter is None or not self._is_ours(letter):
                     continue
@@ -83,16 +67,18 @@ class DeadLetterReader:
                     seen.add(hash(letter.fingerprint))
                 yield letter
 
-    def open(self, wanted: Wanted, spans: Spans, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
+    def open(self, wanted: Wanted, spans: Ranges, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
         """Those that are wanted and have no mark."""
         with closing(self.dead_letters(spans)) as letters:
             yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
 
     def fetch(self, wanted: DeadLetterId) -> DeadLetter:
         """One letter by its id; DeadLetterMissing if there is none."""
-        held = self.spans().get(wanted.partition, Span(0, 0))
+        held = self.spans().get(wanted.partition, OffsetRange(0, 0))
         if held.start <= wanted.offset < held.end:
-            with closing(self.dead_letters({wanted.partition: Span(wanted.offset, wanted.offset + 1)})) as letters:
+            with closing(
+                self.dead_letters({wanted.partition: OffsetRange(wanted.offset, wanted.offset + 1)})
+            ) as letters:
                 for letter in letters:
                     return letter
         first, last = DeadLetterId(wanted.partition, held.start), DeadLetterId(wanted.partition, held.end - 1)
@@ -107,8 +93,8 @@ class DeadLetterReader:
     def near(self, wanted: Collection[DeadLetterId]) -> Generator[DeadLetter, None, None]:
         """Those of some letters of one partition that are there, in order. Reads all from the first to the last."""
         first, last = min(wanted), max(wanted)
-        held = self.spans().get(first.partition, Span(0, 0))
-        span = Span(max(first.offset, held.start), min(last.offset + 1, held.end))
+        held = self.spans().get(first.partition, OffsetRange(0, 0))
+        span = OffsetRange(max(first.offset, held.start), min(last.offset + 1, held.end))
         if span.start < span.end:
             with closing(self.dead_letters({first.partition: span})) as letters:
                 yield from (letter for letter in letters if letter.id in wanted)
@@ -159,14 +145,6 @@ class DeadLetterReader:
                 counted.by_reason[letter.reason] += letter not in marked
         return counted
 
-    def spans_of(self, topic: str, *, final: bool = False, known: bool = False) -> Spans:
-        """What another topic of ours holds now. `known`: that it is not there is no answer."""
-        return self._spans(topic, uncommitted=final, known=known)
-
-    def scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
-        """Every committed record of a topic within `spans`."""
-        return self._scan(topic, spans)
-
     def _is_ours(self, letter: DeadLetter) -> bool:
         """Letters of pipelines and of consumers are kept apart: whoever redrives one kind does not fence the other."""
         if self._of_consumers or letter.consumer is not None:
@@ -177,95 +155,19 @@ class DeadLetterReader:
         self, *, final: bool = False
     ) -> Generator[tuple[DeadLetterId, Resolution | None], None, None]:
         topic = resolutions_topic(self._options)
-        with closing(self._scan(topic, self._spans(topic, uncommitted=final))) as messages:
+        with closing(read_topic(self._options, topic, include_open=final)) as messages:
             for message in messages:
                 letter, value = dead_letter_id_of(message.key()), message.value()
                 if letter is not None:
                     yield letter, None if value is None else Resolution.parse(value)
 
-    def _spans(
-        self, topic: str, since_ms: int | None = None, *, uncommitted: bool = False, known: bool = False
-    ) -> Spans:
-        """To a reader of committed records a topic ends where the first open transaction begins."""
-        consumer = self._consumer({"isolation.level": "read_uncommitted"} if uncommitted else {})
-        try:
-            found = consumer.list_topics(topic, timeout=ASK_TIMEOUT).topics.get(topic)
-            if found is None or found.error is not None:
-                if found is not None and found.error.code() not in MISSING:
-                    raise translate(found.error, f"asking for {topic}", topic)
-                if known:
-                    raise KafkaUnavailable(
-                        f"a broker does not know {topic}, which is there",
-                        why="It has just come up, or the topic has just been created.",
-                        remedy="Tailrace tries again by itself.",
-                    )
-                return {}
-            spans: Spans = {}
-            for number in found.partitions:
-                place = TopicPartition(topic, number)
-                low, high = consumer.get_watermark_offsets(place, timeout=ASK_TIMEOUT, cached=False)
-                if since_ms is not None:
-                    # The first record of that time or later: all before it are older, in whatever order they came.
-                    (first,) = consumer.offsets_for_times([TopicPartition(topic, number, since_ms)], ASK_TIMEOUT)
-                    low = max(low, first.offset) if first.offset >= 0 else high
-                if low < high:
-                    spans[number] = Span(low, high)
-        except KafkaException as error:
-            raise translate(error_of(error), f"asking for the end of {topic}", topic) from None
-        else:
-            return spans
-        finally:
-            consumer.close()
 
-    def _scan(self, topic: str, spans: Spans) -> Generator[Message, None, None]:
-        """Every committed record within `spans`."""
-        waiting = {number: span.end for number, span in spans.items()}
-        if not waiting:
-            return
-        consumer = self._consumer({"queued.max.messages.kbytes": QUEUE_KBYTES})
-        try:
-            consumer.assign([TopicPartition(topic, number, span.start) for number, span in spans.items()])
-            deadline = time.monotonic() + SILENCE_SECONDS
-            while waiting:
-                for message in consumer.consume(num_messages=AT_ONCE, timeout=0.05):
-                    error: Any = message.error()
-                    number, offset = int(message.partition() or 0), int(message.offset() or 0)
-                    end = waiting.get(number, 0)
-                    if error is None:
-                        if offset < end:
-                            yield message
-                            # However long the caller took with it: that was not Kafka's silence. What comes from
-                            # partitions that have been read says nothing of the others.
-                            deadline = time.monotonic() + SILENCE_SECONDS
-                        if offset >= end - 1:
-                            waiting.pop(number, None)
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        # Its offset counts control records too, which no message shows.
-                        if offset >= end:
-                            waiting.pop(number, None)
-                    elif error.code() not in PASSING:
-                        raise translate(error, f"reading {topic}", topic)
-                if waiting and time.monotonic() > deadline:
-                    raise KafkaUnavailable(
-                        f"the end of {topic} could not be read within {SILENCE_SECONDS:.0f} s",
-                        why="A hanging transaction holds it back, or Kafka is too slow.",
-                        remedy="Try again; `kafka-transactions find-hanging` names the culprit.",
-                    )
-        except KafkaException as error:
-            raise translate(error_of(error), f"reading {topic}", topic) from None
-        finally:
-            consumer.close()
-
-    def _consumer(self, more: Config) -> Consumer:
-        try:
-            return Consumer({**consumer_config(self._options, f"tailrace-dlq-{self._options.pipeline}"), **more})
-        except KafkaException as error:
-            raise unusable(error) from None
-
-
-MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
-PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-"""A broker that is away for a moment: how long is for the deadline to say."""
+def unknown_topic(topic: str) -> KafkaUnavailable:
+    return KafkaUnavailable(
+        f"a broker does not know {topic}, which exists",
+        why="The broker has just started, or the topic has just been created.",
+        remedy="Tailrace retries by itself.",
+    )
 
 
 def dead_letter_of(message: Message) -> DeadLetter | None:

@@ -28,6 +28,7 @@ from tailrace.dlq.parked_keys import (
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import KafkaUnavailable
 from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
+from tailrace.kafka.reader import read_topic
 
 SEND_TIMEOUT = 20.0
 AT_ONCE = 10_000
@@ -66,20 +67,18 @@ def ask(options: KafkaOptions, requests: Sequence[Request | GiveUpRequest]) -> N
 
 def board(options: KafkaOptions, *, final: bool = False) -> ParkingState:
     """What is parked, asked for and answered now. `final`: also what an open transaction still hides."""
-    reader = DeadLetterReader(options)
-    topic = state_topic(options)
     found = ParkingState()
-    for message in reader.scan(topic, reader.spans_of(topic, final=final)):
+    for message in read_topic(options, state_topic(options), include_open=final):
         found.read(message.key(), message.value())
     return found
 
 
 def waiting_counts(options: KafkaOptions, found: ParkingState) -> Counter[Entity]:
     """How many events wait behind each parked key."""
-    reader, topic, counts = DeadLetterReader(options), waiting_topic(options), Counter[Entity]()
+    counts = Counter[Entity]()
     if not found.keys:
         return counts
-    with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
+    with closing(read_topic(options, waiting_topic(options))) as messages:
         for message in messages:
             headers: Any = message.headers()
             entity = entity_of(waiting_event(headers, message.value() or b""))
@@ -95,7 +94,7 @@ def fronts(options: KafkaOptions, found: ParkingState) -> dict[Entity, DeadLette
     letters: dict[Entity, DeadLetter | None] = dict.fromkeys(places.values())
     if places:
         reader = DeadLetterReader(options)
-        with closing(reader.dead_letters(reader.spans_of(options.dead_letter_topic, final=True))) as there:
+        with closing(reader.dead_letters(reader.spans(include_open=True))) as there:
             for letter in there:
                 if FIRST in letter.details and letter.position in places:
                     letters[places[letter.position]] = letter

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+import sys
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
 
 from tailrace.dlq.parked_keys import waiting_topic
-from tailrace.dlq.reader import AT_ONCE, MISSING, PASSING, QUEUE_KBYTES, SILENCE_SECONDS
-from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
-
-ASK_TIMEOUT = 15.0
-POLL_SECONDS = 0.05
+from tailrace.dlq.reader import unknown_topic
+from tailrace.errors import TopicMissing
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import OffsetRange, RangeReader
+from tailrace.kafka.topics import end_offsets
 
 
 class WaitingEvents:
@@ -24,71 +22,36 @@ class WaitingEvents:
         self._options = options
         self._admin = admin
         self._topic = waiting_topic(options)
-        self._consumer: Consumer | None = None
-        self._silent = 0.0
-        self.position = 0
-        """Everything below has been read."""
+        self._reader: RangeReader | None = None
+
+    @property
+    def position(self) -> int:
+        """Everything below this offset was read."""
+        return 0 if self._reader is None else self._reader.position(self._topic, 0)
 
     def end(self) -> int:
         """Where the topic ends. Open transactions count: Kafka may answer a commit before readers see its records."""
-        latest: Any = OffsetSpec  # untyped in the driver
         try:
-            asked = {TopicPartition(self._topic, 0): latest.latest()}
-            (answer,) = self._admin.list_offsets(asked, request_timeout=ASK_TIMEOUT).values()
-            return int(answer.result(ASK_TIMEOUT).offset)
-        except KafkaException as error:
-            why = error_of(error)
-            if why.code() in MISSING:
-                raise KafkaUnavailable(
-                    f"a broker does not know {self._topic}, which is there",
-                    why="It has just come up, or the topic has just been created.",
-                    remedy="Tailrace tries again by itself.",
-                ) from None
-            raise translate(why, f"asking for the end of {self._topic}", self._topic) from None
+            return end_offsets(self._admin, [(self._topic, 0)])[self._topic, 0]
+        except TopicMissing:
+            raise unknown_topic(self._topic) from None
 
     def seek(self, offset: int) -> None:
         """Goes on reading from `offset`."""
-        try:
-            if self._consumer is None:
-                group = f"tailrace-waiting-{self._options.pipeline}"
-                bounds = {"queued.max.messages.kbytes": QUEUE_KBYTES}
-                self._consumer = Consumer({**consumer_config(self._options, group), **bounds})
-            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
-        except KafkaException as error:
-            raise unusable(error) from None
-        self.position = offset
-        self._silent = 0.0
+        if self._reader is None:
+            self._reader = RangeReader(self._options, "waiting")
+        self._reader.assign({(self._topic, 0): OffsetRange(offset, sys.maxsize)})
 
     def read(self) -> list[Message]:
         """The next records; none if none came for a moment. KafkaUnavailable if none came for long."""
-        found: list[Message] = []
-        before, began = self.position, time.monotonic()
-        for message in self._consumer.consume(num_messages=AT_ONCE, timeout=POLL_SECONDS) if self._consumer else ():
-            error: Any = message.error()
-            offset = int(message.offset() or 0)
-            if error is None:
-                found.append(message)
-                self.position = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self.position = max(self.position, offset)  # it counts control records, which no message shows
-            elif error.code() not in PASSING:
-                raise translate(error, f"reading {self._topic}", self._topic)
-        # Only the time spent here is Kafka's.
-        self._silent = 0.0 if self.position > before else self._silent + time.monotonic() - began
-        if self._silent > SILENCE_SECONDS:
-            raise KafkaUnavailable(
-                f"the end of {self._topic} could not be read within {SILENCE_SECONDS:.0f} s",
-                why="A hanging transaction holds it back, or Kafka is too slow.",
-                remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
-            )
-        return found
+        return [] if self._reader is None else self._reader.poll()
 
     def pause(self) -> None:
         """Fetches nothing until the next `seek`."""
-        if self._consumer is not None:
-            self._consumer.unassign()
+        if self._reader is not None:
+            self._reader.pause()
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

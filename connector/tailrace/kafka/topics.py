@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -13,6 +14,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -30,6 +32,9 @@ ABSENCE_PAUSES = (0.2, 0.4, 0.8, 1.6)
 """Seconds between the looks after which a topic is taken for gone."""
 LOOK_SECONDS = 30.0
 """How often partitions are counted again while events flow."""
+
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
 
 _REFUSALS = {
     KafkaError.INVALID_CONFIG: "",
@@ -161,6 +166,43 @@ def absent(admin: AdminClient, topics: Iterable[str], *, timeout: float = ADMIN_
             break
         time.sleep(pause)
     return gone
+
+
+def end_offsets(admin: AdminClient, partitions: Iterable[Partition], *, timeout: float = ADMIN_TIMEOUT) -> Offsets:
+    """The high watermarks of these partitions: records of open transactions are below them."""
+    return _list_offsets(admin, partitions, "latest", timeout)
+
+
+def start_offsets(admin: AdminClient, partitions: Iterable[Partition]) -> Offsets:
+    """The first offsets that these partitions still hold; 0 unless records were deleted."""
+    return _list_offsets(admin, partitions, "earliest", ADMIN_TIMEOUT)
+
+
+def _list_offsets(admin: AdminClient, partitions: Iterable[Partition], which: str, timeout: float) -> Offsets:
+    spec = getattr(OffsetSpec, which)()  # untyped in the driver
+    asked = {TopicPartition(*each): spec for each in partitions}
+    topics = ", ".join(sorted({each.topic for each in asked}))
+    try:
+        answers = admin.list_offsets(asked, request_timeout=timeout) if asked else {}
+        return {
+            (each.topic, each.partition): int(answer.result(2 * timeout).offset) for each, answer in answers.items()
+        }
+    except KafkaException as error:
+        raise translate(error_of(error), f"asking for the offsets of {topics}", topics) from None
+
+
+class TopicRetention(NamedTuple):
+    """`starts`: the first offset of each partition, 0 unless records were deleted."""
+
+    starts: dict[int, int]
+    compacted: bool
+
+
+def topic_retention(admin: AdminClient, topic: str, partitions: int) -> TopicRetention:
+    """What the topic has deleted: the records before its first offsets, and all but the last of a key if compacted."""
+    starts = start_offsets(admin, [(topic, number) for number in range(partitions)])
+    compacted = "compact" in topic_config(admin, topic).get("cleanup.policy", "")
+    return TopicRetention({number: start for (_, number), start in starts.items()}, compacted)
 
 
 def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:

@@ -14,8 +14,7 @@ from math import inf
 
 from tailrace.errors import Rejected
 from tailrace.event import Headers, OutboxEvent
-from tailrace.kafka.topic_retention import topic_retention
-from tailrace.kafka.topics import topic_config
+from tailrace.kafka.topics import topic_config, topic_retention
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.cloudevents import CONTENT_TYPE, STRUCTURED
 from tailrace.records.formats import RecordFormat

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import read_topic
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.replay.original_records import MARGIN_MS
 from tailrace.replay.plan import ReplayPlan
@@ -135,10 +135,9 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
 
 
 def _put_by(spool: SpillFile, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: ReplayPlan) -> None:
-    reader = DeadLetterReader(replace(kafka, dead_letter_topic=topic))  # a reader reads any topic
     first = plan.figures.first_ms
-    spans = reader.spans(None if first is None or stream != REAL else first - MARGIN_MS)
-    with closing(reader.scan(topic, spans)) as messages:
+    since_ms = None if first is None or stream != REAL else first - MARGIN_MS
+    with closing(read_topic(kafka, topic, since_ms=since_ms)) as messages:
         for message in messages:
             given: Any = message
             headers = given.headers() or []

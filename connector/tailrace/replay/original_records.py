@@ -11,13 +11,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
-from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import Rejected, SourceError
 from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import read_topic
 from tailrace.outbox.layouts import Layout
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import HEADER
@@ -45,10 +44,9 @@ class OriginalRecords:
 
     def fill(self, options: KafkaOptions, topics: Iterable[str], since_ms: int | None) -> None:
         for topic in topics:
-            reader = DeadLetterReader(replace(options, dead_letter_topic=topic))  # a reader reads any topic
             batch: list[Original] = []
-            spans = reader.spans(since_ms - MARGIN_MS if since_ms else None)
-            with closing(reader.scan(topic, spans)) as messages:
+            first_ms = since_ms - MARGIN_MS if since_ms else None
+            with closing(read_topic(options, topic, since_ms=first_ms)) as messages:
                 for message in messages:
                     headers: Any = message.headers() or []
                     said = {name: value.decode(errors="replace") for name, value in headers if value is not None}

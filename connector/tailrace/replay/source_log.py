@@ -7,9 +7,9 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
-from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError, OutOfReach
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import read_topic
 from tailrace.kafka.tail import ClusterObserver, topic_matcher
 from tailrace.positions.base import Position
 from tailrace.records.plain import PIPELINE_HEADER
@@ -113,10 +113,9 @@ def topics_of(wiring: Wiring, entries: Iterable[PositionEntry]) -> list[str]:
 
 def place_of(options: KafkaOptions, topics: Iterable[str], event: str) -> str | None:
     """The position that the record of this event tells; reads topics until it is found."""
-    reader = DeadLetterReader(options)
     wanted, own = event.encode(), options.pipeline.encode()
     for topic in topics:
-        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
+        with closing(read_topic(options, topic)) as messages:
             for message in messages:
                 headers: Any = message.headers() or []
                 others = any(name == PIPELINE_HEADER and value != own for name, value in headers)

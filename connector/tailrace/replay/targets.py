@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tailrace.dlq import requests
-from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import ConfigError
+from tailrace.kafka.reader import read_topic
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topics import TopicManager, topic_states
 from tailrace.state.offsets import Admin
@@ -56,11 +56,10 @@ def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
 def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
     """Refuses shadow topics with records of anything but the plan `id_`, which an earlier `apply` may have begun."""
     there = ClusterObserver(wiring.kafka).look().topics
-    reader = DeadLetterReader(wiring.kafka)
     for topic in shadows:
         if topic not in there:
             continue
-        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
+        with closing(read_topic(wiring.kafka, topic)) as messages:
             for message in messages:
                 headers: Any = message.headers() or []
                 if (HEADER, id_.encode()) not in headers:

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import KafkaUnavailable, OffsetRecordCorrupt, OffsetsTopicUnfit, TopicMissing
+from tailrace.errors import OffsetRecordCorrupt, OffsetsTopicUnfit
 from tailrace.event import Record
-from tailrace.kafka.client import KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
+from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate, unusable
+from tailrace.kafka.reader import STALL_SECONDS, TopicFollower
 from tailrace.kafka.topics import create_topic, topic_config
 from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
 
 Admin = AdminClient
 """For rooms that hand one on without talking to it."""
-READ_TIMEOUT = 90.0
-"""Longer than a transaction's timeout: a hanging transaction of another pipeline may hold the topic's end back."""
-MISSING_SECONDS = 5.0
-"""A topic is taken for gone only after this long: brokers may not know it yet after it was created, or they started."""
-MISSING_PAUSE = 0.2
 STATUS_SUFFIX = "/status"
 """A pipeline's last announced state stands beside its position, under this key."""
 
@@ -100,20 +94,20 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
 
 
 def read_keys(
-    options: KafkaOptions, keys: set[bytes] | None, *, timeout: float = READ_TIMEOUT, committed: bool = True
+    options: KafkaOptions, keys: set[bytes] | None, *, timeout: float = STALL_SECONDS, committed: bool = True
 ) -> dict[bytes, bytes]:
-    """The last committed value of each key, None for all. Reads up to the end that the topic has now, and not less.
+    """The last committed value of each key, up to the end that the topic has now; None for all keys.
 
-    Without `committed`, for what is written outside transactions, no open transaction holds the end back.
-
-    The end is the high watermark: the last *stable* offset may be held back by another pipeline's open transaction,
-    in front of a record of ours that is already committed.
+    The end is the high watermark: another pipeline's open transaction may hold the last stable offset back, in front of
+    a record of ours that is committed. Without `committed`, for keys that are written outside transactions, no open
+    transaction holds the end back.
     """
-    follower = Follower(options, committed=committed)
+    follower = TopicFollower(options, options.offsets_topic, "offsets", committed=committed)
     found: dict[bytes, bytes] = {}
     try:
-        for key, value in follower.read(timeout):
-            if keys is not None and key not in keys:
+        for message in follower.read(timeout):
+            key, value = message.key(), message.value()
+            if key is None or (keys is not None and key not in keys):
                 continue
             if value is None:
                 found.pop(key, None)
@@ -122,83 +116,6 @@ def read_keys(
     finally:
         follower.close()
     return found
-
-
-class Follower:
-    """Reads the topic from its beginning and, each time it is asked again, what was written since."""
-
-    def __init__(self, options: KafkaOptions, *, committed: bool = False) -> None:
-        """`committed`: only records whose transaction is committed; see `read_keys`."""
-        self._options = options
-        isolation = {} if committed else {"isolation.level": "read_uncommitted"}
-        self._consumer = Consumer({**consumer_config(options, f"tailrace-offsets-{options.pipeline}"), **isolation})
-        self._committed = committed
-        self._next = 0
-
-    def read(self, timeout: float) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys and values up to the end that the topic has now, and not less; KafkaUnavailable if that takes longer."""
-        deadline = time.monotonic() + MISSING_SECONDS
-        while True:
-            try:
-                yield from self._read(timeout)
-            except TopicMissing:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(MISSING_PAUSE)
-            else:
-                return
-
-    def _read(self, timeout: float) -> Iterator[tuple[bytes, bytes | None]]:
-        options = self._options
-        try:
-            end = _high_watermark(options) if self._committed else self._end()
-            if end < self._next:
-                self._next = 0  # the topic was deleted and created again
-            if end > self._next:
-                self._consumer.assign([TopicPartition(options.offsets_topic, 0, self._next)])
-            deadline = time.monotonic() + timeout
-            while self._next < end:
-                for message in self._consumer.consume(num_messages=500, timeout=0.02):
-                    error: Any = message.error()
-                    if error is None:
-                        key = message.key()
-                        # On a busy topic the end keeps moving away, and no EOF comes: a record at or behind it is as
-                        # good.
-                        self._next = max(self._next, (message.offset() or 0) + 1)
-                        if key is not None:
-                            yield key, message.value()
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        # Its offset counts control records too, which no message shows.
-                        self._next = max(self._next, message.offset() or 0)
-                    else:
-                        raise translate(error, "reading the stored position", options.offsets_topic)
-                if self._next < end and time.monotonic() > deadline:
-                    raise KafkaUnavailable(
-                        f"the end of {options.offsets_topic} could not be read within {timeout:.0f} s",
-                        why="A hanging transaction of another producer holds it back, or Kafka is too slow.",
-                        remedy="Tailrace tries again by itself; `kafka-transactions find-hanging` names the culprit.",
-                    )
-            self._consumer.unassign()  # or it would go on fetching in the background
-        except KafkaException as error:
-            raise translate(error_of(error), "reading the stored position", options.offsets_topic) from None
-
-    def _end(self) -> int:
-        partition = TopicPartition(self._options.offsets_topic, 0)
-        return int(self._consumer.get_watermark_offsets(partition, timeout=10, cached=False)[1])
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def _high_watermark(options: KafkaOptions) -> int:
-    """Asked for by a reader of uncommitted records: to a `read_committed` one the end is the last stable offset."""
-    follower = Follower(options)
-    try:
-        return follower._end()
-    except KafkaException as error:
-        raise translate(error_of(error), "asking for the end of the offsets topic", options.offsets_topic) from None
-    finally:
-        follower.close()
 
 
 def admin_client(options: KafkaOptions) -> AdminClient:

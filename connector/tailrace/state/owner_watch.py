@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import TopicFollower
 from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.process_identity import has_ended
@@ -93,7 +94,7 @@ class OwnerWatch:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._follower = offsets.Follower(options)
+        self._follower = TopicFollower(options, options.offsets_topic, "offsets")
         self._position: bytes | None = None
         self._sign: bytes | None = None
         self._turn = threading.Lock()
@@ -108,15 +109,15 @@ class OwnerWatch:
         """Reads what was written since the last look. Raises KafkaUnavailable if that cannot be read."""
         with self._turn:
             first, heard, self._looked = not self._looked, False, False
-            for key, value in self._follower.read(LOOK_TIMEOUT):
-                heard = self._note(key, value) or heard
+            for message in self._follower.read(LOOK_TIMEOUT):
+                heard = self._note(message.key(), message.value()) or heard
             self._looked = True
             # How old the signs of a first look are is not known, nor what was missed while Kafka was away.
             self._heard = not first and (heard or self._heard)
             if first or heard:
                 self._heard_at = time.monotonic()
 
-    def _note(self, key: bytes, value: bytes | None) -> bool:
+    def _note(self, key: bytes | None, value: bytes | None) -> bool:
         """Whether this record is from the owner."""
         if key == ownership_key(self._options):
             self.owner = parse_owner(value)

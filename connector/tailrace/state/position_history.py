@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import RangeReader
 from tailrace.kafka.topics import create_topic, partition_counts
 from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
@@ -28,7 +27,7 @@ KEPT_MS = 90 * 24 * 3600 * 1000
 """How long entries are kept: longer than logs, and than most topics."""
 BUCKET_MS = 60_000
 """Of the entries of one minute the last one is kept."""
-READ_TIMEOUT = 30.0
+STALL_SECONDS = 30.0
 
 Offsets = dict[str, dict[int, int]]
 
@@ -114,42 +113,20 @@ def read_all(options: KafkaOptions) -> tuple[list[PositionEntry], dict[str, froz
 
 
 def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], None]) -> list[PositionEntry]:
-    """The entries of this pipeline; `other` is given the keys and values of all others."""
+    """The entries of this pipeline; `other` is called with the keys and values of all others."""
     prefix = f"{options.pipeline}/".encode()
     found: dict[bytes, PositionEntry] = {}
-    consumer = Consumer(consumer_config(options, f"tailrace-ledger-{options.pipeline}"))
     topic = history_topic(options)
-    try:
-        known = consumer.list_topics(topic, timeout=10).topics.get(topic)
-        if known is None or known.error is not None or not known.partitions:
-            return []
-        (first,) = consumer.offsets_for_times([TopicPartition(topic, 0, since_ms)], 10)
-        consumer.assign([TopicPartition(topic, 0, first.offset)])
-        deadline = time.monotonic() + READ_TIMEOUT
-        while True:
-            for message in consumer.consume(num_messages=500, timeout=0.1):
-                error: Any = message.error()
-                if error is None:
-                    deadline = time.monotonic() + READ_TIMEOUT
-                    name, value = message.key() or b"", message.value()
-                    if not name.startswith(prefix):
-                        other(name, value or b"")
-                    elif value is None:
-                        found.pop(name, None)
-                    elif (entry := _parse_entry(value)) is not None:
-                        found[name] = entry
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return sorted(found.values(), key=lambda entry: entry.sampled_ms)
-                else:
-                    raise translate(error, "reading the ledger", topic)
-            if time.monotonic() > deadline:
-                raise KafkaUnavailable(
-                    f"nothing came from {topic} for {READ_TIMEOUT:.0f} s", remedy="Run it again when Kafka is well."
-                )
-    except KafkaException as error:
-        raise translate(error_of(error), "reading the ledger", topic) from None
-    finally:
-        consumer.close()
+    with RangeReader(options, "ledger", stall_seconds=STALL_SECONDS) as reader:
+        for message in reader.records(topic, reader.ranges(topic, since_ms=since_ms)):
+            name, value = message.key() or b"", message.value()
+            if not name.startswith(prefix):
+                other(name, value or b"")
+            elif value is None:
+                found.pop(name, None)
+            elif (entry := _parse_entry(value)) is not None:
+                found[name] = entry
+    return sorted(found.values(), key=lambda entry: entry.sampled_ms)
 
 
 def _parse_entry(value: bytes) -> PositionEntry | None:

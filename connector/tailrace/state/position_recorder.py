@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from tailrace.errors import KafkaUnavailable, TailraceError
 from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate
-from tailrace.kafka.topics import partition_counts
+from tailrace.kafka.topics import end_offsets, partition_counts
 from tailrace.positions.base import Position
 from tailrace.state import position_history
 from tailrace.state.position_history import Offsets, PositionEntry
@@ -97,16 +97,10 @@ class PositionRecorder:
 
     def _ends(self) -> Offsets:
         counts = partition_counts(self._admin, timeout=PATIENCE)
-        wanted = [
-            TopicPartition(topic, number) for topic in sorted(self._topics()) for number in range(counts.get(topic, 0))
-        ]
-        if not wanted:
-            return {}
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(dict.fromkeys(wanted, latest), request_timeout=PATIENCE)
+        partitions = [(topic, number) for topic in sorted(self._topics()) for number in range(counts.get(topic, 0))]
         ends: Offsets = {}
-        for each, answer in asked.items():
-            ends.setdefault(each.topic, {})[each.partition] = int(answer.result(2 * PATIENCE).offset)
+        for (topic, number), end in end_offsets(self._admin, partitions, timeout=PATIENCE).items():
+            ends.setdefault(topic, {})[number] = end
         return ends
 
     def _write(self, entry: PositionEntry) -> None:

@@ -13,6 +13,7 @@ from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.resolutions import PUBLISHED as PUBLISHED_ACTIONS
 from tailrace.dlq.resolutions import Resolution, dead_letter_id_of, event_of, resolutions_topic
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import read_topic
 from tailrace.verify.backend import Window
 from tailrace.verify.findings import AGAIN, DISCARDED, IS_ROW, LETTERS, OUTSIDE, REDRIVEN, UNKNOWN, WAITING
 from tailrace.verify.fingerprints import RecordFingerprinter, of_payload
@@ -52,7 +53,7 @@ class DeadLetterFacts:
         reader = DeadLetterReader(self._kafka)
         # The spans first, so that a resolution written meanwhile is seen.
         spans = reader.spans()
-        resolutions = self._resolutions(reader)
+        resolutions = self._resolutions()
         for event in self._given_up:
             # Before the dead letters: if the event has one after all, that one counts.
             place = self._place(resolutions_topic(self._kafka), 0)
@@ -80,8 +81,7 @@ class DeadLetterFacts:
         self.unlettered_keys = {state.place: state.event for state in keys.values() if not state.releasing}
         if not keys:
             return
-        reader, topic = DeadLetterReader(self._kafka), waiting_topic(self._kafka)
-        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
+        with closing(read_topic(self._kafka, waiting_topic(self._kafka))) as messages:
             for message in messages:
                 headers: Any = message.headers()
                 event = waiting_event(headers, message.value() or b"")
@@ -93,11 +93,10 @@ class DeadLetterFacts:
     def _payload(self, letter: DeadLetter) -> tuple[int, int]:
         return self._fingerprinter.of_letter(letter.kind, letter.value)
 
-    def _resolutions(self, reader: DeadLetterReader) -> dict[DeadLetterId | str, Resolution]:
+    def _resolutions(self) -> dict[DeadLetterId | str, Resolution]:
         """Returns resolutions by dead letter, and by the fingerprint of the dead letter and its copies."""
         found: dict[DeadLetterId | str, Resolution] = {}
-        topic = resolutions_topic(self._kafka)
-        with closing(reader.scan(topic, reader.spans_of(topic))) as messages:
+        with closing(read_topic(self._kafka, resolutions_topic(self._kafka))) as messages:
             for message in messages:
                 letter, value = dead_letter_id_of(message.key()), message.value()
                 if letter is None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from typing import NamedTuple, Protocol
 
-from tailrace.dlq.reader import DeadLetterReader, Span, Spans
 from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import OffsetRange, RangeReader, Ranges
 from tailrace.kafka.tail import ClusterObserver
-from tailrace.kafka.topic_retention import topic_retention
-from tailrace.kafka.topics import topic_config
+from tailrace.kafka.topics import topic_config, topic_retention
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.offsets import Admin
 from tailrace.verify.backend import Window
@@ -132,11 +130,9 @@ class KafkaRecords:
         admin = ClusterObserver(self._kafka).admin
         parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
-            reader = DeadLetterReader(
-                replace(self._kafka, dead_letter_topic=topic)
-            )  # DeadLetterReader can read any topic
-            there = reader.spans_of(topic, final=True)
-            held = self._in_window(reader, there, to_the_end=to_the_end)
+            with RangeReader(self._kafka, "dlq") as reader:
+                there = reader.ranges(topic, include_open=True)
+                held = self._in_window(reader, topic, there, to_the_end=to_the_end)
             if topic not in self.kept:
                 self._look(admin, topic, partitions, there, held)
             kept = self.kept[topic]
@@ -151,12 +147,13 @@ class KafkaRecords:
         """Reads what lies before the window, since a row may have a later time than its commit."""
         parts: list[PartitionScan] = []
         for topic, partitions in topics.items():
-            reader = DeadLetterReader(replace(self._kafka, dead_letter_topic=topic))
-            for number, span in reader.spans_of(topic, final=True).items():
+            with RangeReader(self._kafka, "dlq") as reader:
+                there = reader.ranges(topic, include_open=True)
+            for number, span in there.items():
                 place = self._place(topic, number)
                 start, end = max(span.start, self._begins.get(place, 0)), self._starts.get(place, span.end)
                 if start < end:
-                    parts.append(PartitionScan(topic, number, Span(start, end), place, partitions=partitions))
+                    parts.append(PartitionScan(topic, number, OffsetRange(start, end), place, partitions=partitions))
                     self._starts[place], self._ends[place] = start, max(end, self._ends.get(place, 0))
         self._started = parts
         self._reading.start(parts)
@@ -172,7 +169,7 @@ class KafkaRecords:
                 self.kept_since[topic] = self.kept[topic].since
         self._started = []
 
-    def _look(self, admin: Admin, topic: str, partitions: int, there: Spans, held: Spans) -> None:
+    def _look(self, admin: Admin, topic: str, partitions: int, there: Ranges, held: Ranges) -> None:
         """Determines once what the topic has deleted of the records that would have been read."""
         starts, compacted = topic_retention(admin, topic, partitions)
         if compacted:
@@ -193,28 +190,30 @@ class KafkaRecords:
         self.kept[topic] = RetainedRange(partitions, firsts, rules, by_age=rule.bytes < 0, keeps_all=keeps_all)
         self.kept_since[topic] = self.kept[topic].since
 
-    def _in_window(self, reader: DeadLetterReader, spans: Spans, *, to_the_end: bool) -> Spans:
+    def _in_window(self, reader: RangeReader, topic: str, spans: Ranges, *, to_the_end: bool) -> Ranges:
         """Returns all of the topic, or its part in the window."""
         since, until = self._window
         if since is not None:
-            first = reader.spans(since - MARGIN_MS)
-            spans = {number: Span(first[number].start, span.end) for number, span in spans.items() if number in first}
-        if until is not None and not to_the_end:
-            behind = reader.spans(until + MARGIN_MS)
+            first = reader.ranges(topic, since_ms=since - MARGIN_MS)
             spans = {
-                number: Span(span.start, behind[number].start) if number in behind else span
+                number: OffsetRange(first[number].start, span.end) for number, span in spans.items() if number in first
+            }
+        if until is not None and not to_the_end:
+            behind = reader.ranges(topic, since_ms=until + MARGIN_MS)
+            spans = {
+                number: OffsetRange(span.start, behind[number].start) if number in behind else span
                 for number, span in spans.items()
             }
         return spans
 
-    def _unread(self, topic: str, spans: Spans) -> Spans:
+    def _unread(self, topic: str, spans: Ranges) -> Ranges:
         """Returns the spans that were not read before."""
-        unread: Spans = {}
+        unread: Ranges = {}
         for number, span in spans.items():
             place = self._place(topic, number)
             start = max(span.start, self._ends.get(place, 0))
             if start < span.end:
-                unread[number] = Span(start, span.end)
+                unread[number] = OffsetRange(start, span.end)
                 self._starts.setdefault(place, start)
                 self._ends[place] = span.end
         return unread

@@ -6,16 +6,12 @@ creates a topic.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-
-from tailrace.dlq.reader import SILENCE_SECONDS, Span
-from tailrace.errors import KafkaUnavailable
 from tailrace.event import Headers
-from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
+from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.reader import STALL_SECONDS, OffsetRange, RangeReader
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import SHADOW
 from tailrace.verify.backend import Window
@@ -23,7 +19,6 @@ from tailrace.verify.findings import AGAIN, EDITED, OTHERS, OUTSIDE, SECOND
 
 AT_ONCE = 2000
 """Messages per call, enough to make the overhead per message small."""
-WAIT_SECONDS = 0.05
 QUEUE_KBYTES = 8192
 """How much the client prefetches; it bounds the memory even for large records."""
 KEYS = 32
@@ -35,8 +30,6 @@ _PUBLISHED_AGAIN = {
     REPLAY: AGAIN | SECOND,
     "tailrace.edited": EDITED,
 }
-_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
-"""Errors of a broker that is unavailable for a moment; the deadline decides how long that may take."""
 
 Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes | None, bytes | None]
 """A record of a pipeline: id, value, headers, flags, place, offset, key, and the headers `position` and `type`."""
@@ -51,7 +44,7 @@ class PartitionScan(NamedTuple):
 
     topic: str
     partition: int
-    span: Span
+    span: OffsetRange
     place: int
     is_first: bool = False
     partitions: int = 0
@@ -71,7 +64,7 @@ class Scan:
     """One pass over some partitions."""
 
     def __init__(
-        self, kafka: KafkaOptions, window: Window, parts: Sequence[PartitionScan], *, patience: float = SILENCE_SECONDS
+        self, kafka: KafkaOptions, window: Window, parts: Sequence[PartitionScan], *, patience: float = STALL_SECONDS
     ) -> None:
         """`patience`: seconds without progress after which the scan fails."""
         self.foreign = 0
@@ -86,8 +79,6 @@ class Scan:
         self._parts = parts
         self._numbers = {(part.topic, part.partition): number for number, part in enumerate(parts)}
         self._places = [part.place for part in parts]
-        self._ends = [part.span.end for part in parts]
-        self._next = [part.span.start for part in parts]
         self._looked_at = {part.place: KEYS for part in parts if part.is_first}
 
     @property
@@ -96,58 +87,21 @@ class Scan:
 
     def batches(self) -> Iterator[list[Taken]]:
         """Yields the records of pipelines, in the order of their partitions."""
-        waiting = dict(enumerate(self._ends))
-        if not waiting:
-            return
-        consumer = self._consumer()
-        try:
-            consumer.assign([TopicPartition(part.topic, part.partition, part.span.start) for part in self._parts])
-            deadline = time.monotonic() + self._patience
-            while waiting:
-                messages = consumer.consume(num_messages=AT_ONCE, timeout=WAIT_SECONDS)
-                good = [message for message in messages if message.error() is None]
-                reached = sum(self._next[number] for number in waiting)
-                if good:
-                    before = time.monotonic()
-                    yield self._take(good)
-                    # The time that the caller takes is not Kafka's delay.
-                    deadline += time.monotonic() - before
-                if len(good) < len(messages):
-                    self._handle_errors([message for message in messages if message.error() is not None])
-                # Messages of finished partitions are no progress for the others.
-                if sum(self._next[number] for number in waiting) > reached:
-                    deadline = time.monotonic() + self._patience
-                self._leave(consumer, [number for number, end in waiting.items() if self._next[number] >= end], waiting)
-                if waiting and time.monotonic() > deadline:
-                    topic = self._parts[min(waiting)].topic
-                    raise KafkaUnavailable(
-                        f"the end of {topic} could not be read within {self._patience:.0f} s",
-                        why="A hanging transaction holds it back, or Kafka is too slow.",
-                        remedy="Try again; `kafka-transactions find-hanging` names the transaction.",
-                    )
-        except KafkaException as error:
-            raise translate(error_of(error), "reading topics") from None
-        finally:
-            consumer.close()
-
-    def _leave(self, consumer: Consumer, ended: list[int], waiting: dict[int, int]) -> None:
-        """Pauses finished partitions, so that later records are not fetched."""
-        for number in ended:
-            del waiting[number]
-        if ended and waiting:
-            consumer.pause([TopicPartition(self._parts[each].topic, self._parts[each].partition) for each in ended])
+        ranges = {(part.topic, part.partition): part.span for part in self._parts}
+        with RangeReader(
+            self._kafka, "dlq", stall_seconds=self._patience, batch_records=AT_ONCE, queue_kbytes=QUEUE_KBYTES
+        ) as reader:
+            for messages in reader.batches(ranges):
+                yield self._take(messages)
 
     def _take(self, messages: list[Any]) -> list[Taken]:
         taken: list[Taken] = []
         take = taken.append
-        numbers, places, ends, following = self._numbers, self._places, self._ends, self._next
+        numbers, places = self._numbers, self._places
         bounded, looked_at, own = self._bounded, self._looked_at, self._own
         for message in messages:
             number = numbers[message.topic(), message.partition()]
             offset = message.offset()
-            following[number] = offset + 1
-            if offset >= ends[number]:
-                continue
             headers = message.headers()
             try:
                 (name, event), (_, kind), (where, position), (when, stamp), *further = headers
@@ -193,25 +147,3 @@ class Scan:
         self._looked_at[place] -= 1
         if not self._looked_at[place]:
             del self._looked_at[place]
-
-    def _handle_errors(self, messages: list[Message]) -> None:
-        for message in messages:
-            error: Any = message.error()
-            topic = message.topic()
-            if error.code() == KafkaError._PARTITION_EOF:
-                # The offset counts control records as well, which are never delivered.
-                number = self._numbers[topic or "", int(message.partition() or 0)]
-                self._next[number] = max(self._next[number], int(message.offset() or 0))
-            elif error.code() not in _PASSING:
-                raise translate(error, f"reading {topic}", topic)
-
-    def _consumer(self) -> Consumer:
-        try:
-            return Consumer(
-                {
-                    **consumer_config(self._kafka, f"tailrace-dlq-{self._kafka.pipeline}"),
-                    "queued.max.messages.kbytes": QUEUE_KBYTES,
-                }
-            )
-        except KafkaException as error:
-            raise unusable(error) from None

@@ -58,7 +58,7 @@ class KnownLetters:
     def read(self) -> bool:
         """Reads letters and marks, once nobody else applies this replay; returns whether there are any."""
         reader = DeadLetterReader(self._options)
-        spans = reader.spans_of(self._options.dead_letter_topic, final=True)
+        spans = reader.spans(include_open=True)
         marked = reader.resolved_ids(final=True)
         with closing(reader.dead_letters(spans)) as letters:
             for letter in letters:

@@ -41,10 +41,11 @@ from tailrace.cli.dlq.view import told_mark
 from tailrace.cli.output import say
 from tailrace.dlq import resolutions
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
-from tailrace.dlq.reader import DeadLetterReader, Spans
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.redrive import RedriveItem, RedrivePublisher
 from tailrace.dlq.resolutions import Action, Resolution, ResolvedIds
 from tailrace.errors import ConfigError, Rejected
+from tailrace.kafka.reader import Ranges
 from tailrace.state import offsets
 
 Prepare = Callable[[DeadLetter], RedriveItem]
@@ -219,7 +220,7 @@ def _replaced(
     return {letter.id: (letter.with_payload(value), not letter.is_original(value))}
 
 
-def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Spans, Counter[str]]:
+def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Ranges, Counter[str]]:
     """What is chosen and open, by reason."""
     marked, spans = reader.resolved_ids(), choice.spans(reader)
     with closing(choice.letters(reader, spans, marked)) as letters:
@@ -244,7 +245,7 @@ def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
     return False
 
 
-def _try(reader: DeadLetterReader, choice: Choice, spans: Spans, prepare: Prepare, outcome: Outcome) -> int:
+def _try(reader: DeadLetterReader, choice: Choice, spans: Ranges, prepare: Prepare, outcome: Outcome) -> int:
     """Tells what would be done, and does nothing."""
     marked = reader.resolved_ids()
     with closing(choice.letters(reader, spans, marked)) as letters:
@@ -259,7 +260,7 @@ def _try(reader: DeadLetterReader, choice: Choice, spans: Spans, prepare: Prepar
 def _act(
     office: DlqContext,
     choice: Choice,
-    spans: Spans,
+    spans: Ranges,
     prepare: Prepare,
     outcome: Outcome,
     require: Require = lambda _: None,

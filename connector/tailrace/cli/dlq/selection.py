@@ -13,9 +13,10 @@ from pathlib import Path
 import typer
 
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
-from tailrace.dlq.reader import DeadLetterReader, Spans
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.resolutions import ResolvedIds
 from tailrace.errors import ConfigError, Reason
+from tailrace.kafka.reader import Ranges
 
 FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not beside --bootstrap.")
 LETTERS: str = typer.Option("", "--letters", metavar="TOPIC", help="The letters of consumers on this topic instead.")
@@ -68,11 +69,13 @@ class Choice:
     ids: tuple[DeadLetterId, ...]
     wanted: Wanted
 
-    def spans(self, reader: DeadLetterReader) -> Spans:
+    def spans(self, reader: DeadLetterReader) -> Ranges:
         """How far the topic reaches now. What arrives later was not chosen."""
         return {} if self.ids else reader.spans(self.wanted.since_ms)
 
-    def letters(self, reader: DeadLetterReader, spans: Spans, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
+    def letters(
+        self, reader: DeadLetterReader, spans: Ranges, marked: ResolvedIds
+    ) -> Generator[DeadLetter, None, None]:
         """Those chosen by id also if they are marked: their caller leaves them out, and says so."""
         if self.ids:
             for each in self.ids:
