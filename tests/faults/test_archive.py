@@ -252,7 +252,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
         as_it_was = dict(shop.settings["source"])
         shop.configure(source=mistaken)
         refused = tailrace(*write, code=3)
-        assert (refused["error"], "name of its own" in refused["remedy"]) == ("WrongLog", True), refused
+        assert (refused["error"], "its own name" in refused["remedy"]) == ("WrongLog", True), refused
         shop.settings["source"] = as_it_was
     shop.configure()
     assert shop.execute("SELECT count(*) FROM other") == [(1100,)]

@@ -84,7 +84,7 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     assert not again(shop, planned)
     for first, last in (pair, reversed(pair)):
         refused = tailrace("replay", "plan", shop.file, "--from", f"event:{first}", "--to", f"event:{last}", code=2)
-        assert "of one transaction" in refused["what"]
+        assert "in the same transaction" in refused["what"]
     later = shop.insert(VALID)
     for kill in KILLS:
         warm.killed("replay", "apply", planned["file"], at=kill)
@@ -219,11 +219,11 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     connector = shop.start()
     events = [shop.insert(VALID, key="k") for _ in range(3)]
     arrived(shop, *events)
-    assert "names no point" in refused(*plan, "--from", "soonish")
+    assert "is not a point" in refused(*plan, "--from", "soonish")
     assert "in the future" in refused(*plan, "--from", "FFFF/0")
     assert "in the future" in refused(*plan, "--from", "2999-01-01")
     assert "not before" in refused(*plan, "--from", "1h", "--to", "2h")
-    assert "no point in the log" in refused(*plan, "--from", "1773403200.7")
+    assert "not a point in the log" in refused(*plan, "--from", "1773403200.7")
     assert "--from is missing" in refused(*plan)
     assert "not in the table: nobody" in refused(*plan, "--id", "nobody", "--id", events[0])
     assert "nothing to choose" in refused(*plan, "--from", "oldest", "--in-place", "--type", "OrderPlaced")
@@ -236,14 +236,14 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     assert connector.stop() == 0
     other = shop.folder / "other.yaml"
     other.write_text(json.dumps({**shop.settings, "pipeline": "other"}))
-    assert "of the pipeline" in refused("apply", file, "--settings", other)
+    assert "belongs to the pipeline" in refused("apply", file, "--settings", other)
     beside = tailrace("replay", "plan", shop.file, "--from", "oldest")
     edited = shop.folder / "edited.json"
     edited.write_text((shop.folder / beside["file"]).read_text().replace('"same"', '"shadow"'))
     assert "was changed" in refused("apply", edited)
     assert "cannot be read" in refused("apply", shop.folder / "none.json")
     edited.write_text("{")
-    assert "no JSON" in refused("apply", edited)
+    assert "not JSON" in refused("apply", edited)
     assert "has no shadow" in refused("diff", shop.folder / beside["file"])
     elsewhere = {**shop.settings, "source": {**shop.settings["source"], "postgres": shop.postgres.dsn("postgres")}}
     other.write_text(json.dumps(elsewhere))

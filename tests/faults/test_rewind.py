@@ -70,8 +70,8 @@ def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> 
 
     # What is refused changes nothing.
     for point, code, word in [
-        ("soon", 2, "names no point"),
-        ("1773403200.7", 2, "no point in the log of this database"),
+        ("soon", 2, "is not a point"),
+        ("1773403200.7", 2, "not a point in the log of this database"),
         ("FFFF/0", 2, "future"),
         (format_lsn(8), 2, "no longer reaches"),
         ("event:nobody", 2, "no record"),
@@ -141,7 +141,7 @@ def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
         )
     now = tailrace("position", "show", file, "--at", "0s")
     assert now["at_ms"] >= shown["at_ms"] // 1000 * 1000, "an idle server's clock stands still: this is its last moment"
-    for point, word in [("0/16B3748", "no point in the log of this database"), ("2000000000.1", "future")]:
+    for point, word in [("0/16B3748", "not a point in the log of this database"), ("2000000000.1", "future")]:
         assert word in tailrace("position", "reset", file, "--to", point, "--yes", code=2)["what"], point
     tailrace("position", "reset", file, "--to", f"event:{later[0]}", "--yes")
     users.start()

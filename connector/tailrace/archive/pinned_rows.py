@@ -73,9 +73,7 @@ class DiskSet:
     """A set of bytes in a temporary file, so that memory stays flat."""
 
     def __init__(self) -> None:
-        self._file = sqlite3.connect(
-            "", check_same_thread=False
-        )  # an empty name means a temporary file that is deleted on close
+        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
         self._file.execute("CREATE TABLE names (name BLOB PRIMARY KEY) WITHOUT ROWID")
         self._some = False
 

@@ -35,9 +35,7 @@ class IdIndex:
         self._owner_rules = owner_rules or OwnerRules()
         self.first_ms: float = inf
         """The earliest commit time among the records that this pipeline published for the first time."""
-        self._file = sqlite3.connect(
-            "", check_same_thread=False
-        )  # an empty name means a temporary file that is deleted on close
+        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
         self._file.execute(f"PRAGMA cache_size = -{CACHE_KBYTES}")
         self._file.execute(
             "CREATE TABLE seen (name TEXT, frame INTEGER, digest INTEGER, owner INTEGER, identity INTEGER, topic TEXT, "

@@ -1,1 +1,1 @@
-"""`tailrace replay`: events published again, from the log or from the table, each once and marked as such."""
+"""`tailrace replay`: publishes events again from the log, the table or the archive, once and marked as replayed."""

@@ -1,8 +1,8 @@
-"""Carrying a plan out, beside the pipeline: its own line, loop and publisher, from the plan's start to its end.
+"""Applies a replay plan next to the running pipeline, with its own processor, loop and publisher.
 
-The plan's name is the transactional id and the key of its own position on the offsets topic. So each batch and the
-place behind it are one Kafka transaction: killed at any moment, it goes on there when it is run again; two at once
-fence each other; and when the stored place is the plan's end, it is done for good. The pipeline is never fenced.
+The name of the plan is the transactional id and the key of its position on the offsets topic. So each batch and the
+position behind it are one Kafka transaction: if it is killed, it continues there when it is run again; two runs fence
+each other; and when the stored position is the end of the plan, it is done. The pipeline is never fenced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.wiring import Wiring
 
 ATTEMPTS = 5
-"""How often in a row a server that is away is waited for."""
+"""Attempts in a row while a server is not available."""
 LOOK_SECONDS = 0.2
 GLANCE_SECONDS = 5.0
 LEAVE_SECONDS = 8.0
@@ -50,19 +50,19 @@ LEAVE_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of this run: what it has published so far; `share` is of the whole way, earlier runs included."""
+    """The progress of this run; `share` is the part of the whole plan that is done, including earlier runs."""
 
     published: int
     dead_letters: int
-    """Events that could not be published, with those whose letter was there before."""
+    """Events that could not be published, including those that already had a dead letter."""
     referred: int
-    """Of these, how many have a letter from before, which was left as it is."""
+    """How many of them already had a dead letter, which was left unchanged."""
     share: float
     waiting: str = ""
 
 
 class ReplayRun:
-    """One run of a plan. `run` returns when it is done; what it did is in `published` and `dead_letters`."""
+    """One run of a plan. `run` returns when it is done."""
 
     def __init__(self, wiring: Wiring, plan: ReplayPlan) -> None:
         require_same(wiring, plan)
@@ -79,22 +79,26 @@ class ReplayRun:
         self._referred = 0
         self._position: Position = plan.start
         self.continued: bool | None = None
-        """Whether an earlier run has done a part of it; None until that is known."""
+        """Whether an earlier run has done a part of the plan; None until that is known."""
         self._waiting = ""
         self._is_over = False
 
     def stored(self) -> Position | None:
-        """How far it is by now; None if it was never begun, or if that cannot be told yet. Fences nobody."""
+        """Returns the stored position of the plan; None if it was never started or cannot be read yet. Fences
+        nobody.
+        """
         offsets.ensure(self.options, self._wiring.admin())
         key = self.options.pipeline.encode()
         try:
             value = offsets.read_keys(self.options, {key}, timeout=GLANCE_SECONDS).get(key)
         except KafkaUnavailable:
-            return None  # perhaps one that was killed has left a transaction open: a run ends it, and then looks itself
+            return None  # a killed run may have left a transaction open; `run` aborts it and reads the position itself
         return None if value is None else offsets.parse(self.options, value)
 
     def run(self, tell: Callable[[Progress], None]) -> Progress:
-        """`tell` is called every now and then, in this thread; an exception from it, such as Ctrl-C, ends the run."""
+        """Runs the plan. `tell` is called regularly in this thread; an exception from it, such as Ctrl-C, ends
+        the run.
+        """
         plan, wiring = self._plan, self._wiring
         if plan.target == "same":
             require_order(wiring)
@@ -104,7 +108,7 @@ class ReplayRun:
         failures: list[BaseException] = []
         threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
         try:
-            # Not by `join`: if an exception breaks that off, Python up to 3.12 takes the thread for ended from then on.
+            # Not `join`: if an exception interrupts it, Python up to 3.12 takes the thread for ended.
             while not self._left.wait(LOOK_SECONDS):
                 tell(self.progress())
         finally:
@@ -137,7 +141,7 @@ class ReplayRun:
                         raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
                     self._wiring.refused.update(refused.places)
                 except TopicLimitsChanged:
-                    pass  # at once: there is nothing to wait for
+                    pass  # no need to wait
                 except Unavailable as error:
                     attempt = 1 if self._position.progress > before.progress else attempt + 1
                     if attempt >= ATTEMPTS:
@@ -148,8 +152,8 @@ class ReplayRun:
             failures.append(
                 Fenced(
                     error.what,
-                    why="Another `apply` of this plan began meanwhile, and goes on with it.",
-                    remedy="Let it end. Nothing is published twice.",
+                    why="Another `apply` of this plan has started and continues with it.",
+                    remedy="Let it finish. Nothing is published twice.",
                 )
             )
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
@@ -196,7 +200,7 @@ class ReplayRun:
         return KnownLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
 
     def _ready(self, processor: EventProcessor) -> EventProcessor:
-        """Looks up the letters there are, after another `apply` of this plan is fenced. Shadows have their own."""
+        """Reads existing dead letters after another `apply` of this plan was fenced. Shadow topics have their own."""
         self._referred += self._known.referred
         self._known = known = self._no_letters()
         if self._plan.suffix or self._publisher is None or not known.read():
@@ -206,8 +210,8 @@ class ReplayRun:
         return known.decorated(processor)
 
     def _namer(self, processor: EventProcessor) -> Callable[[Row], Row]:
-        """What comes from the log has its place, and an archive has noted it; a table has forgotten it, but topics may
-        remember.
+        """Returns a function that gives rows their original position. Rows of the log and of an archive have it; for
+        rows of a table it is searched on the topics.
         """
         plan, wiring = self._plan, self._wiring
         if plan.origin != "table":
@@ -220,7 +224,9 @@ class ReplayRun:
         return self._originals.namer(processor.layout)
 
     def _keeper(self, admin: offsets.Admin) -> TopicManager:
-        """For shadows: each has the partitions of what it is a shadow of, so that keys lie where they do there."""
+        """Returns a topic manager. Shadow topics get the same number of partitions as the original, so keys go to the
+        same ones.
+        """
         plan, wiring = self._plan, self._wiring
         if not plan.suffix:
             return wiring.topic_manager(admin, UncompactedTopics)
@@ -237,17 +243,17 @@ class ReplayRun:
 
 
 def replay_options(options: KafkaOptions, plan: ReplayPlan) -> KafkaOptions:
-    """In transactions always: without, a replay that is killed would publish twice."""
+    """Always uses transactions, because otherwise a killed replay would publish twice."""
     letters = options.dead_letter_topic + plan.suffix
     return replace(options, pipeline=plan.name, exactly_once=True, dead_letter_topic=letters)
 
 
 def require_same(wiring: Wiring, plan: ReplayPlan) -> None:
-    """Refuses settings that are not those of the plan; what the plan's log is, its source looks at."""
+    """Refuses settings of another pipeline; the source checks the log itself."""
     if wiring.settings.pipeline != plan.pipeline:
         raise ConfigError(
-            f"the plan is of the pipeline {plan.pipeline}, and the settings are of {wiring.settings.pipeline}",
-            remedy="Name the settings of that pipeline with --settings. Nothing was changed.",
+            f"the plan belongs to the pipeline {plan.pipeline}, but the settings are of {wiring.settings.pipeline}",
+            remedy="Give the settings of that pipeline with --settings. Nothing was changed.",
         )
 
 

@@ -1,7 +1,10 @@
-"""What archiving needs to know of a pipeline's history: which rows it has passed, and where they were published.
+"""Runs the archiver with the history of a pipeline: which rows it has passed, and where they were published.
 
-What is passed is asked for first, then what is held: an event that was set aside and passed is among the letters by
-then. Where a row was published stands on the topics alone, as long as they keep it; the archive remembers it.
+What is passed is read before the dead letters, so an event that was dead-lettered and passed is found among them. The
+original position of a row is only on the topics, as long as they keep it; the archive stores it.
+
+Other pipelines that read the same outbox count as well: the log delivers them a deleted row, but a first read or a
+recovery finds only rows that are still there. Only pipelines that share the offsets topic are known.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from tailrace.worker.wiring import Wiring
 def open_outbox(wiring: Wiring) -> ArchiveOutbox:
     name = wiring.settings.pipeline
     if isinstance(wiring.database, MongoOptions):
-        from tailrace.archive.mongo_outbox import MongoArchiveOutbox  # its driver is only there for those who need it
+        from tailrace.archive.mongo_outbox import MongoArchiveOutbox  # optional driver
 
         return MongoArchiveOutbox(wiring.database, name)
     return PostgresArchiveOutbox(wiring.database, name)
@@ -59,16 +62,21 @@ def archive(
     tell: Callable[[ArchiveReport], None],
     ignored: Collection[str] = (),
 ) -> tuple[ArchiveReport, tuple[str, ...]]:
-    """Archives what is older than `before_ms`, or says what it would; notes for people beside it.
+    """Archives rows older than `before_ms`, or reports what it would do; also returns notes for people.
 
-    `ignored` are other pipelines that read the same outbox no longer.
+    `ignored` are pipelines that no longer read the same outbox.
     """
     repository = open_repository(wiring.settings)
     stored = stored_position(wiring)
     _require_same_server(wiring.database, stored)
     entries = position_history.read(wiring.kafka)
     processor = wiring.processor()
-    notes = before_first_start(wiring, stored, "go, too, never published", "stay: they were never published")
+    notes = before_first_start(
+        wiring,
+        stored,
+        "are archived as well, although they were never published",
+        "stay, because they were never published",
+    )
     with ExitStack() as opened:
         outbox = open_outbox(wiring)
         opened.callback(outbox.close)
@@ -101,16 +109,17 @@ def archive(
 
 
 def _require_same_server(database: PostgresOptions | MongoOptions, stored: Position) -> None:
-    """What was passed elsewhere says nothing of this outbox. Of MongoDB that is compared at the first document."""
+    """Checks that the position belongs to this server. For MongoDB this is checked with the first document."""
     if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
         with database.connect(replication=True) as stream:
             require_same_server(stored, catalogue.identify(stream))
 
 
 def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], None]) -> Original:
-    """Topics are read when the first row is asked for: most runs of a day find none that is old enough.
+    """Returns a function that finds the original position of a row.
 
-    All of each: an old row may have been published late.
+    Topics are read only when the first row is found, since most runs find none. They are read whole, because an old row
+    may have been published late.
     """
     named = originals.namer(layout)
     filled = False
@@ -127,28 +136,37 @@ def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], Non
 
 
 _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
-"""As names of pipelines are; those of replays, and of what stands beside a position, have other signs, too."""
+"""Matches names of pipelines; keys of replays and of other data on the topic contain other characters."""
 
 
 def passed_by_all(
     wiring: Wiring, start: Position, before_ms: int, ignored: Collection[str]
 ) -> tuple[Position, list[str]]:
-    """`start` as far as the others have passed it, too, and notes; ConfigError where that cannot be told."""
+    """Returns `start` limited to what the other pipelines have passed, and notes; raises ConfigError if that is not
+    known.
+    """
     notes: list[str] = []
     for name, stored in _sharing(wiring, start, ignored):
         if not is_streaming(stored) or getattr(stored, "recovery", None) is not None:
-            raise _refusal(name, f"is reading it: {stored}", "What it has not read yet, it would never publish.")
+            raise _refusal(
+                name,
+                f"is reading it for the first time: {stored}",
+                "Rows that it has not read yet would never be published.",
+            )
         if isinstance(start, LsnPosition) and isinstance(stored, LsnPosition):
             start, is_all = _least(wiring, name, start, stored)
             if not is_all:
-                notes.append(f"{name} reads this outbox, too, and has not caught up: what it may not have is left out")
+                notes.append(
+                    f"{name} reads this outbox as well and has not caught up: rows that it may not have "
+                    "passed are left out"
+                )
         elif isinstance(stored, TokenPosition) and stored.time.seconds * 1000 <= before_ms:
-            raise _refusal(name, f"is behind: {stored}", "Documents that go now may be new to it.")
+            raise _refusal(name, f"is behind: {stored}", "Documents deleted now may be new to it.")
     return start, notes
 
 
 def _sharing(wiring: Wiring, mine: Position, ignored: Collection[str]) -> Iterator[tuple[str, Position]]:
-    """Other pipelines and where they are."""
+    """Yields other pipelines of this outbox and their stored positions."""
     for key, value in sorted(offsets.read_keys(wiring.kafka, None).items()):
         name = key.decode(errors="replace")
         if name == wiring.settings.pipeline or name in ignored or not _is_pipeline(name):
@@ -157,9 +175,9 @@ def _sharing(wiring: Wiring, mine: Position, ignored: Collection[str]) -> Iterat
             stored = from_stored(json.loads(value))
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"the pipeline {name} may read the same outbox, and its stored position cannot be read: {error!r}",
-                why="A newer version of Tailrace wrote it, or something else did. What it has not passed must stay.",
-                remedy=f"Archive with that version. If it reads another outbox, or is gone for good, say so: "
+                f"the pipeline {name} may read the same outbox, but its stored position cannot be parsed: {error!r}",
+                why="A newer version of Tailrace or another program wrote it. Rows that it has not passed must stay.",
+                remedy="Archive with that version. If it reads another outbox or no longer exists, add "
                 f"--ignore-pipeline {name}. Nothing was changed.",
             ) from None
         if is_same_outbox(mine, stored):
@@ -184,6 +202,6 @@ def _refusal(name: str, what: str, why: str) -> ConfigError:
     return ConfigError(
         f"the pipeline {name} reads the same outbox, and {what}",
         why=why,
-        remedy=f"Let {name} catch up, then run it again. If it is gone for good, say so: --ignore-pipeline {name}. "
+        remedy=f"Let {name} catch up, then run it again. If it no longer exists, add --ignore-pipeline {name}. "
         "Nothing was changed.",
     )

@@ -1,4 +1,4 @@
-"""The archive as the way of a replay: whether it has what the table has no longer."""
+"""The range of a replay, and its range in the archive for rows that the table no longer has."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def has_archive(wiring: Wiring) -> bool:
 
 
 def archive_way(wiring: Wiring, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
-    """All that the archive has by now of the time that is asked for."""
+    """Returns everything that the archive has of the requested time."""
     return _way(_repository(wiring), selection, notes)
 
 
 def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
-    """The same, if rows of that time have left the table for the archive; None if the table still has them all."""
+    """Returns the same if rows of that time were moved to the archive; None if the table still has them all."""
     if not has_archive(wiring) or wiring.database.timestamp is None:
         return None
     repository = _repository(wiring)
     entries = repository.meeting(selection.since_ms, selection.until_ms)
     if not entries:
         return None
-    from tailrace.replay.archive_context import open_outbox  # what it needs is known to be there by now
+    from tailrace.replay.archive_context import open_outbox  # the libraries are installed by now
 
     outbox = open_outbox(wiring)
     try:
@@ -48,21 +48,21 @@ def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
         outbox.close()
     until = max(entry.committed.last_ms for entry in entries)
     note = (
-        f"the table no longer has all of that time, and the archive has rows up to {format_time(until)}; what is still "
-        "in the table is not in this plan: make another one of the same points with --from-table"
+        f"the table no longer has all rows of that time, and the archive has rows up to {format_time(until)}; rows "
+        "that are still in the table are not in this plan: make another plan with the same points and --from-table"
     )
     return _way(repository, selection, (note,))
 
 
 def _has_left(repository: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOutbox, of_its_time: int) -> bool:
-    """Whether the outbox lacks rows of this file. As many may be others of the same time: then each is looked for."""
+    """Returns whether the outbox lacks rows of this file. If the counts are equal, each row is searched for."""
     if of_its_time < entry.rows:
         return True
     with repository.reader(entry) as reader:
         try:
             return sum(outbox.present(reader.columns, rows) for rows in reader.groups()) < entry.rows
         except LayoutMismatch:
-            return True  # of another key: what it has, the table has not, by that name
+            return True  # another key column: the table does not have these rows under that key
 
 
 def _repository(wiring: Wiring) -> ArchiveRepository:
@@ -76,18 +76,18 @@ def _way(repository: ArchiveRepository, selection: Selection, notes: tuple[str, 
     if not repository.entries:
         raise ConfigError(
             f"the archive at {repository.store.url} is empty",
-            remedy="Leave --from-archive out; see `tailrace archive list`.",
+            remedy="Omit --from-archive; see `tailrace archive list`.",
         )
     first, last = repository.entries[0], repository.entries[-1]
     end = ArchivePosition(repository.name, last.number, last.rows, 0, last.committed.last_ms)
-    more = "rows come in the order in which they were archived: that of source.order_by, not of commits"
-    # By number, not "the first": should the oldest be deleted before the plan is carried out, that must show.
+    more = "rows come in the order in which they were archived (source.order_by), not in commit order"
+    # By number: if the oldest file is deleted before the plan is applied, that must be noticed.
     return ReplayRange("archive", ArchivePosition(repository.name, first.number), end, selection, (*notes, more))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """From where to where, in a source."""
+    """A range of positions in a source."""
 
     origin: Origin
     start: Position

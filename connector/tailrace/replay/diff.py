@@ -1,7 +1,7 @@
-"""Shadow topics against the real ones, event by event: what would a replay have changed?
+"""Compares shadow topics with the original ones, event by event, to show what a replay would have changed.
 
-Both are read once, committed records only, and put by in little: memory stays flat. Of the real topics those records
-count that the plan is about, by what their headers say; of the shadows those of this very plan.
+Both are read once, committed records only, and only hashes are stored, so memory stays flat. Of the original topics,
+the records that the plan covers count, by their headers; of the shadow topics, the records of this plan.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ SET_ASIDE = "set_aside"
 ONLY_SHADOW, ONLY_REAL = "only_in_shadow", "only_in_original"
 VALUE, KEY, PARTITION, TOPIC = "value_changed", "key_changed", "partition_changed", "topic_changed"
 NOT_PUBLISHED = "not_published_either_time"
-"""In the shadow's dead letters, and never on the original topics: no difference."""
+"""In the shadow's dead letters and never on the original topics: not a difference."""
 KINDS = (ONLY_REAL, ONLY_SHADOW, SET_ASIDE, VALUE, KEY, PARTITION, TOPIC)
-"""What makes a difference."""
+"""The kinds of differences."""
 
 
 class DiffRecord(NamedTuple):
-    """A record in little. `topic` is the number of the real topic, also for a shadow; key and value are hashes."""
+    """A record with hashes of key and value. `topic` is the number of the original topic, also for a shadow
+    record.
+    """
 
     id: str
     topic: int
@@ -53,7 +55,7 @@ class Differences:
     counts: Counter[str] = field(default_factory=Counter)
     examples: defaultdict[str, list[DiffRecord]] = field(default_factory=lambda: defaultdict(list))
     topics: list[str] = field(default_factory=list)
-    """By the numbers they have in examples."""
+    """Topics by the number they have in examples."""
 
     @property
     def total(self) -> int:
@@ -68,14 +70,14 @@ class Differences:
 def compare_records(
     shadow: Iterable[Any], real: Iterable[Any], letters: Iterable[Any], found: Differences, *, is_whole: bool = True
 ) -> None:
-    """Adds one bucket. Pure. Unless `is_whole`, real records without a copy may be none of the plan's: left out."""
+    """Adds the differences of one bucket. Pure. Unless `is_whole`, original records without a copy are ignored."""
     copies = {each[0]: DiffRecord(*each) for each in shadow}
     aside = {each[0] for each in letters}
     firsts: dict[str, DiffRecord] = {}
     for each in real:
         sighting = DiffRecord(*each)
         copy = copies.get(sighting.id)
-        # Of several records of an event, the one on the topic of its copy, and the last.
+        # Of several records of an event, use the last one, preferably on the topic of its copy.
         if sighting.id not in firsts or copy is None or sighting.topic == copy.topic:
             firsts[sighting.id] = sighting
     if not is_whole:
@@ -107,8 +109,8 @@ def compare_records(
 def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
     if plan.target != "shadow":
         raise ConfigError(
-            f"the plan {plan.id} has no shadow: it publishes to the topics themselves",
-            remedy="Make one that does: tailrace replay plan … --shadow .shadow",
+            f"the plan {plan.id} has no shadow topics: it publishes to the original topics",
+            remedy="Make a plan with shadow topics: tailrace replay plan … --shadow .shadow",
         )
     kafka = wiring.kafka
     real = topics_of(wiring, position_history.read(kafka))
@@ -117,8 +119,8 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
     if not any(topic + plan.suffix in there for topic in (*real, kafka.dead_letter_topic)):
         raise ConfigError(
             f"there are no topics that end in {plan.suffix}",
-            why="The plan was not carried out, or they were deleted.",
-            remedy="tailrace replay apply, then compare.",
+            why="The plan was not applied, or the topics were deleted.",
+            remedy="Run `tailrace replay apply` first.",
         )
     found = Differences(topics=real)
     with SpillFile(3) as spool:
@@ -129,7 +131,7 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
         if kafka.dead_letter_topic + plan.suffix in there:
             _put_by(spool, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
         for shadow, firsts, letters in spool.buckets(SHADOW, REAL, LETTERS):
-            # What a table has lost, or has under another time, cannot be told from what was not to be published.
+            # A table may have lost rows or changed their time, so missing copies prove nothing.
             compare_records(shadow, firsts, letters, found, is_whole=plan.origin == "log")
     return found
 
@@ -150,10 +152,10 @@ def _put_by(spool: SpillFile, stream: int, kafka: KafkaOptions, topic: str, numb
 
 
 def is_original(said: dict[str, str], key: bytes | None, topic: str, plan: ReplayPlan) -> bool:
-    """Whether the plan is about this record of a real topic. Pure.
+    """Returns whether the plan covers this record of an original topic. Pure.
 
-    Not those of other replays. What lies behind the plan's end was not to be published again, nor what is before its
-    beginning; of what was read from a table, places and times say nothing.
+    Records of other replays do not count, nor those outside of the plan's range. For rows read from a table, positions
+    and times say nothing.
     """
     selection = plan.selection
     stamp = said.get("timestamp", "")

@@ -1,4 +1,4 @@
-"""What a replay would publish, in numbers: counted by a dry reading of the very source that it will have."""
+"""Estimates what a replay would publish, with a dry run over its source."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tailrace.replay.selected_source import SelectedSource
 CHUNK_ROWS = 1000
 WAIT_SECONDS = 1.0
 EXAMPLES = 5
-"""Of events that would fail, for each reason."""
+"""Examples per reason of failure."""
 SLOWER = 2.0
-"""To publish takes longer than to read dry: a guess, on the safe side."""
+"""Publishing takes longer than a dry run; a conservative factor."""
 UNREADABLE = "(unreadable)"
 NOWHERE = "(nowhere)"
 
 
 @dataclass(slots=True)
 class Estimate:
-    """`fails` counts by reason what today's rules and schemas would not let pass."""
+    """The counts of a dry run. `fails` counts events that today's rules and schemas reject, by reason."""
 
     events: int = 0
     by_type: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Estimate:
     first_ms: int | None = None
     last_ms: int | None = None
     rows: int = 0
-    """Looked at, wanted or not."""
+    """Rows that were read, selected or not."""
     seconds: float = 0.0
 
     @property
@@ -44,7 +44,7 @@ class Estimate:
 
     @property
     def estimate(self) -> float:
-        """Seconds that it will take, about."""
+        """Estimated duration in seconds."""
         return round(max(1.0, self.seconds * SLOWER), 1)
 
     def note(self, row: Row, event: OutboxEvent | None, topic: str | None, rejected: Rejected | None) -> None:
@@ -56,7 +56,7 @@ class Estimate:
         if rejected is not None:
             self.fails[rejected.reason.value] += 1
             if self.fails[rejected.reason.value] <= EXAMPLES:
-                # Behind the first colon the payload may be quoted, which belongs into no file of ours.
+                # The text behind the first colon may quote the payload, which must not be written to a file.
                 why = rejected.explanation.partition(": ")[0]
                 place = event.id if event else row.position
                 self.examples.append({"event": place, "reason": rejected.reason.value, "why": why})
@@ -78,7 +78,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Estimate:
-        """KeyError, TypeError or ValueError if it is not one."""
+        """Raises KeyError, TypeError or ValueError if it is not an estimate."""
         return cls(
             int(told["events"]),
             Counter(told["by_type"]),
@@ -98,7 +98,7 @@ def survey(
     met: Callable[[OutboxEvent], None],
     tell: Callable[[SelectedSource, int], None],
 ) -> Estimate:
-    """Reads all of it and publishes nothing. `met` hears of each event, `tell` of the progress."""
+    """Reads the whole source and publishes nothing. `met` is called with each event, `tell` with the progress."""
     figures = Estimate()
     begun = time.monotonic()
     try:

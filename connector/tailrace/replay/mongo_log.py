@@ -1,6 +1,6 @@
-"""MongoDB's log: the oplog, as far as the server keeps it. Any cluster time in it is a place to start.
+"""MongoDB's log: the oplog, as far back as the server keeps it. A replay can start at any cluster time in it.
 
-The server itself turns a time into a token, and says at the first question whether its log still reaches there.
+The server converts a time to a token, and reports at once whether its log reaches back that far.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ GLANCE_MS = 100
 
 
 class MongoLog:
-    """Implements `Log`."""
+    """Implements `SourceLog`."""
 
     def __init__(self, options: MongoOptions, stored: Position, entries: Sequence[PositionEntry]) -> None:
-        """`entries` of the ledger are not needed: the server knows times itself."""
+        """`entries` are not needed, because the server knows times itself."""
         if not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
         self._stored = stored
@@ -47,7 +47,7 @@ class MongoLog:
 
     @property
     def oldest(self) -> TokenPosition | None:
-        """One second behind the first entry, which the server may let go of at any moment."""
+        """One second behind the first entry, which the server may delete at any moment."""
         if self._first is None:
             return None
         return self._at_time(ClusterTime(self._first.first + 1, 1))
@@ -58,15 +58,15 @@ class MongoLog:
                 oldest = self.oldest
                 if oldest is None:
                     raise ConfigError(
-                        "how far back the oplog reaches is not known: this user may not read it",
+                        "it is not known how far back the oplog reaches: this user may not read it",
                         remedy=f"Grant read on the database `local`, or write {FORMS}.",
                     )
                 return oldest
             case ClusterTime():
                 return self._at_time(point)
             case Moment(at_ms):
-                # Counters begin at 1: this is before everything of that second. An idle server's clock stands still:
-                # a later time is right behind its last operation.
+                # Increments begin at 1, so this is before everything in that second. The clock of an idle server stands
+                # still; a later time means right behind its last operation.
                 idle = ClusterTime(self._now.seconds, self._now.increment + 1)
                 return self._at_time(min(ClusterTime(at_ms // 1000, 1), idle, key=lambda time: time.pair))
             case Token(data):
@@ -74,16 +74,16 @@ class MongoLog:
                 time = token_time(token)
                 if time is None:
                     raise not_of_this(str(point), FORMS)
-                # A token alone does not say which change of its transaction it is of: all of that comes.
+                # A token alone does not identify a change within its transaction, so the whole transaction is replayed.
                 return self._at_time(time)
         raise not_of_this(str(point), FORMS)
 
     def at_place(self, place: str) -> Position:
-        """Right before the transaction of the document at `place`."""
+        """Returns the position right before the transaction of the document at `place`."""
         time, _, number = place.partition(":")
         if len(number) == HASH_DIGITS:
             out_of_reach(f"the event at {place} was in the collection before the stream began",
-                         "The log has never brought it.", self._nearest())  # fmt: skip
+                         "It was never in the log.", self._nearest())  # fmt: skip
         return self._at_time(ClusterTime.parse(time))
 
     def renewed(self, position: Position) -> TokenPosition:
@@ -96,14 +96,14 @@ class MongoLog:
     def _at_time(self, time: ClusterTime) -> TokenPosition:
         if time.pair > (self._now.seconds, self._now.increment + 1):
             raise ConfigError(
-                f"the cluster time {time} lies in the future: the server's is {self._now}",
-                remedy="Name a point of the past.",
+                f"the cluster time {time} is in the future: the server's is {self._now}",
+                remedy="Give a point in the past.",
             )
         token = self._open({"startAtOperationTime": Timestamp(*time.pair)}, f"the cluster time {time}", time)
         return TokenPosition(self._log, token, time, time.seconds * 1000, begun=self._stored.begun)
 
     def _open(self, start: Stage, what: str, time: ClusterTime) -> dict[str, object]:
-        """Asks the server whether it can start there; the token for that place."""
+        """Asks the server whether it can start there, and returns the token of that position."""
         watched = self._options.watched
         try:
             cursor = ChangeStreamCursor(self._client, watched, watched.heads(start, splits=self._splits))
@@ -114,7 +114,7 @@ class MongoLog:
                 cursor.close()
         except HistoryLost:
             out_of_reach(f"the oplog no longer reaches back to {what}, {format_time(time.seconds * 1000)}",
-                         "The server has forgotten what lies there.", self._nearest())  # fmt: skip
+                         "The server has deleted that part of its log.", self._nearest())  # fmt: skip
         if cursor.token is None:
             raise SourceError("MongoDB opened a change stream without saying where it begins",
                               remedy="Upgrade to MongoDB 6.0 or newer.")  # fmt: skip

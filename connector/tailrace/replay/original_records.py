@@ -1,9 +1,8 @@
-"""Where events stood in the log, and when they were committed, as their first records tell: what a table has forgotten.
+"""Finds the original position and commit time of events on the topics, because a table does not store them.
 
-Topics are read once, and what they say goes to a temporary file: memory stays flat. An event whose record is gone has
-no place in the log any more; it is named by its number in the reading of the table. So is one whose record cannot be
-told from another pipeline's: records of earlier versions do not say which pipeline published them, and ids that are
-counted from 1 are the same in many tables.
+Topics are read once into a temporary file, so memory stays flat. If the record of an event is gone, the event is
+identified by its number in the table read. The same holds if its record could belong to another pipeline: records of
+earlier versions do not name their pipeline, and ids counted from 1 occur in many tables.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import HEADER
 
 MOST = 1_000_000
-"""Events of a plan for which topics are looked through; for more, that would take longer than the replay."""
+"""Above this number of events the topics are not searched, because that would take longer than the replay."""
 MARGIN_MS = 3_600_000
-"""How much earlier than the first row its record is looked for: clocks differ."""
+"""How far before the first row its record is searched, since clocks differ."""
 BATCH = 5000
 FORGOTTEN = "table"
 
 Original = tuple[str, bool, str, bytes, str, int]
-"""Id, whether it names this pipeline, type, key, place, time of the commit (ms)."""
+"""Id, whether the record names this pipeline, type, key, position, commit time (ms)."""
 
 
 class OriginalRecords:
-    """The places of events: `fill` reads them, `namer` gives them back to rows."""
+    """Stores the original positions of events: `fill` reads them, `namer` gives them to rows."""
 
     def __init__(self) -> None:
-        self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
+        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
         self._file.execute(
             "CREATE TABLE places (id TEXT, own BOOLEAN, type TEXT, key BLOB, place TEXT, ms INTEGER, "
             "PRIMARY KEY (id, own, type, key, place)) WITHOUT ROWID"
@@ -62,7 +61,7 @@ class OriginalRecords:
             self._add(batch)
 
     def namer(self, layout: Layout) -> Callable[[Row], Row]:
-        """A function that gives a row of a table the place and the time that it had in the log, if they are known."""
+        """Returns a function that gives a row of a table its original position and time, if they are known."""
 
         def named(row: Row) -> Row:
             try:
@@ -87,14 +86,14 @@ class OriginalRecords:
         if found and found[0][0]:
             found = [each for each in found if each[0]]
             return str(found[0][3]), int(found[0][4])
-        # The key may be that of another column, by the topic's rule.
+        # The topic's rule may use another column as the key.
         keys = {event.key or b"", *(value.encode() if isinstance(value, str) else value for _, value in event.extra)}
         alike = {(str(place), int(ms)) for _, kind, key, place, ms in found if kind == event.type and key in keys}
         return alike.pop() if len(alike) == 1 else ("", 0)
 
     def _add(self, batch: list[Original]) -> None:
         try:
-            # The first of several: a redrive's comes later, and has the same place.
+            # Keeps the first record; a redrive comes later and has the same position.
             self._file.executemany("INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?, ?, ?)", batch)
         except sqlite3.Error as error:
             raise _unkept(error) from None
@@ -103,6 +102,6 @@ class OriginalRecords:
 
 def _unkept(error: sqlite3.Error) -> SourceError:
     return SourceError(
-        f"the positions of events cannot be kept in a temporary file: {error}",
-        remedy="See that the folder for temporary files (TMPDIR) has room: about 100 bytes for each record.",
+        f"the positions of events cannot be stored in a temporary file: {error}",
+        remedy="Make sure that the folder for temporary files (TMPDIR) has room: about 100 bytes per record.",
     )

@@ -1,7 +1,7 @@
-"""A plan of a replay: what `plan` found and `apply` does, as a file that a person can read.
+"""A replay plan: the result of `plan` and the input of `apply`, as a JSON file that a person can read.
 
-A plan is made once and not edited: its figures, and the places that it begins and ends at, belong together. So it
-bears a digest, and one that was changed is refused. What an `apply` has done of it stands in Kafka, under its id.
+A plan is not edited, because its figures and positions belong together. It has a digest, and a changed plan is refused.
+The progress of `apply` is stored in Kafka under the id of the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.replay.selection import Selection
 
 FORMAT = 1
 ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
-"""Without letters that are taken for digits, or that make words."""
+"""Without characters that look like digits, and without vowels."""
 ID_LENGTH = 6
 
 Origin = Literal["log", "table", "archive"]
@@ -31,8 +31,8 @@ Target = Literal["same", "shadow", "in_place"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """`start` and `end` are places that the source can be opened at. `settings` is the pipeline's file, seen from the
-    plan's own folder.
+    """A replay plan. `start` and `end` are positions of the source. `settings` is the path of the pipeline's file,
+    relative to the plan.
     """
 
     id: str
@@ -43,7 +43,7 @@ class ReplayPlan:
     target: Target
     suffix: str
     given: tuple[str, str]
-    """--from and --to, as they were written."""
+    """--from and --to as the user gave them."""
     start: Position
     end: Position
     selection: Selection
@@ -76,15 +76,17 @@ class ReplayPlan:
         return {**told, "digest": _digest(told)}
 
     def write(self, file: Path) -> None:
-        """Creates the file, readable by its owner only, since it names keys and ids. ConfigError if it exists."""
+        """Creates the file, readable by its owner only, since it names keys and ids. Raises ConfigError if it
+        exists.
+        """
         try:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
                 out.write(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
         except FileExistsError:
-            raise ConfigError(f"{file} exists already", remedy="Name another file with --output.") from None
+            raise ConfigError(f"{file} exists already", remedy="Give another file with --output.") from None
         except OSError as error:
             raise ConfigError(
-                f"{file} cannot be written: {error.strerror}", remedy="Name another with --output."
+                f"{file} cannot be written: {error.strerror}", remedy="Give another file with --output."
             ) from None
 
 
@@ -100,17 +102,17 @@ def read_plan(file: Path) -> ReplayPlan:
             f"{file} cannot be read: {error.strerror}", remedy="Make a plan first: `tailrace replay plan --help`."
         ) from None
     except ValueError:
-        raise _no_plan(file, "it is no JSON") from None
+        raise _no_plan(file, "it is not JSON") from None
     if not isinstance(told, dict) or "digest" not in told or "figures" not in told:
         raise _no_plan(file, "parts of it are missing")
     if told.get("format") != FORMAT:
-        raise _no_plan(file, f"it is of format {told.get('format')}, and this version of Tailrace knows {FORMAT}")
+        raise _no_plan(file, f"it has format {told.get('format')}, but this version of Tailrace supports {FORMAT}")
     if told.pop("digest") != _digest(told):
-        raise _no_plan(file, "it was changed since it was made, and its figures may no longer be true")
+        raise _no_plan(file, "it was changed since it was made, so its figures may be wrong")
     try:
         return _parsed(told)
     except (KeyError, TypeError, ValueError) as error:
-        raise _no_plan(file, f"it cannot be understood ({error!r})") from None
+        raise _no_plan(file, f"it cannot be parsed ({error!r})") from None
 
 
 def _parsed(told: dict[str, Any]) -> ReplayPlan:
@@ -138,7 +140,7 @@ def _digest(told: dict[str, Any]) -> str:
 
 def _no_plan(file: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{file} is not a plan of a replay that can be carried out: {why}",
-        why="A plan is made by `tailrace replay plan`, and is not edited.",
+        f"{file} is not a replay plan that can be applied: {why}",
+        why="A plan is made by `tailrace replay plan` and must not be edited.",
         remedy="Make a new one: tailrace replay plan orders.yaml --from 2h. Nothing was changed.",
     )

@@ -1,4 +1,4 @@
-"""The source that a plan is read from: the log beside the pipeline, the table or collections, or the archive."""
+"""Opens the source of a plan: the log next to the pipeline, the table or collections, or the archive."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def open_selected(
     wake: Wakeup,
     named: Callable[[Row], Row] = lambda row: row,
 ) -> SelectedSource:
-    """Not yet connected: that is for whoever calls its `open`. `named` gives rows the places they are known by."""
+    """Returns the source, not yet connected. `named` gives rows their original position."""
     if isinstance(end, ArchivePosition):
-        # A file has the place that a row was published with: whoever looks elsewhere knows no better.
+        # A file stores the original position of a row, so it need not be searched.
         return SelectedSource(
             _archive(wiring, end, selection), start, end, chooser(selection, processor.layout, processor.route)
         )
@@ -51,10 +51,10 @@ def open_selected(
 def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wakeup) -> RowSource:
     database = wiring.database
     if isinstance(database, MongoOptions):
-        from tailrace.sources.mongo.source import MongoSource  # its driver is only there for those who need it
+        from tailrace.sources.mongo.source import MongoSource  # optional driver
 
-        # Under a name of its own: it must not be taken for the connector. A position that says how far the collections
-        # are read makes it read those first; here, it ends there.
+        # A name of its own, so that it is not taken for the connector. A start position with a collection read makes it
+        # read the collections first; the end position stops it there.
         named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
         return MongoSource(named, wake=wake)
     if origin == "table":
@@ -73,7 +73,7 @@ def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> RowS
         from tailrace.archive.postgres_outbox import outbox_row
 
         return ArchiveSource(lambda: open_repository(wiring.settings), outbox_row, end=end, within=within)
-    from tailrace.archive.mongo_outbox import document_row, rows_from  # its driver is only there for those who need it
+    from tailrace.archive.mongo_outbox import document_row, rows_from  # optional driver
 
     documents = rows_from(database)
 
@@ -84,7 +84,7 @@ def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> RowS
 
 
 def share_done(position: Position, start: Position, end: Position, rows: int) -> float:
-    """How much of the way is done, from 0 to 1; by the place, so that it is right also when a replay goes on."""
+    """Returns how much is done, from 0 to 1, by position, so that it is correct when a replay is continued."""
     if position.progress >= end.progress:
         return 1.0
     if isinstance(position, ArchivePosition) and isinstance(end, ArchivePosition):

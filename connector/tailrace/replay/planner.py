@@ -1,8 +1,8 @@
-"""Making a plan: where the events come from, from where to where, and what would become of them. Changes nothing.
+"""Makes a replay plan: the source, the range, and what would happen to the events. Changes nothing.
 
-The log is taken if it reaches: it has every event, in the order of commits. What it no longer has is read from the
-table or the collections, as far as that is still there, and else from the archive. Either way a replay ends where the
-pipeline is now: it publishes nothing that the pipeline is still going to.
+The log is used if it reaches back far enough, because it has every event in commit order. Otherwise the table or the
+collections are read, as far as rows are still there, else the archive. A replay always ends at the pipeline's position:
+it never publishes what the pipeline has yet to publish.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailrace.worker.wiring import Wiring
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What a person asks for. `since` may be empty where ids are named."""
+    """What the user asks for. `since` may be empty if ids are given."""
 
     since: str
     until: str
@@ -48,7 +48,7 @@ class ReplayRequest:
 def make_plan(
     wiring: Wiring, settings: str, request: ReplayRequest, *, tell: Callable[[SelectedSource, int], None]
 ) -> ReplayPlan:
-    """`tell` hears of the progress; `settings` is how the plan names the pipeline's file."""
+    """Makes the plan. `tell` is called with the progress; `settings` is the path of the settings file in the plan."""
     stored = stored_position(wiring)
     since, until = _points(request)
     if request.target != "shadow":
@@ -60,7 +60,7 @@ def make_plan(
     figures, missing = _surveyed(wiring, processor, id_, way, tell)
     anywhere = not (request.since or request.from_table or request.from_archive)
     if anywhere and missing and missing == set(way.selection.ids) and has_archive(wiring):
-        # What is in the table no longer may be in the archive.
+        # Rows that are no longer in the table may be in the archive.
         way = archive_way(wiring, way.selection)
         figures, missing = _surveyed(wiring, processor, id_, way, tell)
     if missing:
@@ -89,7 +89,7 @@ def make_plan(
 def _surveyed(
     wiring: Wiring, processor: EventProcessor, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
 ) -> tuple[Estimate, set[str]]:
-    """What is there, and which of the ids that are asked for are not."""
+    """Runs the estimate. Returns it with the requested ids that were not found."""
     missing = set(way.selection.ids)
     source = open_selected(
         wiring,
@@ -108,7 +108,7 @@ def _surveyed(
 def _points(request: ReplayRequest) -> tuple[Point, Point | None]:
     now = datetime.now().astimezone()
     if not request.since and not request.selection.ids:
-        raise ConfigError("--from is missing", remedy="Say from where: --from 2h, or name events with --id.")
+        raise ConfigError("--from is missing", remedy="Give a starting point, such as --from 2h, or events with --id.")
     since = parse(request.since, now) if request.since else Oldest()
     until = parse(request.until, now) if request.until else None
     if isinstance(since, Moment) and isinstance(until, Moment) and since.at_ms >= until.at_ms:
@@ -131,7 +131,7 @@ def _way(
     )
     if request.from_archive:
         return archive_way(wiring, _timed(selection, since, until, entries))
-    # Without a place to begin at, an event that is named by its id may be anywhere in the table.
+    # Without a starting point, an event given by its id may be anywhere in the table.
     if request.from_table or not request.since:
         return _table(wiring, stored, entries, selection, since, until)
     try:
@@ -141,7 +141,7 @@ def _way(
             raise
         found = archived_way(wiring, _timed(selection, since, until, entries))
         way = found or _table(wiring, stored, entries, selection, since, until)
-        return replace(way, notes=(f"the log does not reach: {error.what}. {error.why}", *way.notes))
+        return replace(way, notes=(f"the log does not reach back that far: {error.what}. {error.why}", *way.notes))
 
 
 def _log(
@@ -157,7 +157,7 @@ def _log(
     try:
         start = resolve(wiring, log, entries, since)
         end = stored
-        # A time is no place: commits are not quite in its order. All up to the end is read, and the rest left out.
+        # A time is not a position, because commits are not exactly in its order. Read to the end and filter by time.
         if until is not None and not isinstance(until, Moment):
             end = resolve(wiring, log, entries, until)
     finally:
@@ -165,20 +165,20 @@ def _log(
     if end.progress > stored.progress:
         raise ConfigError(
             f"--to {request.until} is {describe_position(end)}, but the pipeline is at {describe_position(stored)}",
-            why="A replay publishes nothing for the first time.",
-            remedy="Leave --to out, or name an earlier point.",
+            why="A replay never publishes an event for the first time.",
+            remedy="Omit --to, or give an earlier point.",
         )
     if start.progress > end.progress:
         raise _turned(request.since, request.until or f"{describe_position(stored)}, where the pipeline is")
     if start.progress == end.progress and isinstance(since, EventId) and isinstance(until, EventId):
         raise ConfigError(
-            f"{since} and {until} are of one transaction, so nothing lies between them",
-            why="An event stands for the point right before its transaction.",
-            remedy="Give a later --to, such as an event of a later transaction; or name the events with --id. "
+            f"{since} and {until} are in the same transaction, so nothing is between them",
+            why="An event means the point right before its transaction.",
+            remedy="Give a later --to, such as an event of a later transaction; or select the events with --id. "
             "Nothing was changed.",
         )
     if isinstance(start, LsnPosition):
-        # Of a large transaction that was under way there, all is wanted: it was committed later.
+        # A large transaction that was in progress there is replayed whole, because it was committed later.
         start = replace(start, cut=None, table_read=None)
     return ReplayRange("log", start, end, selection)
 
@@ -196,15 +196,15 @@ def _table(
     if timed and wiring.database.timestamp is None:
         raise ConfigError(
             "the outbox has no column with the time of a row, so it cannot be read by time",
-            why="The log does not reach so far back, and a table without such a column knows no times.",
-            remedy="Name the column in outbox.columns.timestamp; or take all of it, with --from oldest --from-table, "
-            "and choose by --type, --key or --id.",
+            why="The log does not reach back that far, and without such a column the table cannot be filtered by time.",
+            remedy="Name the column in outbox.columns.timestamp; or use all rows with --from oldest --from-table, and "
+            "select by --type, --key or --id.",
         )
     order = ", ".join(wiring.database.order_by)
     if wiring.database.timestamp is None and isinstance(stored, LsnPosition):
-        order += " (first of the transactions that wrote them, if that does not count up)"
-    notes = [f"rows come in the order of {order}, not of commits; what was purged cannot come, nor be counted"]
-    notes += before_first_start(wiring, stored, "are in it, too", "are left out")
+        order += " (first of the transactions that wrote them, if that column does not grow)"
+    notes = [f"rows come in the order of {order}, not in commit order; purged rows are neither published nor counted"]
+    notes += before_first_start(wiring, stored, "are included", "are left out")
     if not isinstance(stored, LsnPosition):
         return ReplayRange("table", from_collections(stored), stored, selection, tuple(notes))
     end = replace(stored, cut=None)
@@ -215,7 +215,7 @@ def _table(
 
 
 def _timed(selection: Selection, since: Point, until: Point | None, entries: Sequence[PositionEntry]) -> Selection:
-    """By times alone, which is all that a table or an archive knows."""
+    """Uses times only, because a table or an archive knows nothing else."""
     since_ms, until_ms = time_of(since, entries, "--from"), time_of(until, entries, "--to")
     return replace(selection, since_ms=since_ms, until_ms=until_ms)
 
@@ -240,10 +240,10 @@ def _unknown(missing: set[str], origin: Origin, request: ReplayRequest, *, elsew
     if elsewhere and origin == "archive" and not request.from_archive:
         where = "the table, nor all of them in the archive"
     if elsewhere and origin == "table" and not request.from_table:
-        where = "the table, and others are: name those that are archived in a plan of their own; not in the table"
+        where = "the table, while others are: make a separate plan for those that are archived; not in the table"
     return ConfigError(
         f"{len(missing)} of the events named by --id are not in {where}: {', '.join(some)}",
-        why="They were never written, were purged, lie outside of --from and --to, or were there before the pipeline's "
-        "first start (source.start: now) and never published.",
-        remedy="Correct the ids (those in the header `id` of a record), or widen --from. Nothing was changed.",
+        why="They were never written, were purged, are outside of --from and --to, or existed before the pipeline's "
+        "first start (source.start: now) and were never published.",
+        remedy="Correct the ids (the header `id` of a record), or give an earlier --from. Nothing was changed.",
     )

@@ -34,7 +34,7 @@ _token = re.compile(r"82[0-9A-Fa-f]{28,}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time, in Unix milliseconds."""
+    """A time in Unix milliseconds."""
 
     at_ms: int
 
@@ -76,7 +76,7 @@ Point = Moment | Lsn | ClusterTime | Token | EventId | Oldest
 
 
 def parse(text: str, now: datetime) -> Point:
-    """`now` is the present, with a time zone; times without one are this machine's."""
+    """`now` is the current time with a time zone; times without one are in the local time zone."""
     text = text.strip()
     if text.startswith("event:") and len(text) > len("event:"):
         return EventId(text.removeprefix("event:"))
@@ -93,9 +93,9 @@ def parse(text: str, now: datetime) -> Point:
     except (ValueError, OverflowError):
         moment = None
     if moment is None:
-        raise ConfigError(f"{text!r} names no point in a pipeline's history", remedy=f"Write {FORMS}.")
+        raise ConfigError(f"{text!r} is not a point in a pipeline's history", remedy=f"Write {FORMS}.")
     if moment > now:
-        raise ConfigError(f"{text!r} lies in the future", remedy=f"Name a point of the past: {FORMS}.")
+        raise ConfigError(f"{text!r} is in the future", remedy=f"Give a point in the past: {FORMS}.")
     return Moment(round(moment.timestamp() * 1000))
 
 
@@ -107,5 +107,5 @@ def _moment(text: str, now: datetime) -> datetime | None:
         hour, minute, second = (int(part or 0) for part in found.groups()[1:])
         return day.replace(hour=hour, minute=minute, second=second, microsecond=0).astimezone()
     given = datetime.fromisoformat(text.upper())
-    # By the rules of that day: in winter, summer's times are an hour off.
+    # With the UTC offset of that day, because daylight saving time may differ from today.
     return given if given.tzinfo is not None else given.astimezone()

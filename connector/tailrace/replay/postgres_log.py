@@ -1,7 +1,7 @@
-"""Postgres's log as far as the pipeline's slot holds it: from what it has confirmed to the end of the server's log.
+"""The log of Postgres as far as the pipeline's slot keeps it: from its confirmed LSN to the end.
 
-Any LSN in between is a place to start: the server sends every transaction whose commit lies at or behind it. An LSN
-that is older than what the slot has confirmed would be moved forward by the server, silently; so it is refused here.
+A replay can start at any LSN in between: the server sends every transaction whose commit is at or behind it. The server
+would silently move an older LSN forward, so it is refused here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMS = "a time, an LSN such as `0/1A2B3C8`, `event:ID`, or `oldest`"
 
 
 class PostgresLog:
-    """Implements `Log`. The slot may be in use meanwhile: that is for whoever wants to rewind it to forbid."""
+    """Implements `SourceLog`. The slot may be in use; a rewind must check that itself."""
 
     def __init__(self, options: PostgresOptions, stored: Position, entries: Sequence[PositionEntry]) -> None:
         if not isinstance(stored, LsnPosition):
@@ -46,11 +46,11 @@ class PostgresLog:
         free = None if slot is None else replace(slot, active_pid=None)
         check_resume(stored, self._log, free, server_lsn=server.lsn, adopt=False)
         if slot is not None and slot.active_pid is None:
-            require_same_log(options, stored)  # while it is read, whoever reads it has seen to that
+            require_same_log(options, stored)  # whoever reads it now has checked that
         self._stored = stored
         self._floor = slot.confirmed_lsn if slot else stored.lsn
         self._end = server.lsn
-        # A publication that was changed and adopted leaves the log the same.
+        # The log is the same if a publication was changed and adopted.
         same = replace(self._log, publication="")
         self._entries = [
             entry
@@ -75,12 +75,12 @@ class PostgresLog:
         raise not_of_this(str(point), FORMS)
 
     def at_place(self, place: str) -> Position:
-        """Right before the transaction of the row at `place`."""
+        """Returns the position right before the transaction of the row at `place`."""
         commit, _, number = place.partition(":")
         if number.startswith("t"):
             out_of_reach(
                 f"the event at {place} was in the table before the slot began",
-                "The log has never brought it.",
+                "It was never in the log.",
                 [f"`oldest`, {describe_position(self.oldest)}"],
             )
         return self.at_lsn(parse_lsn(commit))
@@ -93,16 +93,16 @@ class PostgresLog:
             raise not_of_this(str(position), FORMS)
         if replace(position.log, publication=self._log.publication) != self._log:
             raise WrongLog(
-                f"{position} is a place in another log",
-                why=f"It is of {position.log.database} on system {position.log.system_id}, timeline "
+                f"{position} is a position in another log",
+                why=f"It belongs to {position.log.database} on system {position.log.system_id}, timeline "
                 f"{position.log.timeline}; this is {self._log.database} on {self._log.system_id}, timeline "
                 f"{self._log.timeline}.",
-                remedy="Name a point of this log.",
+                remedy="Give a point in this log.",
             )
         if position.lsn > self._end:
             raise ConfigError(
-                f"{position} lies in the future: the server's log ends at {format_lsn(self._end)}",
-                remedy="Name a point of the past.",
+                f"{position} is in the future: the server's log ends at {format_lsn(self._end)}",
+                remedy="Give a point in the past.",
             )
         if position.lsn < self._floor:
             out_of_reach(
@@ -110,27 +110,31 @@ class PostgresLog:
                 f"The slot has confirmed everything before {format_lsn(self._floor)}: the server may have removed it.",
                 [f"`oldest`, {describe_position(self.oldest)}"],
             )
-        # What is known of the table is known of it as it is now, wherever the log is read from.
+        # What is known of the table holds for its current state, wherever reading starts.
         return replace(position, log=self._log, watched=self._stored.watched, begun=self._stored.begun)
 
     def _at_time(self, at_ms: int) -> Position:
-        # Times of commits are nearly, not quite, in the order of the log.
+        # Commit times are almost, but not exactly, in the order of the log.
         entry = position_history.before(self._entries, at_ms - DISORDER_MS)
         if entry is None or not isinstance(entry.position, LsnPosition):
             first = (
-                [f"{format_time(self._entries[0].position.at_ms)}, where the ledger begins"] if self._entries else []
+                [f"{format_time(self._entries[0].position.at_ms)}, where the position history begins"]
+                if self._entries
+                else []
             )
             out_of_reach(
-                f"where the pipeline was at {format_time(at_ms)} is not known",
-                "The ledger has no entry from before that." if self._entries else "The ledger has no entry yet.",
+                f"the position of the pipeline at {format_time(at_ms)} is not known",
+                "The position history has no earlier entry."
+                if self._entries
+                else "The position history has no entry yet.",
                 [*first, f"`oldest`, {describe_position(self.oldest)}"],
             )
-        # Inside a transaction that was published in parts: as a whole it was committed later than asked for.
+        # Inside a transaction that was published in parts: it was committed later than the requested time.
         at = self.renewed(entry.position)
         return at if at.cut is None else replace(at, cut=None, last=None)
 
     def _at_lsn(self, lsn: int) -> LsnPosition:
-        """Its time is that of the last known place before it: for people, and for lag."""
+        """Returns the position of an LSN, with the time of the last known position before it."""
         known = [entry.position for entry in self._entries if isinstance(entry.position, LsnPosition)]
         before = [position.at_ms for position in (*known, self._stored) if position.lsn <= lsn]
         stored = self._stored
@@ -139,4 +143,4 @@ class PostgresLog:
         )
 
     def close(self) -> None:
-        """Its connections are closed already: what was asked once is the answer."""
+        """Nothing to do: the connections are closed already."""

@@ -1,7 +1,7 @@
-"""The line of a replay: what it publishes says so, and where it came from. Pure.
+"""The processor of a replay: marks its records with headers. Pure.
 
-Extraction, routing and check are the pipeline's own. Beside the topics of the pipeline there may be shadows of them,
-with a suffix to their names: only the record is led there, so that an event is judged as it is for its real topic.
+Decoding, routing and validation are those of the pipeline. For shadow topics only the topic name of the record changes,
+so an event is validated as for its original topic.
 """
 
 from __future__ import annotations

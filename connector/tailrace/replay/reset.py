@@ -1,8 +1,8 @@
-"""A stopped pipeline set back to an earlier position: it streams forward from there when it is started again.
+"""Rewinds a stopped pipeline to an earlier position, from which it streams when it is started again.
 
-Position and rewind are written in one Kafka transaction, under the pipeline's own transactional id: whatever instance
-may still be alive is fenced by then, and a kill leaves either both or neither. Nothing is set forward: that would pass
-over events.
+Position and rewind marker are written in one Kafka transaction under the pipeline's transactional id, so any running
+instance is fenced, and a kill leaves both or neither. A position is never moved forward, because events would be
+skipped.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tailrace.worker.wiring import Wiring
 
 STOPPED = (NOT_RUNNING, "STOPPED", "FAILED")
 SILENT_SECONDS = 300.0
-"""After which one that announced RETRYING is taken for killed; if it is not, it is fenced and ends."""
+"""After this time without a sign, an instance that announced RETRYING counts as killed; if it runs, it is fenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What was done: everything between `to` and `until` is published once more, under the rewind's id."""
+    """The result: everything between `to` and `until` is published again under the id of the rewind."""
 
     id: str
     before: Position
@@ -41,43 +41,43 @@ class Reset:
 
 
 def require_stopped(wiring: Wiring) -> None:
-    """Refuses a pipeline that runs, or may."""
+    """Refuses a pipeline that is or may be running."""
     health = read_health(wiring.settings)
     if health.state == NEVER_STARTED:
         raise ConfigError(
             f"the pipeline {health.pipeline} has no stored position: it was never started",
-            remedy="Start it; `source.start` says from where.",
+            remedy="Start it; `source.start` sets where it begins.",
         )
-    # One that tries again says so at each attempt, which are a minute apart at most.
+    # A retrying instance announces each attempt, at least once a minute.
     last_ms = int(health.announced.get("at_ms", 0))
     silent = health.state == "RETRYING" and time.time() - last_ms / 1000 > SILENT_SECONDS
     if health.state not in STOPPED and not silent:
         raise ConfigError(
             f"the pipeline {health.pipeline} is {health.state}{f': {health.detail}' if health.detail else ''}",
-            why="A position is set back while nobody moves it forward.",
-            remedy="Stop it first. If it is known to be gone, wait until the database has noticed.",
+            why="A position can be moved back only while no instance moves it forward.",
+            remedy="Stop it first. If the process is gone, wait until the database has noticed.",
         )
 
 
 def require_unparked(wiring: Wiring) -> None:
-    """What waits would be joined by itself: the same events, once more."""
+    """Refuses parked keys: their waiting events would be joined by the same events again."""
     keys = requests.board(wiring.kafka, final=True).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",
-            why="Their events wait already, and would be added to those once more.",
-            remedy="Redrive or discard what is in front of each (`tailrace dlq parked`), then come again.",
+            why="Their events are waiting already, and would be added once more.",
+            remedy="Redrive or discard the first event of each (`tailrace dlq parked`), then try again.",
         )
 
 
 def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: Record | None = None) -> Reset:
-    """Sets it back; raises, with nothing changed, if it runs, was moved meanwhile, or cannot start at `to`.
+    """Rewinds the pipeline to `to`; raises, with nothing changed, if it runs, has moved, or cannot start there.
 
     `note` is a record that is written in the same transaction.
     """
     require_stopped(wiring)
     to = log.renewed(to)
-    # In a transaction, however the pipeline delivers: half of it would be a stretch that is not marked, or wrongly so.
+    # Always in a transaction: half of it would leave a range that is marked wrongly or not at all.
     wiring = replace(wiring, kafka=replace(wiring.kafka, exactly_once=True))
     admin = wiring.admin()
     ownership = Ownership(wiring.kafka, uuid.uuid4().hex)
@@ -86,10 +86,12 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
     try:
         before = publisher.open()
         if before is None:
-            raise ConfigError("the pipeline has no stored position", remedy="Start it; `source.start` says from where.")
+            raise ConfigError(
+                "the pipeline has no stored position", remedy="Start it; `source.start` sets where it begins."
+            )
         _require_back(before, to)
         require_unparked(wiring)
-        # What is still to come again from an earlier rewind comes again all the same.
+        # The rest of an earlier rewind is published again as well.
         earlier = publisher.rewind
         until = before
         if earlier is not None and earlier.until.is_alike(before) and earlier.until.progress > before.progress:
@@ -112,8 +114,8 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
 def _require_back(before: Position, to: Position) -> None:
     if to.progress > before.progress:
         raise ConfigError(
-            f"{describe_position(to)} lies ahead of the stored position, {describe_position(before)}",
-            why="Everything in between would be passed over, and never be published.",
-            remedy="Name an earlier point. Events that cannot be published are set aside by themselves: see "
+            f"{describe_position(to)} is ahead of the stored position, {describe_position(before)}",
+            why="Everything in between would be skipped and never published.",
+            remedy="Give an earlier point. Events that cannot be published are dead-lettered automatically: see "
             "`tailrace dlq`.",
         )

@@ -1,7 +1,7 @@
-"""A part of a log or a table, as a source: from where to where, and which rows of that.
+"""A range of a log or a table as a source, filtered by a selection.
 
-The pipeline's own loop runs over it, so a replay is published as everything is. It ends by itself: behind its end it
-brings nothing but the end as its position, and once that is stored, the replay is done.
+The pipeline's own loop runs over it, so a replay is published like everything else. Behind its end it only returns the
+end as its position; once that is stored, the replay is done.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tailrace.pipeline.loop import RowSource
 from tailrace.positions.base import Position
 
 PAUSE = 0.02
-"""Seconds between two looks at whether the end is stored by now."""
+"""Seconds between two checks whether the end is stored."""
 
 
 class SelectedSource:
-    """Implements `pipeline.Source`."""
+    """A source limited to a range and a selection."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class SelectedSource:
         wants: Callable[[Row], bool],
         named: Callable[[Row], Row] = lambda row: row,
     ) -> None:
-        """Rows that `end` does not cover are not in it, nor are those that `wants` denies. `named` gives a row the
-        place by which its event is to be known.
+        """Leaves out rows that `end` does not cover and rows that `wants` rejects. `named` gives a row its original
+        position.
         """
         self._source = source
         self.start = start
@@ -39,17 +39,17 @@ class SelectedSource:
         self.position = start
         self.over = False
         self.looked_at = 0
-        """Rows that came, wanted or not."""
+        """Rows that were read, selected or not."""
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """Goes on at `stored`, a place where the same replay was before."""
+        """Opens the source at `stored`, a position of the same replay, or at the start."""
         self.position = self._source.open(self.start if stored is None else stored, store)
         self.over = self.position.progress >= self.end.progress
         return self.position
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
         if self.over:
-            # Nothing more comes. Soon stored, as a source that waits for that.
+            # Nothing follows, so the end is stored soon.
             time.sleep(min(wait, PAUSE))
             return Chunk([], self.end, more=False, urgent=True)
         rows, position, more, size, urgent = self._source.read(limit, limit_bytes, wait)

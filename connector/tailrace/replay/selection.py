@@ -1,4 +1,4 @@
-"""Which events are meant: by type, key, topic or id, and by when they were committed. Pure."""
+"""Selects events by type, key, topic, id and commit time. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tailrace.outbox.layouts import Layout
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Each condition that is given must hold. Types, keys and topics are shell patterns; times are from the first to
-    before the second, in Unix milliseconds.
+    """All given conditions must hold. Types, keys and topics are shell patterns; times are Unix milliseconds, from the
+    first up to but not including the second.
     """
 
     types: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Selection:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it takes more than the time to tell."""
+        """Whether there are conditions other than the time."""
         return bool(self.types or self.keys or self.topics or self.ids)
 
     def is_within(self, committed_ms: int) -> bool:
@@ -36,7 +36,7 @@ class Selection:
         )
 
     def takes(self, event_id: str, type_name: str, key: bytes | None, topic: str | None) -> bool:
-        """Whatever the time. `topic` is None for an event that goes nowhere."""
+        """Checks all conditions but the time. `topic` is None for an event that is not published."""
         return (
             (not self.ids or event_id in self.ids)
             and _meets(type_name, self.types)
@@ -49,7 +49,7 @@ class Selection:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Selection:
-        """KeyError, TypeError or ValueError if it is not one."""
+        """Raises KeyError, TypeError or ValueError if it is not a selection."""
 
         def words(name: str) -> tuple[str, ...]:
             return tuple(map(str, told[name]))
@@ -59,9 +59,9 @@ class Selection:
 
 
 def chooser(selection: Selection, layout: Layout, route: Callable[[OutboxEvent], Route]) -> Callable[[Row], bool]:
-    """A function that says whether a row is wanted.
+    """Returns a function that says whether a row is selected.
 
-    One that cannot be read has no type, key, topic or id: it is wanted only where none of these is asked for.
+    A row that cannot be decoded has no type, key, topic or id; it is selected only if none of these is given.
     """
 
     def wants(row: Row) -> bool:

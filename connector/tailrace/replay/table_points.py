@@ -1,4 +1,10 @@
-"""Points in the history of a table or of collections, which know times at best."""
+"""Reading a table or collections for a replay: points as times, and the rows that the pipeline has published.
+
+A replay must never be the first to publish an event: the pipeline would publish it again, and older events of its key
+after it. A table does not store the order of commits, so only this is certain: all transactions below an id have ended
+before a position that the pipeline has passed. The list of running transactions in a snapshot is not enough, because it
+omits subtransactions; its `xmin` is older than all of them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,9 @@ POLL_SECONDS = 0.5
 
 
 def time_of(point: Point | None, entries: Sequence[PositionEntry], option: str) -> int | None:
-    """The time that a point stands for; None for no bound. An LSN has that of the last entry of the ledger before."""
+    """Returns the time of a point; None for no bound. An LSN gets the time of the last entry in the position history
+    before it.
+    """
     match point:
         case None | Oldest():
             return None
@@ -45,9 +53,9 @@ def time_of(point: Point | None, entries: Sequence[PositionEntry], option: str) 
             if times:
                 return max(times)
     raise ConfigError(
-        f"{option} is no point that a table knows",
-        why="Rows have a time, but no place in the log.",
-        remedy=f"Give a time, such as {option} 3d or {option} 2026-03-01T12:00Z; single events by --id.",
+        f"{option} is not a point that a table can be read from",
+        why="Rows have a time, but no position in the log.",
+        remedy=f"Give a time, such as {option} 3d or {option} 2026-03-01T12:00Z; select single events with --id.",
     )
 
 
@@ -56,21 +64,21 @@ def stored_position(wiring: Wiring) -> Position:
     if stored is None:
         raise ConfigError(
             f"the pipeline {wiring.settings.pipeline} has no stored position: it was never started",
-            why="Nothing was published yet, so nothing can be published again.",
-            remedy="Start it: `tailrace run`; source.start says from where.",
+            why="Nothing was published yet, so nothing can be replayed.",
+            remedy="Start it with `tailrace run`; source.start sets where it begins.",
         )
     if not is_streaming(stored):
         raise ConfigError(
-            f"the pipeline {wiring.settings.pipeline} is still at its first start: {stored}",
-            why="Until the rows that were there before are all published, there is no place in the log to return to.",
-            remedy="Let it come as far, then make the plan.",
+            f"the pipeline {wiring.settings.pipeline} is still reading the outbox for the first time: {stored}",
+            why="Until all existing rows are published, there is no position in the log to return to.",
+            remedy="Let it finish, then make the plan.",
         )
     _require_own(wiring.database, stored)
     return stored
 
 
 def _require_own(database: PostgresOptions | MongoOptions, stored: Position) -> None:
-    """Refuses settings of another outbox than the one that was read: what was passed there says nothing of this one."""
+    """Refuses settings of another outbox than the one that was read, because the position says nothing about it."""
     if isinstance(database, MongoOptions):
         if not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
@@ -81,14 +89,13 @@ def _require_own(database: PostgresOptions | MongoOptions, stored: Position) -> 
         if read != named:
             raise WrongLog(
                 f"the stored position {stored} belongs to {what} {read}, this is {what} {named}",
-                why="The settings were copied, and the name of the pipeline was left in them; or they were changed "
-                "since it ran.",
-                remedy=f"Give the pipeline a name of its own, or mend source.{what}. Nothing was changed.",
+                why="The settings were copied together with the name of the pipeline, or were changed since it ran.",
+                remedy=f"Give the pipeline its own name, or correct source.{what}. Nothing was changed.",
             )
 
 
 def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[PositionEntry]) -> tuple[LsnPosition, bool]:
-    """Where to begin with the rows that the pipeline has published by now, and whether those are all."""
+    """Returns the start for reading the rows that the pipeline has published, and whether those are all rows."""
     if isinstance(wiring.database, MongoOptions):
         raise TypeError("a position of Postgres, and settings of MongoDB")
 
@@ -101,14 +108,14 @@ def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[PositionEn
 
 
 def from_collections(stored: Position) -> Position:
-    """The same for collections: what was inserted behind the stored position is left out, the stream tells which."""
+    """Returns the start for collections; the stream shows what was inserted behind the stored position."""
     if not isinstance(stored, TokenPosition):
         raise TypeError("a position of another kind")
     return replace(stored, collection_read=CollectionRead())
 
 
 def before_first_start(wiring: Wiring, stored: Position, taken: str, left: str) -> list[str]:
-    """A note on rows that were there before the first start, and were never published: they are `taken`, or `left`."""
+    """Returns a note about rows from before the first start that were never published: they are `taken` or `left`."""
     if wiring.settings.source.start == "beginning":
         return []
     if isinstance(stored, LsnPosition) and stored.begun:
@@ -116,15 +123,17 @@ def before_first_start(wiring: Wiring, stored: Position, taken: str, left: str) 
             f"rows from before the pipeline's first start (source.start: now) {left}; one changed since counts as new"
         ]
     if isinstance(stored, TokenPosition) and stored.begun:
-        # Their own times may be set back: what is left out by those might have been published.
+        # Their own times may be wrong: a document left out by its time might have been published.
         when = f" ({format_time(int(stored.begun))})"
-        return [f"documents from before the pipeline's first start{when} {taken}: their commits have no time"]
+        return [
+            f"documents from before the pipeline's first start{when} {taken}: MongoDB does not store their commit time"
+        ]
     return [f"rows from before the pipeline's first start (source.start: now) {taken}"]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRows:
-    """`snapshot` shows rows that are passed; `is_all`: it shows all that are there now."""
+    """`snapshot` shows rows that the pipeline has passed; `is_all`: those are all current rows."""
 
     snapshot: str
     is_all: bool
@@ -136,10 +145,13 @@ def passed_rows(
     entries: Sequence[PositionEntry],
     again: Callable[[], Position | None],
 ) -> PublishedRows:
-    """`again` gives the stored position as it is by then, or None if it will not move any more."""
+    """Returns the rows that the pipeline has passed.
+
+    `again` returns the current stored position, or None if it will not move any more.
+    """
     with options.connect() as link:
-        # One statement: its snapshot is older than the end of the log that it then asks for.
-        # A slot that is ahead of the stored position has passed what the pipeline has not.
+        # One statement: its snapshot is older than the end of the log that it returns. A slot ahead of the stored
+        # position has passed rows that the pipeline has not.
         ((oldest, found, slot, read),) = link.query(
             "SELECT pg_snapshot_xmin(pg_current_snapshot()), CASE WHEN pg_is_in_recovery() "
             "THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END, "
@@ -148,7 +160,8 @@ def passed_rows(
             "(SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)",
             [options.slot, format_lsn(stored.lsn)],
         )
-        # Rows that entered the table past the publication have no position, and the pipeline may not have noticed yet.
+        # Rows that entered the table without the publication have no position, and the pipeline may not have noticed
+        # yet.
         if stored.watched:
             published = read_published(link, options)
             PartitionWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
@@ -157,10 +170,10 @@ def passed_rows(
         raise PositionAhead(
             f"the stored position {stored} is beyond the end of the server's log, {format_lsn(end)}",
             why="The server was restored from a backup, or lost its last writes.",
-            remedy="See `tailrace recover plan FILE` first.",
+            remedy="Run `tailrace recover plan FILE` first.",
         )
     require_complete(stored.recovery)
-    # While the slot is read, whoever reads it has seen to it that the log is the one that was read before.
+    # Whoever reads the slot now has checked that the log is the same.
     known_log = read is not None or stored.last is None or require_same_log(options, stored)
     if _reaches(stored, end, again):
         return PublishedRows(_below(now), is_all=True)
@@ -173,8 +186,8 @@ def passed_rows(
     if not known:
         raise ConfigError(
             "which rows of the table the pipeline has published is not known",
-            why="It is not running, or is far behind, and neither its slot nor its ledger tells.",
-            remedy="Start it and let it catch up, then make the plan; if it cannot start, see `tailrace recover plan`.",
+            why="The pipeline is not running or is far behind, and neither its slot nor its position history shows it.",
+            remedy="Start it and let it catch up, then make the plan. If it cannot start, see `tailrace recover plan`.",
         )
     return PublishedRows(_below(max(known)), is_all=False)
 
@@ -183,7 +196,7 @@ def _reaches(stored: LsnPosition, end: int, again: Callable[[], Position | None]
     deadline = time.monotonic() + PATIENCE
     found: Position | None = stored
     while isinstance(found, LsnPosition):
-        # The slot of a recovery begins at the end of the log, and its rows are still to be published.
+        # The slot of a recovery begins at the end of the log, and its rows have yet to be published.
         require_complete(found.recovery)
         if found.lsn >= end:
             return not (found.creating or found.table_read)
@@ -195,7 +208,7 @@ def _reaches(stored: LsnPosition, end: int, again: Callable[[], Position | None]
 
 
 def _is_true(position: Position, stored: LsnPosition) -> bool:
-    """An entry of another history has other transactions under the same numbers."""
+    """Returns whether an entry belongs to this history; in another one the same ids are other transactions."""
     if not isinstance(position, LsnPosition) or position.lsn > stored.lsn:
         return False
     mine, its = stored.log, position.log
@@ -205,7 +218,7 @@ def _is_true(position: Position, stored: LsnPosition) -> bool:
 
 
 def _full(number: int, now: int) -> int:
-    """The 64-bit number of a transaction of which only the lower 32 bits are known, and that is not later than now."""
+    """Returns the 64-bit id of a transaction that is not in the future, from its lower 32 bits."""
     return now - (now - number) % 2**32
 
 

@@ -1,6 +1,6 @@
-"""May a replay publish to these topics? Checked when a plan is made, and again when it is applied.
+"""Checks whether a replay may publish to its topics, when a plan is made and again when it is applied.
 
-Between the two anything may change: a topic becomes compacted, a key is parked, somebody else writes to the shadow.
+In between, a topic may become compacted, a key may be parked, or somebody may write to the shadow topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class UncompactedTopics(TopicManager):
-    """Refuses compacted topics when they are first written to: rules may have changed since the plan was made."""
+    """Refuses compacted topics at the first write, because rules may have changed since the plan was made."""
 
     def require(self, topics: list[str]) -> None:
         new = [topic for topic in topics if topic not in self.known]
@@ -33,20 +33,20 @@ class UncompactedTopics(TopicManager):
 
 
 def require_uncompacted(admin: Admin, topics: Iterable[str]) -> None:
-    """On such a topic the last record of a key is the one that is kept: it must not be an old one."""
+    """Refuses compacted topics, where an old event must not become the last record of its key."""
     states = topic_states(admin, topics)
     compacted = [topic for topic, state in states.items() if "compact" in state.config.get("cleanup.policy", "")]
     if compacted:
         raise ConfigError(
-            f"{', '.join(sorted(compacted))}: compacted, and an old event would become the last of its key",
-            why="Compaction keeps the last record of a key, and would delete the newer one.",
-            remedy="Replay in place (--in-place), which ends with the newest; or into a shadow (--shadow .shadow); or "
-            "leave the topic out with --topic. Nothing was changed.",
+            f"{', '.join(sorted(compacted))}: compacted, so an old event would become the last of its key",
+            why="Compaction keeps the last record of a key and would delete the newer one.",
+            remedy="Replay in place (--in-place), which ends with the newest event; or into a shadow (--shadow "
+            ".shadow); or exclude the topic with --topic. Nothing was changed.",
         )
 
 
 def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
-    """Refuses shadow topics that exist: they are another replay's, or somebody's own."""
+    """Refuses shadow topics that exist already."""
     there = ClusterObserver(wiring.kafka).look().topics
     taken = [topic for topic in shadows if topic in there]
     if taken:
@@ -54,7 +54,9 @@ def require_new(wiring: Wiring, shadows: Iterable[str]) -> None:
 
 
 def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
-    """Refuses shadow topics with records of anything but the plan `id_`, which an earlier `apply` may have begun."""
+    """Refuses shadow topics with records that are not from the plan `id_`; an earlier `apply` may have created
+    them.
+    """
     there = ClusterObserver(wiring.kafka).look().topics
     for topic in shadows:
         if topic not in there:
@@ -67,13 +69,13 @@ def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
 
 
 def require_order(wiring: Wiring) -> None:
-    """Refuses keys whose events wait: what is published again would overtake them."""
+    """Refuses parked keys, because replayed events would overtake the waiting ones."""
     keys = requests.board(wiring.kafka).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",
-            why="Their events wait behind one that was dead-lettered; those that are published again would not.",
-            remedy="Redrive or discard what is in front of each (`tailrace dlq parked`), or replay into a shadow "
+            why="Their events wait behind a dead letter; replayed events would overtake them.",
+            remedy="Redrive or discard the first event of each (`tailrace dlq parked`), or replay into a shadow "
             "(--shadow .shadow). Nothing was changed.",
         )
 
@@ -81,19 +83,19 @@ def require_order(wiring: Wiring) -> None:
 def _taken(topics: list[str]) -> ConfigError:
     return ConfigError(
         f"the topic {', '.join(topics)} exists already",
-        why="A shadow is to hold what one replay publishes, and nothing else.",
-        remedy="Take another suffix, or delete the topic if it is an old shadow. Nothing was changed.",
+        why="A shadow topic must hold the records of one replay only.",
+        remedy="Use another suffix, or delete the topic if it is an old shadow. Nothing was changed.",
     )
 
 
-SKIPS = "passes them over (on_replay is `skip`)"
-REBUILDS = "passes them over until it is made anew (on_replay is `rebuild`)"
-COVERED = "covered: what it has applied, it passes over"
-BEHIND = "events older than its markers are set aside, not applied"
+SKIPS = "skips them (on_replay is `skip`)"
+REBUILDS = "skips them until it is rebuilt (on_replay is `rebuild`)"
+COVERED = "covered: it skips what it has applied"
+BEHIND = "events older than its markers are dead-lettered, not applied"
 
 
 async def horizons(app: ProjectionApp, topics: Collection[str], first_ms: int | None) -> list[dict[str, Any]]:
-    """For each projection of the app that reads one of `topics`."""
+    """Checks each projection of the app that reads one of `topics`."""
     found: list[dict[str, Any]] = []
     for projection in app.projections:
         reads = sorted(set(projection.topics) & set(topics))

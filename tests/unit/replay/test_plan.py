@@ -84,7 +84,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_plan(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("orders.yaml")
-    with pytest.raises(ConfigError, match="no JSON"):
+    with pytest.raises(ConfigError, match="not JSON"):
         read_plan(tmp_path / "text.json")
 
 
