@@ -127,7 +127,7 @@ def test_a_publication_without_deletes_is_refused(shop: Shop, tailrace: Tailrace
     assert (found["state"], "does not publish deletes" in found["found"]) == ("FAIL", True), found
     shop.execute(found["remedy"])
     found = {each["name"]: each for each in tailrace("check", shop.file)["checks"]}["publication"]
-    assert (found["state"], "deletes, too" in found["found"]) == ("OK", True), found
+    assert (found["state"], "and deletes" in found["found"]) == ("OK", True), found
     shop.start()
 
 

@@ -196,7 +196,7 @@ def test_a_position_of_another_kind_of_database(shop: Shop, run: Run) -> None:
 def test_tables_that_cannot_be_tailed(shop: Shop, run: Run) -> None:
     shop.execute("CREATE VIEW view AS SELECT * FROM outbox")
     shop.execute("CREATE UNLOGGED TABLE quick (LIKE outbox)")
-    for table, told in (("public.none", "there is no"), ("public.view", "not a table"), ("public.quick", "not logged")):
+    for table, told in (("public.none", "there is no"), ("public.view", "not a table"), ("public.quick", "UNLOGGED")):
         shop.configure(source={"table": table})
         report = run(shop.file)
         assert report.failures() == ["table"]

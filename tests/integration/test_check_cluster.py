@@ -18,7 +18,7 @@ def test_topics_with_one_copy(shop: Shop) -> None:
 
     def lacks_copies(name: str) -> bool:
         check = found(name)
-        return check.state is State.WARN and "has one copy" in check.found
+        return check.state is State.WARN and "has one replica" in check.found
 
     with KafkaCluster() as kafka:
         shop.configure(kafka={"bootstrap": kafka.bootstrap})

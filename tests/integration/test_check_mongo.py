@@ -102,9 +102,9 @@ def test_a_first_start_is_announced_and_nothing_is_made(users: Users, run: Run) 
     report = run(users)
     assert report.failures() == []
     assert "first start" in report.found("start")
-    assert "is created on the first start" in report.found("collection")
-    assert "there is no document to judge by" in report.found("fields")
-    assert report.found("members") == "1 of 1 that vote and have the data are up, 1 are needed"
+    assert "will be created on the first start" in report.found("collection")
+    assert "there is no document to check" in report.found("fields")
+    assert report.found("members") == "1 of 1 voting members with data are up, 1 are needed"
     assert report.found("write concern") == "w: majority"
     assert report.state("oplog") == report.state("user") == report.state("mongo encryption") == OK
     with users.client() as client:
@@ -128,7 +128,7 @@ def test_does_not_disturb_a_running_pipeline(users: Users, run: Run) -> None:
     wait_until(lambda: [seen.id for seen in users.published()] == [event], 60, what="the event")
     assert "the newest 1 documents fit" in run(users).found("fields")
     assert connector.stop() == 0
-    assert "goes on at the stored position" in run(users).found("start")
+    assert "resumes at the stored position" in run(users).found("start")
 
 
 def test_a_user_with_the_fewest_rights(guests: Users, run: Run) -> None:
@@ -296,7 +296,7 @@ def test_a_collection_that_is_gone_or_made_anew(users: Users, run: Run) -> None:
     users.start().stop()
     with users.client() as client:
         client[users.database].drop_collection("outbox")
-        assert "is gone" in run(users).found("start")
+        assert "does not exist" in run(users).found("start")
         client[users.database].create_collection("outbox")
         report = run(users)
     assert report.failures() == ["start"]

@@ -69,7 +69,7 @@ def test_killed(shop: Shop, status: Status) -> None:
     connector.kill()
     told = becomes(status, "NOT RUNNING")
     assert told["announced"]["state"] == "RUNNING"
-    assert "nobody reads the slot" in told["detail"]
+    assert "the slot is not in use" in told["detail"]
     assert "at most" in told["detail"]
 
 
@@ -115,7 +115,7 @@ def test_reading_the_table_is_running_although_nobody_reads_the_slot(shop: Shop,
         return bool(told["state"] == "RUNNING" and told["slot"]["active_pid"])
 
     wait_until(streaming, 60, what=f"the end of the table; the log:\n{connector.log}")
-    assert set(seen) == {"reading the rows that were in the table before"}
+    assert set(seen) == {"reading the rows that existed before the first start"}
 
 
 def test_the_lag_grows_while_it_is_down_and_vanishes(shop: Shop, status: Status) -> None:

@@ -117,7 +117,7 @@ def test_reading_what_was_there(users: Users, status: Status) -> None:
         return bool(told["position"] and "reading" not in told["position"])
 
     wait_until(streaming, 60, what=f"the end of the collection; the log:\n{connector.log}")
-    assert set(seen) == {"reading the documents that were in the collection before"}
+    assert set(seen) == {"reading the documents that existed before the first start"}
 
 
 def test_the_lag_is_the_age_of_the_first_event_that_waits(users: Users, status: Status) -> None:

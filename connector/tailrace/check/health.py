@@ -1,8 +1,7 @@
-"""Where a pipeline stands, from anywhere: what it announced, checked against what both servers say now.
+"""The state of a pipeline for `tailrace status`: its last announcement, compared with what both servers report now.
 
-An announcement is news, and news grow old: a connector that was killed has announced RUNNING. So RUNNING is believed
-only while the database sees the connector read. What a database sees is asked in `health_postgres.py` and
-`health_mongo.py`, and judged here in words that hold for both. Nothing here fences, commits or changes anything.
+A killed connector has announced RUNNING, so RUNNING counts only while the database sees the connector read. The state
+of the database is read in `health_postgres.py` and `health_mongo.py`. Nothing here fences, commits or changes anything.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from tailrace.state.status import standby_key, status_key
 from tailrace.worker.wiring import column_map, kafka_options, source_options
 
 READ_SECONDS = 10.0
-"""How long the end of the offsets topic is waited for: another pipeline's transaction may hold it back."""
+"""How long to wait for the end of the offsets topic, which an open transaction of another pipeline delays."""
 COUNTED_LETTERS = 10_000
 COUNTING_SECONDS = 3.0
-"""Open dead letters are counted no further than this: a glance must not read a topic of millions."""
+"""Limits for counting open dead letters: a status must not read a topic of millions."""
 
 STANDBY_SECONDS = 120.0
-"""For this long the last word of an instance beside the running one is worth showing."""
+"""How long the last announcement of a standby instance is shown."""
 
 RUNNING, NOT_RUNNING, NEVER_STARTED, UNKNOWN = "RUNNING", "NOT RUNNING", "NEVER STARTED", "UNKNOWN"
 DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
@@ -42,19 +41,20 @@ DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
 
 @dataclass(frozen=True, slots=True)
 class KafkaStatus:
-    """What Kafka knows: the last announcement and the stored position."""
+    """What is stored in Kafka: the last announcement and the position."""
 
     announced: dict[str, Any] = field(default_factory=dict)
     position: Position | None = None
     standby: dict[str, Any] = field(default_factory=dict)
-    """The last announcement of an instance beside the one that runs the pipeline."""
+    """The last announcement of an instance that waits for the running one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineHealth:
-    """The truth as far as it is known; `away` names the servers that gave no answer, and why.
+    """The state of a pipeline as far as it is known.
 
-    `source` is the kind of database: what its log is like stands in `slot` for Postgres, in `oplog` for MongoDB.
+    `away` maps servers that did not answer to the reason. `source` is the kind of database; its log is described by
+    `slot` (Postgres) or `oplog` (MongoDB).
     """
 
     pipeline: str
@@ -73,16 +73,16 @@ class PipelineHealth:
     dead_letters: dict[str, Any] | None = None
     parked: dict[str, Any] | None = None
     clock_ahead_seconds: float | None = None
-    """The database's clock against that of the machine that asks."""
+    """By how much the database's clock is ahead of this machine's."""
     standby: dict[str, Any] | None = None
-    """The last word of an instance that waits or fails beside the one that runs the pipeline."""
+    """The last announcement of an instance that waits for the running one, or fails meanwhile."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def read_health(settings: PipelineSettings) -> PipelineHealth:
-    """Asks Kafka, then the database: in this order a running pipeline is never seen ahead of its server's log."""
+    """Reads Kafka first, then the database, so that a position never seems to be ahead of the log."""
     away: dict[str, str] = {}
     news: KafkaStatus | None = None
     server: SourceStatus | None = None
@@ -113,13 +113,13 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
 
 
 def clock_ahead(server_ms: int, before: float, after: float) -> float:
-    """By how many seconds the server's clock is ahead, if it was read between two moments; 0 if that cannot be told."""
+    """Returns by how many seconds a clock that was read between two moments is ahead; 0 if unknown."""
     seconds = server_ms / 1000
     return round(seconds - after if seconds > after else min(0.0, seconds - before), 3)
 
 
 def _parked(options: KafkaOptions) -> dict[str, Any] | None:
-    """How many keys wait, since when the first of them, and how much was asked for; None if none does."""
+    """Counts parked keys and requests, with the time of the oldest; None without parked keys."""
     board = requests.board(options)
     if not board.keys:
         return None
@@ -145,10 +145,10 @@ def _announcement(value: bytes | None) -> dict[str, Any]:
 
 
 def read_source_status(settings: PipelineSettings, position: Position | None) -> SourceStatus:
-    """What the database of the pipeline sees, as it bears on the stored position."""
+    """Reads what the source database reports about the pipeline and its stored position."""
     options = source_options(settings, column_map(settings))
     if isinstance(options, MongoOptions):
-        from tailrace.check.health_mongo import read_mongo  # its driver is only there for those who need it
+        from tailrace.check.health_mongo import read_mongo  # the driver is an optional dependency
 
         return read_mongo(options, position)
     return read_postgres(options, position)
@@ -157,7 +157,7 @@ def read_source_status(settings: PipelineSettings, position: Position | None) ->
 def derive_health(
     pipeline: str, source: str, news: KafkaStatus | None, server: SourceStatus | None, away: dict[str, str]
 ) -> PipelineHealth:
-    """Pure: the derived state, and the lag, from what is known."""
+    """Derives state and lag from what both servers report. Pure."""
     announced = news.announced if news else {}
     position = news.position if news else None
     state, detail = _state(DATABASES[source], news, server)
@@ -183,7 +183,7 @@ def derive_health(
 
 
 def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
-    """An instance that waits says so every few seconds, one that tries again once a minute at least."""
+    """Returns the announcement if it is recent: instances repeat theirs at least once a minute."""
     at = announced.get("at_ms")
     return announced if isinstance(at, int) and time.time() - at / 1000 < STANDBY_SECONDS else None
 
@@ -191,24 +191,24 @@ def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
 def _state(database: str, news: KafkaStatus | None, server: SourceStatus | None) -> tuple[str, str]:
     if news is None:
         seen = f"; {server.reader or server.absence}" if server else ""
-        return UNKNOWN, f"Kafka gives no answer{seen}"
+        return UNKNOWN, f"Kafka does not answer{seen}"
     announced = str(news.announced.get("state", ""))
     if not announced and news.position is None:
         return NEVER_STARTED, ""
     if server is None and announced in ("", RUNNING):
-        return UNKNOWN, f"{database} gives no answer; the connector announced {announced or 'nothing'}"
+        return UNKNOWN, f"{database} does not answer; the connector announced {announced or 'nothing'}"
     if server is None:
-        # A connector that ended has said so itself; only that it still runs must be seen.
+        # Only RUNNING must be confirmed by the database.
         return announced, ""
     return _seen_state(announced, news, server)
 
 
 def _seen_state(announced: str, news: KafkaStatus, server: SourceStatus) -> tuple[str, str]:
-    """Both servers answered: the announcement is believed as far as the database bears it out."""
+    """Compares the announcement with what the database reports; both servers answered."""
     if server.reader and announced in ("", RUNNING):
         return RUNNING, server.reading
     if server.reader:
-        # The last word of an instance that was replaced may come after the first one of its successor.
+        # The last announcement of a replaced instance may come after the first one of its successor.
         replaced = announced == "STOPPED"
         return (RUNNING if replaced else announced), f"{'one instance stopped, ' * replaced}but {server.reader}"
     if announced not in ("", RUNNING):
@@ -221,7 +221,7 @@ def _seen_state(announced: str, news: KafkaStatus, server: SourceStatus) -> tupl
 
 
 def _absence(announced: str, news: KafkaStatus, server: SourceStatus) -> str:
-    told = "it announced RUNNING and never an end: killed, or cut off from Kafka" if announced else "it never announced"
+    told = "its last state is RUNNING: it was killed, or lost Kafka" if announced else "it never announced a state"
     alive = max(int(news.announced.get("at_ms", 0)), news.position.at_ms if news.position else 0)
     since = server.inactive_ms or alive
     gone = f" for {human_seconds((server.now_ms - since) / 1000)}{'' if server.inactive_ms else ' at most'}"
@@ -236,6 +236,6 @@ def _since(state: str, announced: dict[str, Any], server: SourceStatus | None) -
 
 
 def ago(at_ms: int) -> str:
-    """When, in this machine's time zone, and how long ago."""
+    """Formats a time in this machine's time zone, and how long ago it was."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at_ms / 1000))
     return f"{shown} ({human_seconds(time.time() - at_ms / 1000)} ago)"

@@ -1,9 +1,8 @@
-"""What MongoDB sees of a pipeline: its sessions, the first change that waits for it, and how far its log reaches back.
+"""What MongoDB reports about a pipeline: its sessions, the next change after its position, and the range of the oplog.
 
-A plain user sees the sessions of its own, and those of the connector carry its name. An open connection is what shows
-that it lives: a cursor outlives its owner by minutes. The lag is not guessed from clocks, because the position of a
-pipeline at rest is a few seconds old and the server's log stands still when nobody writes: the stream is asked from the
-stored position what comes next.
+Every user sees its own sessions, and those of the connector carry its application name. An open connection shows that
+it runs; a cursor outlives its process by minutes. The lag is read from the change stream after the stored position, not
+computed from clocks: the position of an idle pipeline is a few seconds old, and an idle server writes no oplog.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tailrace.sources.mongo.documents import Documents
 from tailrace.sources.mongo.options import MongoOptions, can_split
 
 LOOK_SECONDS = 10.0
-GLANCE_MS = 100
-"""How long the server waits for a change to come; one that is there it finds without waiting."""
+WAIT_MS = 100
+"""How long the server waits for a new change; it finds existing ones without waiting."""
 OPLOG = "oplog.rs"
 
 
 @dataclass(frozen=True, slots=True)
 class OplogRange:
-    """How far the oplog reaches, in seconds since 1970; `full` once it forgets its oldest entries."""
+    """First and last entry of the oplog in seconds since 1970; `full` if it already drops old entries."""
 
     first: int
     last: int
@@ -37,9 +36,9 @@ class OplogRange:
 
 @dataclass(frozen=True, slots=True)
 class NextChange:
-    """What comes behind the stored position: `first_ms` of the first change, None if there is none.
+    """The first change after the stored position: its time, or None if there is none.
 
-    `lost` says that the log no longer reaches back there.
+    `lost`: the oplog no longer reaches back to the position.
     """
 
     first_ms: int | None = None
@@ -48,7 +47,7 @@ class NextChange:
 
 @dataclass(frozen=True, slots=True)
 class MongoStatus:
-    """As the server has it; `sessions` None where it does not tell, `log` None where we may not look."""
+    """What the server reports; `sessions` or `log` is None if the user may not read it."""
 
     now_ms: int
     sessions: tuple[str, ...] | None
@@ -57,7 +56,7 @@ class MongoStatus:
 
 
 def observer(options: MongoOptions) -> Client:
-    """A client under another name than the connector's, which must not be taken for it."""
+    """Connects with another application name than the connector's, to be distinguished from it."""
     timeout = min(options.link_timeout, LOOK_SECONDS)
     return connect(options.uri, app_name=f"{options.app_name} (observer)", timeout=timeout)
 
@@ -73,7 +72,7 @@ def read_mongo(options: MongoOptions, position: Position | None) -> SourceStatus
 
 
 def sessions(client: Client, app_name: str) -> tuple[str, ...] | None:
-    """The addresses from which the connector is connected; None if the server does not tell."""
+    """Returns the addresses from which the connector is connected; None if that may not be read."""
     stage = {"$currentOp": {"allUsers": False, "idleConnections": True}}
     wanted = {"$match": {"appName": app_name, "client": {"$type": "string"}}}
     try:
@@ -92,19 +91,19 @@ def _waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, sp
     except HistoryLost:
         return NextChange(stored.at_ms, lost=True)
     except (AccessRefused, CollectionGone, EventTooLarge, SourceUnavailable):
-        # It may have far to look, or cannot send the next one: then only the position tells how late it is at most.
+        # The search may take long, or the next change cannot be sent. The position gives an upper bound of the lag.
         return NextChange(stored.at_ms)
     return NextChange(first_ms if stored.collection_read is None else stored.at_ms)
 
 
 def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, *, splits: bool) -> int | None:
-    """When the first event behind the position was written, or None; raises what the source would raise there."""
+    """Returns when the first event after the position was written, or None; raises what the source would raise."""
     watched = options.watched
     stages = watched.stages({"startAfter": server_token(stored.token)}, splits=splits)
     cursor = ChangeStreamCursor(client, watched, stages)
     try:
-        with translated_errors("looking at the change stream behind the stored position"):
-            batch = cursor.more(wait_ms=GLANCE_MS)
+        with translated_errors("reading the change stream after the stored position"):
+            batch = cursor.more(wait_ms=WAIT_MS)
     finally:
         cursor.close()
     following = Changes(stored, Documents(options.required, options.optional, options.payload, options.ignored))
@@ -112,11 +111,11 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
         following.feed(change)
         if following.rows:
             return following.rows[0].committed_ms
-    return stored.at_ms if batch.changes else None  # the rest of a large one is still to come
+    return stored.at_ms if batch.changes else None  # the rest of a split change is still to come
 
 
 def read_log(client: Client) -> OplogRange | None:
-    """How far the oplog reaches; None for those who may not read it."""
+    """Returns the range of the oplog; None if the user may not read it."""
     ends: list[int] = []
     try:
         with translated_errors("looking at the oplog"):
@@ -129,29 +128,29 @@ def read_log(client: Client) -> OplogRange | None:
         return None
     if len(ends) < 2:
         return None
-    # Entries are forgotten by blocks of a hundredth or so: never quite full.
+    # Old entries are dropped in blocks of about 1 %, so it is never exactly full.
     return OplogRange(ends[0], ends[1], full=size.get("size", 0) >= 0.9 * size.get("maxSize", 0))
 
 
 def interpret(seen: MongoStatus, stored: TokenPosition | None) -> SourceStatus:
-    """Pure: what that means for a pipeline at this position."""
+    """Derives the status of a pipeline at this position. Pure."""
     clients = seen.sessions
     blind = clients is None
-    absence = f"the server {'does not tell whether it has a' if blind else 'has no'} session of the connector"
+    absence = f"the server {'does not show whether there is a' if blind else 'has no'} session of the connector"
     reading = bool(clients) and stored is not None and stored.collection_read is not None
     return SourceStatus(
         now_ms=seen.now_ms,
         reader=f"the connector is connected from {clients[0]}" if clients else "",
         absence=absence,
         blind=blind,
-        reading="reading the documents that were in the collection before" if reading else "",
+        reading="reading the documents that existed before the first start" if reading else "",
         lag=None if seen.waiting is None else Lag(seen.waiting.first_ms),
         oplog=_oplog(seen, stored),
     )
 
 
 def _oplog(seen: MongoStatus, stored: TokenPosition | None) -> dict[str, object]:
-    """For people and `--json`: seconds, or None where we may not look. `room` is what is left before the position."""
+    """For `tailrace status`, in seconds, or None if unknown. `room`: oplog before the stored position."""
     log = seen.log
     return {
         "reaches_back": None if seen.waiting is None else not seen.waiting.lost,

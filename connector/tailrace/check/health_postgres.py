@@ -1,4 +1,4 @@
-"""What Postgres sees of a pipeline: its slot, who reads it, and how much log lies behind the stored position."""
+"""What Postgres reports about a pipeline: its slot, who reads it, and the WAL after the stored position."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tailrace.sources.postgres.resume_check import SlotState
 
 LOOK_SECONDS = 10.0
 NOISE_BYTES = 64 * 1024
-"""WAL of others (checkpoints, vacuum) that an idle pipeline steps over only every few seconds: not a lag."""
+"""WAL of checkpoints and vacuum, which an idle pipeline skips only every few seconds. It is not a lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresStatus:
-    """As the catalogue has it. `inactive_ms`: since when nobody reads the slot, which Postgres 17 and newer tell."""
+    """What the catalogue reports. `inactive_ms`: since when the slot is unused (Postgres 17 and newer)."""
 
     slot: SlotState | None
     lsn: int
@@ -31,7 +31,7 @@ class PostgresStatus:
 def read_postgres(options: PostgresOptions, position: Position | None) -> SourceStatus:
     with PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
         slot = catalogue.read_slot(link, options.slot)
-        # While the rows of the table are read, nobody is on the slot: the session that reads them stands for it.
+        # While existing rows of the table are read, the slot is unused: the reading session shows that it runs.
         now, lsn, readers = link.query(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, "
             "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, "
@@ -50,22 +50,22 @@ def read_postgres(options: PostgresOptions, position: Position | None) -> Source
 
 
 def interpret(seen: PostgresStatus, position: Position | None) -> SourceStatus:
-    """Pure: what that means for a pipeline at this position."""
+    """Derives the status of a pipeline at this position. Pure."""
     slot, reader = seen.slot, seen.slot.active_pid if seen.slot else None
     stored = position if isinstance(position, LsnPosition) else None
     lag: Lag | None = None
     if stored is not None and not stored.creating:
         behind = max(0, seen.lsn - stored.lsn)
         lag = Lag(stored.at_ms if behind else None, behind, noise=behind <= NOISE_BYTES)
-    # What is published and not confirmed: a replay window, but for a moment's worth.
+    # Published but not confirmed: the replay window, and what was published a moment ago.
     held = max(0, stored.lsn - slot.confirmed_lsn) if slot is not None and stored is not None else 0
-    # Another pipeline of the database may be the one that reads its table.
+    # The reading session may belong to another pipeline of the database.
     reading = seen.reading_table and reader is None and stored is not None and stored.table_read is not None
     return SourceStatus(
         now_ms=seen.now_ms,
         reader="" if reader is None else f"the slot is read by server process {reader}",
-        absence="nobody reads the slot" if slot else "there is no slot",
-        reading="reading the rows that were in the table before" if reading else "",
+        absence="the slot is not in use" if slot else "there is no slot",
+        reading="reading the rows that existed before the first start" if reading else "",
         inactive_ms=seen.inactive_ms,
         lag=lag,
         slot=None

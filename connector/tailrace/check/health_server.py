@@ -1,4 +1,4 @@
-"""What a database says of a pipeline's reading, in words and numbers that hold for either kind. Values only."""
+"""What a source database reports about a pipeline, in the same form for Postgres and MongoDB."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 class Lag:
     """How far the stored position is behind the end of the log.
 
-    `since_ms` is when the first of what waits was written, on the database's clock, or a time before that; None if
-    nothing waits. `noise` says that it is no more than what a pipeline at rest steps over every few seconds.
+    `since_ms` is a lower bound for when the first unread change was written, on the database's clock; None if there is
+    none. `noise`: no more than an idle pipeline skips every few seconds.
     """
 
     since_ms: int | None
@@ -21,11 +21,11 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """What the database sees now.
+    """What the database reports now.
 
-    `reader` says who reads for the pipeline, `absence` that nobody does, each as half a sentence; `blind` that it
-    cannot be seen from here, so that an absence proves nothing. `reading` says that what was there before the pipeline
-    is being read. `inactive_ms`: since when nobody reads, where the server tells.
+    `reader` describes who reads for the pipeline, `absence` that nobody does; both are half sentences. `blind`: the
+    user may not see sessions, so an absence proves nothing. `reading`: the first start is reading existing rows.
+    `inactive_ms`: since when nobody reads, if the server reports it.
     """
 
     now_ms: int

@@ -1,4 +1,4 @@
-"""The Kafka half of `tailrace check`: would the publisher find what it needs? Nothing is created or fenced."""
+"""The Kafka checks of `tailrace check`: brokers, encryption and topics. Nothing is created or fenced."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tailrace.state.prior_run import require_position_known
 from tailrace.worker.wiring import DEAD_LETTER_BYTES, own_topics
 
 RECORD_OVERHEAD = 512
-"""A record is its payload and about this much: key, headers, framing."""
+"""About how many bytes key, headers and framing add to a payload."""
 
 
 class KafkaChecks:
-    """Looks at one cluster. After `checks`, `reachable` says whether anything answered."""
+    """Checks one cluster. After `checks`, `reachable` is True if a broker answered."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class KafkaChecks:
         payload_bytes: int,
         park: Bounds | None = None,
     ) -> None:
-        """`default` describes topics made from the template; its topic is the template, or empty without one.
+        """`default` describes topics of the template; its topic is the template, or empty without one.
 
-        `park`: the bounds of parked keys; None if no key is parked.
+        `park` is None if no key can be parked.
         """
         self._park = park
         self._options = options
@@ -60,23 +60,23 @@ class KafkaChecks:
         self.reachable = True
         brokers = self._cluster.brokers
         found = f"{brokers} broker{'s' if brokers != 1 else ''} at {options.bootstrap}"
-        looks = [
+        checks = [
             ("offsets topic", self._offsets_topic),
             ("dead-letter topic", self._dead_letter_topic),
             ("internal topics", self._internal_topics),
             *((f"topic {topic}", lambda spec=spec: self._topic(spec)) for topic, spec in self._specs.items()),
             ("topics by template", self._template),
         ]
-        return [ok("kafka", found), *self._transport(), *gather(looks)]
+        return [ok("kafka", found), *self._transport(), *gather(checks)]
 
     def stored(self) -> Position | None:
-        """The stored position, read without fencing: it may move at any moment."""
+        """Returns the stored position, read without fencing: a running pipeline may change it at any moment."""
         if self._options.offsets_topic not in self._cluster.topics:
             return None
         return offsets.read(self._options)
 
     def require_position_known(self) -> None:
-        """Refuses a pipeline that has left other traces than a position."""
+        """Raises if Kafka shows that the pipeline has run before although no position is stored."""
         require_position_known(self._options, self._observer.admin)
 
     def _transport(self) -> list[CheckResult]:
@@ -84,15 +84,15 @@ class KafkaChecks:
         remote = [host for host in hosts_of(self._options.bootstrap) if not is_loopback(host)]
         if protocol.endswith("plaintext") and remote:
             found = f"security.protocol is {protocol}: events{' and the password' if 'sasl' in protocol else ''} cross "
-            mend = "Set security.protocol: SSL or SASL_SSL under kafka.settings."
-            return [warn("kafka encryption", f"{found}the network to {remote[0]} readable", mend)]
+            remedy = "Set security.protocol: SSL or SASL_SSL under kafka.settings."
+            return [warn("kafka encryption", f"{found}the network to {remote[0]} readable", remedy)]
         settings = {name: str(value).lower() for name, value in self._options.settings.items()}
         unverified = settings.get("enable.ssl.certificate.verification") == "false"
         unnamed = settings.get("ssl.endpoint.identification.algorithm") == "none"
         if protocol.endswith("ssl") and remote and (unverified or unnamed):
-            found = NOT_VERIFIED if unverified else "certificates are not compared with the names of the brokers"
-            mend = "Remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm."
-            return [warn("kafka encryption", f"{protocol}, but {found}", mend)]
+            found = NOT_VERIFIED if unverified else "the host names in certificates are not verified"
+            remedy = "Remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm."
+            return [warn("kafka encryption", f"{protocol}, but {found}", remedy)]
         return [ok("kafka encryption", protocol if remote else f"{protocol}, on this machine only")]
 
     def _offsets_topic(self) -> CheckResult:
@@ -125,7 +125,7 @@ class KafkaChecks:
             return self._to_create(name, spec, create=self._create, setting="kafka.internal_replication")
         config = topic_config(self._observer.admin, topic)
         if "compact" in config.get("cleanup.policy", ""):
-            found = f"{topic} is compacted: letters without a key would be refused, others would replace each other"
+            found = f"{topic} is compacted: it rejects dead letters without a key, and later ones replace earlier ones"
             return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
         if (short := self._too_short(name, config)) is not None:
             return short
@@ -134,13 +134,13 @@ class KafkaChecks:
         if int(config.get("max.message.bytes", 0)) < DEAD_LETTER_BYTES:
             return warn(
                 name,
-                f"{topic} takes letters of {config.get('max.message.bytes')} bytes, they may have {DEAD_LETTER_BYTES}",
+                f"{topic} accepts {config.get('max.message.bytes')} bytes, dead letters may have {DEAD_LETTER_BYTES}",
                 _alter(options, topic, f"max.message.bytes={2 * DEAD_LETTER_BYTES}"),
             )
         return ok(name, topic)
 
     def _too_short(self, name: str, config: Mapping[str, str]) -> CheckResult | None:
-        """A topic that deletes letters while keys are parked behind them, as a start refuses it."""
+        """Reports a retention that deletes dead letters while keys are parked behind them, as a start would."""
         try:
             if self._park is not None:
                 require_kept(self._options, config, self._park)
@@ -165,10 +165,10 @@ class KafkaChecks:
         if largest < self._payload_bytes + RECORD_OVERHEAD:
             return warn(
                 name,
-                f"refuses records over {largest} bytes, limits.payload_bytes lets {self._payload_bytes} pass",
+                f"rejects records over {largest} bytes, but limits.payload_bytes allows {self._payload_bytes}",
                 _alter(self._options, topic, f"max.message.bytes={self._payload_bytes + 64 * 1024}"),
             )
-        return ok(name, f"there, {partitions} partition{'s' if partitions != 1 else ''}")
+        return ok(name, f"exists, {partitions} partition{'s' if partitions != 1 else ''}")
 
     def _template(self) -> CheckResult | None:
         name, default = "topics by template", self._default
@@ -178,17 +178,17 @@ class KafkaChecks:
         if (few := self._copies(name, *filter(made, sorted(self._cluster.topics)))) is not None:
             return few
         if not self._create:
-            mend = "Create every topic that events may go to, or set topics.create: true."
-            return warn(name, f"{default.topic}: topics.create is false, a new aggregate stops the pipeline", mend)
+            remedy = "Create every topic that events may go to, or set topics.create: true."
+            return warn(name, f"{default.topic}: topics.create is false, so a new aggregate stops the pipeline", remedy)
         return self._to_create(name, default, create=True, setting="topics.replication")
 
     def _internal_topics(self) -> CheckResult | None:
-        """Those beside offsets and dead letters: the ledger, parked keys."""
+        """The other internal topics: position history, resolutions, parked keys."""
         named = {self._options.offsets_topic, self._options.dead_letter_topic}
         return self._copies("internal topics", *sorted(own_topics(self._options) - named))
 
     def _copies(self, name: str, *topics: str) -> CheckResult | None:
-        """The first of the topics that are there and would not survive the loss of a disk."""
+        """Reports the first existing topic that would not survive the loss of a disk."""
         cluster = self._cluster
         there = (topic for topic in topics if topic in cluster.topics)
         found = (
@@ -198,38 +198,38 @@ class KafkaChecks:
         return next((each for each in found if each is not None), None)
 
     def _to_create(self, name: str, spec: TopicSpec, *, create: bool, setting: str) -> CheckResult:
-        """Judges a topic that is not there yet."""
+        """Checks a topic that does not exist yet."""
         brokers = self._cluster.brokers
         if spec.replication > brokers:
-            found = f"{spec.topic} wants {spec.replication} copies, there {_are(brokers)}"
+            found = f"{spec.topic} needs {spec.replication} replicas, but there {_are(brokers)}"
             return fail(name, found, f"Lower {setting} to {brokers}, or add brokers.")
-        shape = f"partitions: {_count(spec.partitions)}, copies: {_count(spec.replication)}"
+        shape = f"partitions: {_count(spec.partitions)}, replicas: {_count(spec.replication)}"
         if not create:
             options = [f"--bootstrap-server {self._options.bootstrap}", f"--topic {spec.topic}"]
             options += [f"--partitions {spec.partitions}"] * (spec.partitions > 0)
             options += [f"--replication-factor {spec.replication}"] * (spec.replication > 0)
             found = f"{spec.topic} is missing, and topics.create is false"
             return fail(name, found, f"kafka-topics --create {' '.join(options)}")
-        # A template is no topic's name; topics made from it have no settings of their own.
+        # A template is not a topic name, and its topics have no settings.
         changes = [] if spec is self._default else differences(spec, None)
         if (refused := self._refused(name, changes)) is not None:
             return refused
         if spec.replication == 1 and brokers > 1:
             found = (
-                f"{spec.topic} is created with one copy, though there are {brokers} brokers: with its disk it is lost"
+                f"{spec.topic} will have one replica, although there are {brokers} brokers: it is lost with its disk"
             )
             return warn(name, found, f"Set {setting} to {min(brokers, 3)} before the first start.")
-        return ok(name, f"{spec.topic}: is created when needed ({shape})")
+        return ok(name, f"{spec.topic}: will be created when needed ({shape})")
 
     def _refused(self, name: str, changes: list[Change]) -> CheckResult | None:
-        """Asks the broker whether it would take what a spec declares, as `tailrace topics plan` does."""
+        """Asks the broker whether it accepts the declared settings, as `tailrace topics plan` does."""
         for change in changes:
             try:
                 make_change(self._observer.admin, change, validate_only=True)
             except ConfigError as error:
                 return failed(name, error)
             except TailraceError:
-                return None  # a role that may not change topics can still publish to those that exist
+                return None  # a user without the right to change topics can still publish to existing ones
         return None
 
 
@@ -243,4 +243,4 @@ def _are(brokers: int) -> str:
 
 
 def _count(number: int) -> str:
-    return "as the brokers are set" if number < 0 else str(number)
+    return "the brokers' default" if number < 0 else str(number)

@@ -1,7 +1,7 @@
-"""The MongoDB side of `tailrace check`: may this user follow these collections, and will the log last?
+"""The MongoDB checks of `tailrace check`: rights of the user, collections, replica set and oplog.
 
-Questions only: a change stream is opened as the source opens it, and closed at once. What a user with the fewest rights
-may not ask (members, write concern, oplog) is left out. What needs no server to be judged is in `judgements_mongo.py`.
+They change nothing: a change stream is opened as the source opens it, and closed at once. Checks that the user has no
+right to (members, write concern, oplog) are skipped. Rules that need no server are in `mongo_rules.py`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.sources.mongo.resume_check import check_resume
 
 SAMPLE = 20
-"""So many of the newest documents of each collection are read by the layout."""
-MISSING = "the outbox collection that was read is gone"
+"""The number of newest documents of each collection that are read with the layout."""
+MISSING = "the outbox collection of the stored position does not exist"
 
 
 class MongoChecks:
-    """Looks at one server; implements `preflight.DatabaseSide`."""
+    """Checks one server; implements `preflight.DatabaseChecks`."""
 
-    ground = frozenset({"mongo version", "replica set", "collection", "rights"})
-    remembers = False
+    needed_checks = frozenset({"mongo version", "replica set", "collection", "rights"})
+    stores_position = False
 
     def __init__(self, options: MongoOptions, columns: ColumnMap) -> None:
         self._options = options
@@ -60,25 +60,25 @@ class MongoChecks:
     def checks(self) -> list[CheckResult]:
         try:
             with observer(self._options) as self._client:
-                self._meet()
-                return self._look()
+                self._identify()
+                return self._run_checks()
         except TailraceError as error:
             away = isinstance(error, Unavailable)
             return [failed("mongo", error, "Start MongoDB, or correct the hosts in source.mongo." if away else "")]
 
-    def _meet(self) -> None:
-        with translated_errors("asking the server who it is"):
-            self._client.admin.command("ping")  # connects, which takes its time
+    def _identify(self) -> None:
+        with translated_errors("identifying the server"):
+            self._client.admin.command("ping")  # connects: not part of the measured time
             before = time.time()
             self._hello = self._client.admin.command("hello")
-            self._met_ms = (before + time.time()) * 500
+            self._identified_ms = (before + time.time()) * 500
             self._version = tuple(self._client.server_info()["versionArray"][:3])
             status = self._client.admin.command({"connectionStatus": 1, "showPrivileges": True})
         self._login = status["authInfo"]
         self.reachable = True
 
-    def _look(self) -> list[CheckResult]:
-        looks: list[tuple[str, Callable[[], CheckResult | None]]] = [
+    def _run_checks(self) -> list[CheckResult]:
+        checks: list[tuple[str, Callable[[], CheckResult | None]]] = [
             ("mongo", self._connected),
             ("mongo encryption", self._encryption),
             ("mongo version", lambda: check_mongo_version(self._version)),
@@ -87,7 +87,7 @@ class MongoChecks:
             ("replica set", self._replica_set),
         ]
         if self._has_streams:
-            looks += [
+            checks += [
                 ("collection", self._collection),
                 ("rights", self._rights),
                 ("fields", self._fields),
@@ -96,7 +96,7 @@ class MongoChecks:
                 ("write concern", self._write_concern),
                 ("oplog", self._oplog),
             ]
-        return gather(looks)
+        return gather(checks)
 
     def is_read_at(self, position: Position) -> bool:
         if not isinstance(position, TokenPosition):
@@ -106,19 +106,19 @@ class MongoChecks:
         return same and not log.collections.keys().isdisjoint(options.collections)
 
     def start(self, stored: Position | None) -> CheckResult:
-        """Opens the stream where a start would, and looks for the first change there."""
+        """Opens the change stream where a start would, and reads the first change."""
         if stored is not None and not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
         options = self._options
         if stored is None:
-            first = "with what is in the collection" if options.beginning else "with what is inserted from then on"
-            return ok("start", f"a first start: nothing is stored, it begins {first}")
+            first = "the existing documents" if options.beginning else "documents inserted from then on"
+            return ok("start", f"a first start: no position is stored, it begins with {first}")
         if self._missing:
-            mend = (
-                "Correct source.collection. If it is to be created again and followed: `tailrace recover plan FILE` "
-                "says what was missed. One start with --adopt goes on without what only the lost collection held."
+            remedy = (
+                "Correct source.collection. If the collection will be re-created: `tailrace recover plan FILE` lists "
+                "what was missed. One start with --adopt continues without the events of the lost collection."
             )
-            return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", mend)
+            return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", remedy)
         with observer(options) as client:
             facts = identify(client)
             ids = collection_ids(client, options.database, options.collections, create=False)
@@ -128,13 +128,13 @@ class MongoChecks:
             try:
                 first_waiting(client, options, stored, splits=can_split(facts.version))
             except SourceUnavailable:
-                found_out = f"the server did not come to an end behind the stored position {stored} in time"
-                return warn("start", found_out, "Check again; where much was written since, it may have far to look.")
-        return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
+                found_out = f"the server found no change after the stored position {stored} in time"
+                return warn("start", found_out, "Run the check again: after many writes the server has much to search.")
+        return ok("start", f"{'runs now' if busy else 'resumes'} at the stored position {stored}")
 
     @property
     def _has_streams(self) -> bool:
-        """A member of a replica set; without one, there is no more to look at."""
+        """Whether the server is a member of a replica set; other servers have no change streams."""
         return "setName" in self._hello
 
     @property
@@ -154,7 +154,7 @@ class MongoChecks:
 
     def _clock(self) -> CheckResult | None:
         now_ms = milliseconds(self._hello.get("localTime"))
-        return None if now_ms is None else check_clock(now_ms, self._met_ms)
+        return None if now_ms is None else check_clock(now_ms, self._identified_ms)
 
     def _replica_set(self) -> CheckResult:
         require_replica_set(self._hello)
@@ -164,7 +164,7 @@ class MongoChecks:
         return check_user(self._login["authenticatedUsers"], self._login["authenticatedUserRoles"], self._hosts)
 
     def _may(self, action: str, collection: str) -> bool:
-        """Whether the user has the right; without users, everybody has."""
+        """Whether the user has the right. Without access control everybody has it."""
         privileges = self._login["authenticatedUserPrivileges"]
         return not self._login["authenticatedUsers"] or allows(privileges, action, self._options.database, collection)
 
@@ -176,13 +176,13 @@ class MongoChecks:
                 wanted = {"name": {"$in": list(options.collections)}}
                 listed = list(self._client[options.database].list_collections(filter=wanted))
         except AccessRefused:
-            mend = f"Grant listCollections on the database {options.database}."
-            return warn(name, f"{full}: cannot be listed, so that one made anew is not told from the one before", mend)
+            remedy = f"Grant listCollections on the database {options.database}."
+            return warn(name, f"{full}: cannot be listed, so a re-created collection cannot be recognised", remedy)
         kinds = {str(each["name"]): str(each["type"]) for each in listed}
         self._missing = [each for each in options.collections if each not in kinds]
         for each in options.collections:
             if kinds.get(each, "collection") != "collection":
-                found = f"{options.database}.{each} is a {kinds[each]}: it has no change stream of its own"
+                found = f"{options.database}.{each} is a {kinds[each]}: it has no change stream"
                 return fail(name, found, "Name the collection that documents are inserted into in source.collection.")
         if not self._missing:
             return ok(name, full)
@@ -190,15 +190,15 @@ class MongoChecks:
 
     def _to_create(self, missing: str) -> CheckResult:
         full = f"{self._options.database}.{missing}"
-        mend = f"db.getSiblingDB({json.dumps(self._options.database)}).createCollection({json.dumps(missing)})"
+        remedy = f"db.getSiblingDB({json.dumps(self._options.database)}).createCollection({json.dumps(missing)})"
         if not self._options.create:
-            return fail("collection", f"there is no {full}, and source.create is false", mend)
+            return fail("collection", f"there is no {full}, and source.create is false", remedy)
         if not self._may("createCollection", missing):
-            return fail("collection", f"there is no {full}, and this user may not create it", mend)
-        return ok("collection", f"{full}: is created on the first start")
+            return fail("collection", f"there is no {full}, and this user may not create it", remedy)
+        return ok("collection", f"{full}: will be created on the first start")
 
     def _rights(self) -> CheckResult:
-        """Opens the stream that the source would open, and closes it."""
+        """Opens and closes the change stream that the source would open."""
         watched = self._options.watched
         stages = watched.stages({}, splits=can_split(self._version))
         ChangeStreamCursor(self._client, watched, stages).close()
@@ -206,7 +206,7 @@ class MongoChecks:
         return ok("rights", f"find and changeStream on {watched.database}.{', '.join(watched.collections)}")
 
     def _fields(self) -> CheckResult | None:
-        """Reads the newest documents as the source and the layout would."""
+        """Reads the newest documents as the source and the layout do."""
         if not self._may_stream:
             return None
         options, columns = self._options, set[str]()
@@ -233,7 +233,7 @@ class MongoChecks:
         return found
 
     def _order_by(self) -> CheckResult | None:
-        """Reading what is there is done in the order of an index: asks for it as the source does."""
+        """Whether there is an index on source.order_by: a first start reads existing documents in its order."""
         options, order = self._options, dict.fromkeys(self._options.order_by, 1)
         if not options.beginning or not self._may_stream:
             return None
@@ -246,8 +246,8 @@ class MongoChecks:
                 raise
             except SourceError:
                 found = f"{options.database}.{collection} has no index on {', '.join(order)}"
-                mend = f"db.getCollection({json.dumps(collection)}).createIndex({json.dumps(order)})"
-                return fail("order_by", found, f"{mend}, or set source.order_by: [_id].")
+                remedy = f"db.getCollection({json.dumps(collection)}).createIndex({json.dumps(order)})"
+                return fail("order_by", found, f"{remedy}, or set source.order_by: [_id].")
         return ok("order_by", ", ".join(order))
 
     def _members(self) -> CheckResult | None:
@@ -270,10 +270,10 @@ class MongoChecks:
         return None if log is None else check_window(log.last - log.first, full=log.full)
 
 
-def _if_allowed(look: Callable[[], CheckResult]) -> CheckResult | None:
-    """The finding, or None: that a user may not ask is nothing to be mended."""
+def _if_allowed(check: Callable[[], CheckResult]) -> CheckResult | None:
+    """Runs a check; returns None if the user has no right to run it, which needs no fix."""
     try:
-        with translated_errors("asking how the servers are set up"):
-            return look()
+        with translated_errors("reading the configuration of the servers"):
+            return check()
     except AccessRefused:
         return None

@@ -1,6 +1,6 @@
-"""The Postgres side of `tailrace check`: may this role follow this table, and what does the server do with its log?
+"""The Postgres checks of `tailrace check`: rights of the role, the table, the publication, the slot and the WAL.
 
-Catalogue queries only; nothing is created. What needs no server to be judged is in `judgements.py`.
+They only query the catalogue and create nothing. Rules that need no server are in `rules.py`.
 """
 
 from __future__ import annotations
@@ -48,21 +48,20 @@ from tailrace.sources.postgres.unpublished_rows import read_partitions, require_
 from tailrace.sql_names import quote, quote_table, split_table
 
 TIMES = {1082, 1114, 1184}
-"""date, timestamp, timestamptz: what a row's time may be."""
+"""date, timestamp, timestamptz: the types of a column with a row's time."""
 
 AFTERWARDS = (
-    " -- If the pipeline has run before, rows may have been left out of the stream meanwhile: `tailrace recover plan "
-    "FILE` finds them, `recover apply` publishes them. One start with --adopt goes on without them: they are lost to "
-    "consumers."
+    " -- If the pipeline has run before, rows may be missing from the stream: `tailrace recover plan FILE` finds them, "
+    "`recover apply` publishes them. One start with --adopt continues without them: consumers never get them."
 )
-"""Rows may have been passed over while the publication changed, so a stored position is not simply continued."""
+"""Rows may have been skipped while the publication was wrong, so a stored position is not simply resumed."""
 
 
 class PostgresChecks:
-    """Looks at one server; implements `preflight.DatabaseSide`."""
+    """Checks one server; implements `preflight.DatabaseChecks`."""
 
-    ground = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
-    remembers = True
+    needed_checks = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
+    stores_position = True
 
     def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
         self._options = options
@@ -82,10 +81,10 @@ class PostgresChecks:
         try:
             self._link = PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
         except TailraceError as error:
-            mend = (
+            remedy = (
                 "Start Postgres, or correct host and port in source.postgres." if isinstance(error, Unavailable) else ""
             )
-            return [failed("postgres", error, mend)]
+            return [failed("postgres", error, remedy)]
         with self._link:
             self.reachable = True
             return gather(
@@ -122,7 +121,7 @@ class PostgresChecks:
         return (log.system_id, log.database, log.table) == (server.system_id, server.database, self._options.table)
 
     def start(self, stored: Position | None) -> CheckResult:
-        """Weighs the slot as it was seen before, and the end of the log as it is now."""
+        """Compares the stored position with the slot as read before, and with the end of the log now."""
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         options, slot = self._options, self._seen_slot
@@ -133,7 +132,7 @@ class PostgresChecks:
         ):
             server = self._server = catalogue.identify(replication)
             if stored is None and slot is None:
-                return ok("start", "a first start: nothing is stored, the slot is to be created")
+                return ok("start", "a first start: no position is stored, and the slot will be created")
             published = read_published(control, options)
             stored = stored and follow(replication, stored, server)
             require_whole(control, options.table, published, stored)
@@ -141,14 +140,14 @@ class PostgresChecks:
         found = LogIdentity(*where, options.slot, options.table, published.fingerprint)
         busy = slot is not None and slot.active_pid is not None
         if slot is not None and stored is not None:
-            # That the pipeline runs already is no objection; whether it could start again still is of interest.
+            # A running pipeline is fine here: the question is whether it could start again.
             slot = replace(slot, active_pid=None)
-        admission = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=False)
+        decision = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=False)
         if stored is not None and not busy:
             require_same_log(options, stored, patience=timeout)
-        if admission.step is not ResumeAction.STREAM:
-            return ok("start", f"an interrupted first start: Tailrace is going to {admission.step.value}")
-        return ok("start", f"{'runs now' if busy else 'goes on'} at the stored position {stored}")
+        if decision.step is not ResumeAction.STREAM:
+            return ok("start", f"an interrupted first start: Tailrace will {decision.step.value}")
+        return ok("start", f"{'runs now' if busy else 'resumes'} at the stored position {stored}")
 
     def _connected(self) -> CheckResult:
         pgconn = self._link.pgconn
@@ -157,7 +156,7 @@ class PostgresChecks:
 
     def _encryption(self) -> CheckResult:
         pgconn = self._link.pgconn
-        # The address the name stood for, if there is one: a socket's folder has none.
+        # The resolved address, if there is one: a Unix socket has none.
         host, mode = (pgconn.hostaddr or pgconn.host).decode(), self._link.parameter("sslmode")
         return check_encryption(host, encrypted=bool(pgconn.ssl_in_use), sslmode=mode)
 
@@ -171,7 +170,7 @@ class PostgresChecks:
         return ok("wal_level", "logical")
 
     def _role(self) -> CheckResult:
-        # On RDS no role has REPLICATION itself: membership of rds_replication stands for it.
+        # On RDS no role has REPLICATION itself; membership of rds_replication replaces it.
         role, superuser, replication, member = self._link.query(
             "SELECT rolname, rolsuper, rolreplication, EXISTS (SELECT FROM pg_roles g WHERE g.rolname = "
             "'rds_replication' AND pg_has_role(current_user, g.oid, 'MEMBER')) "
@@ -179,23 +178,23 @@ class PostgresChecks:
         )[0]
         who = quote(str(role))
         if superuser == "t":
-            mend = (
-                f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; and use it instead."
+            remedy = (
+                f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; then use this role."
             )
-            return warn("role", f"{role} is a superuser: more than reading a log needs", mend)
+            return warn("role", f"{role} is a superuser: reading the log needs fewer rights", remedy)
         if "t" not in (replication, member):
             return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
         return ok("role", f"{role}, with REPLICATION and not a superuser")
 
     def _cluster_copy(self) -> CheckResult | None:
-        """Physical replication is allowed by pg_hba.conf alone, and its default lines allow it on this machine."""
+        """Only pg_hba.conf restricts physical replication, and its default lines allow it on this machine."""
         if self._link.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t":
-            return None  # a superuser may do anything: `role` says so
+            return None  # the check `role` reports superusers
         if not may_copy_cluster(self._options.conninfo, min(self._options.link_timeout, 10)):
-            return ok("cluster copy", "refused to this role, as it should be")
+            return ok("cluster copy", "not allowed for this role, as recommended")
         lines = " ; ".join(hba_lines(self._link.pgconn.user.decode(), prefix="").splitlines())
-        mend = f"Put these lines above all others of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"
-        return warn("cluster copy", "this role may copy the whole cluster (pg_basebackup)", mend)
+        remedy = f"Insert these lines at the top of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"
+        return warn("cluster copy", "this role may copy the whole cluster (pg_basebackup)", remedy)
 
     def _table_there(self) -> CheckResult:
         rows = self._link.query(
@@ -206,14 +205,16 @@ class PostgresChecks:
             [self._schema, self._table],
         )
         if not rows:
-            mend = f"Correct source.table, or create it: `tailrace init --table {self._options.table}` writes the SQL."
-            return fail("table", f"there is no {self._full}", mend)
+            remedy = (
+                f"Correct source.table, or create it: `tailrace init --table {self._options.table}` writes the SQL."
+            )
+            return fail("table", f"there is no {self._full}", remedy)
         kind, persistence, *_, relation_id = rows[0]
         if kind not in ("r", "p"):
             return fail("table", f"{self._full} is not a table", "Name the table itself in source.table.")
         if persistence != "p":
-            mend = f"ALTER TABLE {self._full} SET LOGGED;"
-            return fail("table", f"{self._full} is not logged: its rows are not in the log", mend)
+            remedy = f"ALTER TABLE {self._full} SET LOGGED;"
+            return fail("table", f"{self._full} is UNLOGGED: its rows are not written to the WAL", remedy)
         require_logged(read_partitions(self._link, int(relation_id or 0)))
         self._relation = rows[0]
         return ok("table", self._full)
@@ -223,13 +224,13 @@ class PostgresChecks:
             return None
         _, _, _, select, usage, _, filtered, _ = self._relation
         who = quote(self._link.pgconn.user.decode())
-        judge = fail if self._options.beginning else warn
+        report = fail if self._options.beginning else warn
         if "f" in (select, usage):
-            mend = f"GRANT USAGE ON SCHEMA {quote(self._schema)} TO {who}; GRANT SELECT ON {self._full} TO {who};"
-            return judge("table rights", f"no SELECT on {self._full}: rows already there cannot be read", mend)
+            remedy = f"GRANT USAGE ON SCHEMA {quote(self._schema)} TO {who}; GRANT SELECT ON {self._full} TO {who};"
+            return report("table rights", f"no SELECT on {self._full}: existing rows cannot be read", remedy)
         if filtered == "t":
-            mend = f"ALTER ROLE {who} BYPASSRLS; (as a superuser)"
-            return judge("table rights", f"row security hides rows of {self._full} from reading the table", mend)
+            remedy = f"ALTER ROLE {who} BYPASSRLS; (as a superuser)"
+            return report("table rights", f"row security hides rows of {self._full} when the table is read", remedy)
         return ok("table rights", "SELECT")
 
     def _publication(self) -> CheckResult | None:
@@ -246,33 +247,33 @@ class PostgresChecks:
         if not rows:
             return self._publication_to_create()
         inserts, deletes, more, via_root, contains, tables = rows[0]
-        alter, found, mend = f"ALTER PUBLICATION {quote(publication)}", "", ""
+        alter, found, remedy = f"ALTER PUBLICATION {quote(publication)}", "", ""
         moves = self._relation[0] == "p" and rows_move(self._link, self._options)
         needed, only_it = set_publish(publication, moves=moves), f"{alter} SET TABLE {self._full};"
         if self._relation[0] == "p" and via_root != "t":
-            found = f"sends the partitions of {self._full} instead of it"
-            mend = f"{alter} SET (publish_via_partition_root = true);"
+            found = f"publishes the partitions of {self._full} instead of the table"
+            remedy = f"{alter} SET (publish_via_partition_root = true);"
         elif contains != "t":
-            found, mend = f"does not contain {self._full}", f"{alter} ADD TABLE {self._full};"
+            found, remedy = f"does not contain {self._full}", f"{alter} ADD TABLE {self._full};"
         elif inserts != "t":
-            found, mend = "does not publish inserts", needed
+            found, remedy = "does not publish inserts", needed
         elif moves and deletes != "t":
-            found, mend = "does not publish deletes, by which rows that move between partitions are known", needed
+            found, remedy = "does not publish deletes, which reveal rows that move between partitions", needed
         elif self._leaves_out_rows():
-            found, mend = "leaves out rows: it has a WHERE clause", only_it
+            found, remedy = "filters rows: it has a WHERE clause", only_it
         if found:
-            return fail("publication", f"{publication} {found}", mend + AFTERWARDS)
+            return fail("publication", f"{publication} {found}", remedy + AFTERWARDS)
         if more == "t" or (deletes == "t" and not moves):
-            found, mend = "sends updates, deletes or truncates, which are not events", needed
+            found, remedy = "publishes updates, deletes or truncates, which are not events", needed
         elif int(tables or 0) > 1:
-            found, mend = f"sends {tables} tables: the others' rows are read for nothing", only_it
+            found, remedy = f"publishes {tables} tables: the rows of the others are read for nothing", only_it
         if found:
-            return warn("publication", f"{publication} {found}", mend + AFTERWARDS)
-        also = " (deletes, too: by them rows that move between partitions are known)" if moves else ""
+            return warn("publication", f"{publication} {found}", remedy + AFTERWARDS)
+        also = " (and deletes, to recognise rows that move between partitions)" if moves else ""
         return ok("publication", f"{publication}, inserts of {self._full} only{also}")
 
     def _leaves_out_rows(self) -> bool:
-        """Whether rows are filtered; remembers which columns are sent. Neither can be chosen before Postgres 15."""
+        """Whether rows are filtered; also stores the published columns. Postgres 14 and older can do neither."""
         if self._link.server_version < 150000:
             return False
         rows = self._link.query(
@@ -295,10 +296,10 @@ class PostgresChecks:
             return fail("publication", f"there is no {publication}, and source.create is false", statement)
         if "f" in (owner, may_create):
             return fail("publication", f"there is no {publication}, and this role may not create it", statement)
-        return ok("publication", f"{publication}: is created on the first start")
+        return ok("publication", f"{publication}: will be created on the first start")
 
     def _columns(self) -> CheckResult | None:
-        """Reads a row of nothing by the layout: what would stop the pipeline at its first row, stops here."""
+        """Reads a dummy row with the layout, to find what would stop the pipeline at its first row."""
         if not self._relation:
             return None
         found = self._link.query(
@@ -312,12 +313,12 @@ class PostgresChecks:
         self._kinds = kinds = dict(columns)
         self.columns = frozenset(column.name for column in sent)
         if missing := [column for column in self._options.order_by if column not in kinds]:
-            judge = fail if self._options.beginning else warn
-            mend = "Set source.order_by to columns that order the rows, the unique id last."
-            return judge("columns", f"source.order_by names {missing[0]}, which {self._full} does not have", mend)
+            report = fail if self._options.beginning else warn
+            remedy = "Set source.order_by to columns that order the rows; the last one is the unique id."
+            return report("columns", f"source.order_by names {missing[0]}, which {self._full} does not have", remedy)
         if self._map.timestamp is not None and kinds[self._map.timestamp] not in TIMES:
-            mend = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
-            return fail("columns", f"column {self._map.timestamp} does not hold times", mend)
+            remedy = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
+            return fail("columns", f"column {self._map.timestamp} is not a date or timestamp", remedy)
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
 
     def _order(self) -> CheckResult | None:
@@ -340,15 +341,15 @@ class PostgresChecks:
         if version < 170000:
             if not wanted:
                 return None
-            mend = "Set source.failover: false, or upgrade the server."
-            return fail("slot failover", "source.failover is true, failover slots came with Postgres 17", mend)
+            remedy = "Set source.failover: false, or upgrade the server."
+            return fail("slot failover", "source.failover is true, but failover slots need Postgres 17", remedy)
         rows = self._link.query("SELECT failover FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot])
         if wanted and rows and rows[0][0] != "t":
-            mend = (
+            remedy = (
                 f"psql 'dbname=… replication=database' -c 'ALTER_REPLICATION_SLOT {self._options.slot} (FAILOVER true)'"
             )
-            return warn("slot failover", "source.failover is true, but the slot was made without it", mend)
-        return ok("slot failover", "on" if wanted else "off (source.failover: true lets the slot survive a failover)")
+            return warn("slot failover", "source.failover is true, but the slot was created without it", remedy)
+        return ok("slot failover", "on" if wanted else "off (with source.failover: true the slot survives a failover)")
 
     def _kept(self) -> CheckResult:
         return check_kept(self._most_kept())
@@ -371,9 +372,9 @@ class PostgresChecks:
         limit = self._link.query("SHOW idle_replication_slot_timeout")[0][0]
         if limit == "0":
             return ok("idle slots", "are kept")
-        mend = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
+        remedy = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
         return warn(
-            "idle slots", f"are invalidated after {limit}: a connector that is down so long loses its slot", mend
+            "idle slots", f"are invalidated after {limit}: a connector that is down for longer loses its slot", remedy
         )
 
     def _free_slots(self) -> CheckResult:

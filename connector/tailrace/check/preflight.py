@@ -1,8 +1,7 @@
-"""`tailrace check`: the settings, the servers, and whether the stored position and the database fit together.
+"""Runs all checks of `tailrace check`: settings, servers, and whether a start would resume at the stored position.
 
-Everything a start would refuse is found here first, and nothing is changed: no topic, slot, publication or collection
-is made, and no transaction is begun, since beginning one would fence a pipeline that runs. A server that is away is one
-finding; the rest is still looked at.
+Nothing is changed: no topic, slot, publication or collection is created, and no Kafka transaction is begun, because
+that would fence a running pipeline. An unavailable server is one result, and the other checks still run.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from tailrace.worker.wiring import column_map, declared_for, kafka_options, rout
 
 
 class DatabaseChecks(Protocol):
-    """What is looked at on the side of the database."""
+    """The checks of a source database."""
 
-    ground: frozenset[str]
-    """The checks that must not fail before it makes sense to ask what a start would decide."""
-    remembers: bool
-    """Whether the server itself keeps a place for the pipeline, which tells that it has run before."""
+    needed_checks: frozenset[str]
+    """The names of checks that must pass before `start` is worth checking."""
+    stores_position: bool
+    """Whether the server itself stores a position (a slot), which shows that the pipeline has run before."""
 
     @property
     def reachable(self) -> bool:
@@ -44,19 +43,19 @@ class DatabaseChecks(Protocol):
 
     @property
     def columns(self) -> frozenset[str]:
-        """What rows bring, as far as `checks` has seen; empty if nothing is known."""
+        """The columns of the outbox that `checks` found; empty if unknown."""
 
     def checks(self) -> list[CheckResult]: ...
 
     def start(self, stored: Position | None) -> CheckResult:
-        """What a start would decide; raises what it would refuse with."""
+        """Reports where a start would resume; raises the error with which it would fail."""
 
     def is_read_at(self, position: Position) -> bool:
-        """Whether another pipeline's position is one in the log of this outbox, as far as `start` has seen that."""
+        """Whether the position of another pipeline is in the log of this outbox. Needs `start` first."""
 
 
 def preflight(file: Path, *, offline: bool = False) -> list[CheckResult]:
-    """Every finding, in the order in which a start would come upon it."""
+    """Returns all results, in the order in which a start would find the problems."""
     try:
         settings = load_pipeline(file)
     except ConfigError as error:
@@ -69,14 +68,14 @@ def preflight(file: Path, *, offline: bool = False) -> list[CheckResult]:
         database = _database(settings)
     except ConfigError as error:
         return [*checks, failed("source", error)]
-    kafka = _kafka_side(settings, specs)
+    kafka = _kafka_checks(settings, specs)
     checks += _registry(settings)
     checks += database.checks()
     checks += check_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
     checks += kafka.checks()
     if database.reachable and kafka.reachable:
         checks += _start(database, kafka, checks)
-        checks += _beside(settings, specs, database)
+        checks += _other_pipelines(settings, specs, database)
     return checks
 
 
@@ -87,7 +86,7 @@ def passed(checks: list[CheckResult]) -> bool:
 def _schemas(settings: PipelineSettings) -> CheckResult:
     schemas = settings.schemas
     if schemas is None:
-        return ok("schemas", "none: payloads are published without being checked")
+        return ok("schemas", "none: payloads are published without validation")
     if schemas.folder is None:
         return ok("schemas", f"in the registry at {schemas.registry.url if schemas.registry else '?'}")
     try:
@@ -101,7 +100,7 @@ def _schemas(settings: PipelineSettings) -> CheckResult:
 
 
 def _registry(settings: PipelineSettings) -> list[CheckResult]:
-    """Whether the registry answers, and knows what the folder holds."""
+    """Whether the registry answers and has the schemas of the folder."""
     registry = settings.schemas.registry if settings.schemas else None
     if registry is None:
         return []
@@ -130,7 +129,7 @@ def _topics(settings: PipelineSettings) -> tuple[list[TopicSpec], list[CheckResu
     return specs, [ok("topics", ", ".join(parts))]
 
 
-def _kafka_side(settings: PipelineSettings, specs: list[TopicSpec]) -> KafkaChecks:
+def _kafka_checks(settings: PipelineSettings, specs: list[TopicSpec]) -> KafkaChecks:
     topics, letters = settings.topics, settings.dead_letters
     parks = reasons_with("park", settings.on_invalid, letters)
     return KafkaChecks(
@@ -147,14 +146,14 @@ def _database(settings: PipelineSettings) -> DatabaseChecks:
     columns = column_map(settings)
     options = source_options(settings, columns)
     if isinstance(options, MongoOptions):
-        from tailrace.check.mongo import MongoChecks  # its driver is only there for those who need it
+        from tailrace.check.mongo import MongoChecks  # the driver is an optional dependency
 
         return MongoChecks(options, columns)
     return PostgresChecks(options, columns)
 
 
-def _beside(settings: PipelineSettings, specs: list[TopicSpec], database: DatabaseChecks) -> list[CheckResult]:
-    """Other pipelines that publish the same events to the same topics: consumers would get each of them twice."""
+def _other_pipelines(settings: PipelineSettings, specs: list[TopicSpec], database: DatabaseChecks) -> list[CheckResult]:
+    """Finds other pipelines that publish the same events to the same topics: consumers would get them twice."""
     topics = declared_for(settings.pipeline, specs)
     try:
         known = read_known(kafka_options(settings))
@@ -169,23 +168,23 @@ def _beside(settings: PipelineSettings, specs: list[TopicSpec], database: Databa
                     "other pipelines",
                     f"{name} reads the same outbox and publishes to the same topics ({', '.join(shared[:3])}): "
                     "consumers get every event twice, with the same id",
-                    f"Run only one of them, or give this one other topics. If {name} is gone for good, or their rules "
-                    "choose different events, ignore this.",
+                    f"Run only one of them, or use other topics here. Ignore this if {name} was removed, or if their "
+                    "rules select different events.",
                 )
             )
     return checks
 
 
 def _start(database: DatabaseChecks, kafka: KafkaChecks, before: list[CheckResult]) -> list[CheckResult]:
-    """What a start would decide. Only asked when its ground is sound: one cause, one finding."""
-    ground = database.ground | {"offsets topic"}
-    if any(check.state is State.FAIL and check.name in ground for check in before):
+    """Checks whether a start would resume; skipped after a failed check that it depends on, so a cause appears once."""
+    needed = database.needed_checks | {"offsets topic"}
+    if any(check.state is State.FAIL and check.name in needed for check in before):
         return []
     try:
-        # After what the database said of its log, and before the end of that is looked at: in this order a pipeline
-        # that runs meanwhile cannot make them look contradictory.
+        # Read between the slot and the end of the log: in this order, a pipeline that runs at the same time cannot make
+        # them look contradictory.
         stored = kafka.stored()
-        if stored is None and not database.remembers:
+        if stored is None and not database.stores_position:
             kafka.require_position_known()
         return [database.start(stored)]
     except TailraceError as error:

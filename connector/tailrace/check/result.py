@@ -1,6 +1,6 @@
-"""What a preflight finds: named checks, each OK, WARN or FAIL, with the remedy to copy. Pure.
+"""Results of checks: OK, WARN or FAIL, with a remedy to copy.
 
-A WARN is something a careful operator would change; a FAIL stops `tailrace run`, now or soon.
+WARN means that it works, but a careful operator would change it. FAIL means that `tailrace run` stops, now or soon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tailrace.errors import TailraceError, Unavailable
 
 CLOCK_SECONDS = 5.0
-"""By so much clocks may differ without a word: synchronised ones differ by milliseconds."""
+"""Smaller differences of clocks are not reported; synchronised clocks differ by milliseconds."""
 
 
 class State(Enum):
@@ -24,7 +24,7 @@ class State(Enum):
 
 
 class CheckResult(NamedTuple):
-    """One finding. `remedy` is the SQL, command or setting that mends it; empty when all is well."""
+    """The result of one check. `remedy` is the SQL, command or setting that fixes it; empty if OK."""
 
     name: str
     state: State
@@ -45,29 +45,29 @@ def fail(name: str, found: str, remedy: str) -> CheckResult:
 
 
 def failed(name: str, error: TailraceError, remedy: str = "") -> CheckResult:
-    """An error as a finding, on one line; `remedy` where that of the error speaks of a running pipeline."""
+    """Turns an error into a failed check, on one line. `remedy` replaces one that is about a running pipeline."""
     found = " ".join(f"{error.code}: {error.what} {error.why}".split())
     return fail(name, found, " ".join((remedy or error.remedy).split()))
 
 
-def gather(looks: Iterable[tuple[str, Callable[[], CheckResult | None]]]) -> list[CheckResult]:
-    """Takes every look; what raises is a FAIL of its own, and a server that went away ends the round."""
-    checks: list[CheckResult] = []
-    for name, look in looks:
+def gather(checks: Iterable[tuple[str, Callable[[], CheckResult | None]]]) -> list[CheckResult]:
+    """Runs all checks. An error becomes a FAIL; if the server becomes unavailable, the rest is skipped."""
+    results: list[CheckResult] = []
+    for name, check in checks:
         try:
-            check = look()
+            result = check()
         except Unavailable as error:
-            checks.append(failed(name, error, "The server went away in the middle: check again."))
+            results.append(failed(name, error, "The server became unavailable during the check: run it again."))
             break
         except TailraceError as error:
-            check = failed(name, error)
-        if check is not None:
-            checks.append(check)
-    return checks
+            result = failed(name, error)
+        if result is not None:
+            results.append(result)
+    return results
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a connection to `host` stays on this machine: a socket's folder, localhost, 127.0.0.0/8 or ::1."""
+    """Whether a connection to `host` stays on this machine: a Unix socket, localhost, 127.0.0.0/8 or ::1."""
     if not host or host.startswith(("/", "@")) or host == "localhost":
         return True
     try:
@@ -83,14 +83,14 @@ def hosts_of(bootstrap: str) -> list[str]:
 
 
 def clock_difference(ahead_seconds: float) -> str:
-    """How a database's clock and this machine's differ; empty if that is no more than usual."""
+    """Describes the difference between the database's and this machine's clock; empty if it is small."""
     if abs(ahead_seconds) < CLOCK_SECONDS:
         return ""
     return f"{human_seconds(abs(ahead_seconds))} {'ahead of' if ahead_seconds > 0 else 'behind'} this machine's"
 
 
 def human_bytes(number: int) -> str:
-    """`1.5 GB`, in powers of 1024, as Postgres counts."""
+    """Formats bytes like `1.5 GB`, in powers of 1024, as Postgres does."""
     size = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1024:
@@ -100,7 +100,7 @@ def human_bytes(number: int) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """`3 s`, `12 min`, `5 h`, `2 d`."""
+    """Formats a duration like `3 s`, `12 min`, `5 h`, `2 d`."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{max(0.0, seconds) / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What is good enough for a pipeline: judgements over a server's numbers, for `tailrace check`. Pure."""
+"""Rules of `tailrace check` that turn settings and numbers of Postgres and Kafka into results. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,142 +13,141 @@ from tailrace.sources.postgres.replay_window import ReplayWindow, max_window_byt
 from tailrace.sources.postgres.resume_check import SlotState
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
-"""The first release of each that no longer loses decoded changes around ALTER PUBLICATION and partial transactions."""
-NOT_VERIFIED = "no certificate is verified: whoever answers in its place is believed"
+"""The first minor release of each version without a bug that loses decoded changes."""
+NOT_VERIFIED = "certificates are not verified, so another server could pose as this one"
 IN_ORDER = {20, 21, 23, 1082, 1114, 1184, 1700}
-"""Types whose values grow with time, usually: integers, numeric, date and timestamps."""
+"""Types whose values usually grow with time: integers, numeric, date and timestamps."""
 SMALL_WAL_BYTES = 1 << 30
-"""Less room than this is gone within an hour of an outage at 300 kB/s of WAL, which is a small service."""
+"""A small service that writes 300 kB/s of WAL fills this within an hour."""
 
 
 def check_version(number: int) -> CheckResult:
-    """As Postgres counts: 160014 is 16.14."""
+    """`number` is server_version_num: 160014 is 16.14."""
     major, minor = divmod(number, 10_000)
     shown = f"{major}.{minor}"
     if major < min(FIXED_MINORS):
-        mend = f"Upgrade to Postgres {max(FIXED_MINORS)} or newer."
-        return warn("postgres version", f"{shown} is no longer maintained", mend)
+        remedy = f"Upgrade to Postgres {max(FIXED_MINORS)} or newer."
+        return warn("postgres version", f"{shown} is no longer maintained", remedy)
     fixed = FIXED_MINORS.get(major, 0)
     if minor < fixed:
         found = f"{shown} can lose changes around ALTER PUBLICATION and in partly decoded transactions"
-        return warn("postgres version", found, f"Upgrade to {major}.{fixed} or newer, which keeps the data as it is.")
+        return warn("postgres version", found, f"Upgrade to {major}.{fixed} or newer, a minor upgrade.")
     return ok("postgres version", shown)
 
 
 def check_clock(database_ms: int, here_ms: float) -> CheckResult:
-    """The database's clock against this machine's, read at the same moment."""
+    """Compares the database's clock with this machine's, read at the same moment."""
     difference = clock_difference((database_ms - here_ms) / 1000)
     if not difference:
-        return ok("clock", "as this machine's")
+        return ok("clock", "the same as this machine's")
     found = (
         f"the database's clock is {difference}: records whose commit seems to be in the future, or more than an hour "
     )
-    mend = "Synchronise the clocks of database, connector and brokers (NTP)."
-    return warn("clock", f"{found}ago, bear the time of their publishing, and lags are wrong", mend)
+    remedy = "Synchronise the clocks of database, connector and brokers (NTP)."
+    return warn("clock", f"{found}ago, get the time of publishing, and lags are wrong", remedy)
 
 
 def check_encryption(host: str, *, encrypted: bool, sslmode: str = "verify-full") -> CheckResult:
-    """`sslmode` as libpq takes it: only `verify-full` makes sure who the server is."""
+    """`sslmode` is libpq's; only `verify-full` verifies the identity of the server."""
     if encrypted and (sslmode == "verify-full" or is_loopback(host)):
         return ok("postgres encryption", f"TLS, sslmode={sslmode}")
     if encrypted:
-        found = "the certificate is not compared with the host's name" if sslmode == "verify-ca" else NOT_VERIFIED
-        mend = "Set sslmode=verify-full (and sslrootcert=…) in source.postgres."
-        return warn("postgres encryption", f"TLS, but with sslmode={sslmode} {found}", mend)
+        found = "the host name in the certificate is not verified" if sslmode == "verify-ca" else NOT_VERIFIED
+        remedy = "Set sslmode=verify-full (and sslrootcert=…) in source.postgres."
+        return warn("postgres encryption", f"TLS, but with sslmode={sslmode} {found}", remedy)
     if is_loopback(host):
         return ok("postgres encryption", "none, on this machine only")
-    mend = "Add sslmode=verify-full (and sslrootcert=…) to source.postgres; the server needs ssl = on."
-    return warn("postgres encryption", f"none: rows cross the network to {host} readable", mend)
+    remedy = "Add sslmode=verify-full (and sslrootcert=…) to source.postgres; the server needs ssl = on."
+    return warn("postgres encryption", f"none: rows cross the network to {host} in plain text", remedy)
 
 
 def check_kept(most: int) -> CheckResult:
-    """`most` is max_slot_wal_keep_size in bytes, -1 without a bound."""
+    """`most` is max_slot_wal_keep_size in bytes, or -1 without a bound."""
     name, keep = "wal kept for slots", "ALTER SYSTEM SET max_slot_wal_keep_size = '{}'; SELECT pg_reload_conf();"
     if most < 0:
         found = "max_slot_wal_keep_size is -1: while the connector is down, its slot can fill the server's disk"
         return warn(name, found, keep.format("50GB") + " -- less than the disk has free, more than an outage writes")
     if most < SMALL_WAL_BYTES:
-        found = f"max_slot_wal_keep_size is {human_bytes(most)}: a connector that is down soon loses its slot"
+        found = f"max_slot_wal_keep_size is {human_bytes(most)}: a connector that is down for a while loses its slot"
         return warn(name, found, keep.format("50GB") + " -- more than the longest outage writes")
     return ok(name, f"up to {human_bytes(most)}")
 
 
 def check_window(window: ReplayWindow, most: int, disk: int | None = None) -> CheckResult | None:
-    """What a replay window asks of the server, whose bound for slots is `most` bytes, or -1, and on whose disk so many
-    are free, if that is known; None without a window.
+    """Whether the server can keep a replay window: `most` bounds the WAL of slots, `disk` is what is free, if known.
+
+    Returns None without a window.
     """
     name = "replay window"
     if not window:
         return None
     age = [] if window.seconds is None else [f"{window.seconds / 3600:g} h"]
     size = [] if window.size is None else [human_bytes(window.size)]
-    told = ", ".join([*age, *size])
+    wanted = ", ".join([*age, *size])
     if disk is not None and (window.size or 0) > disk:
-        found = f"{told}, but it is held to what is free on the server's disk, {human_bytes(disk)}"
-        return warn(name, found, "Make room there, or lower source.replay_window.")
+        found = f"{wanted}, but it is limited to the free space on the server's disk, {human_bytes(disk)}"
+        return warn(name, found, "Free disk space, or lower source.replay_window.")
     if window.size is None and most < 0 and disk is not None:
-        return ok(name, f"{told}, and never more than is free on the server's disk, {human_bytes(disk)} now")
+        return ok(name, f"{wanted}, at most the free space on the server's disk, {human_bytes(disk)} now")
     if window.size is None and most < 0:
-        found = f"{told}, with no bound on its size: a busy day could fill the server's disk"
-        return warn(name, found, f"Write a size beside it, such as source.replay_window: {told}, 10 GiB.")
+        found = f"{wanted}, without a bound on its size: a busy day could fill the server's disk"
+        return warn(name, found, f"Add a size, such as source.replay_window: {wanted}, 10 GiB.")
     if most >= 0 and max_window_bytes(most) == 0:
-        found = f"{told}, but max_slot_wal_keep_size is {human_bytes(most)}, which leaves no room for it"
-        return warn(name, found, "Raise max_slot_wal_keep_size, or leave source.replay_window out.")
+        found = f"{wanted}, but max_slot_wal_keep_size is {human_bytes(most)}, which leaves no space for it"
+        return warn(name, found, "Raise max_slot_wal_keep_size, or remove source.replay_window.")
     if most >= 0 and (window.size or 0) > max_window_bytes(most):
-        found = f"{told}, but it is held to {human_bytes(max_window_bytes(most))} of max_slot_wal_keep_size"
+        found = f"{wanted}, but it is held to {human_bytes(max_window_bytes(most))} of max_slot_wal_keep_size"
         return warn(name, found, "Raise max_slot_wal_keep_size, or lower source.replay_window.")
-    return ok(name, told)
+    return ok(name, wanted)
 
 
 def check_free(what: str, used: int, most: int, *, needed: bool) -> CheckResult:
-    """`what` as in `max_wal_senders`, with a space; `needed` whether the next start takes one more."""
+    """`what` is `slots` or `wal senders`; `needed`: whether the next start needs one more."""
     setting = "max_replication_slots" if what == "slots" else "max_wal_senders"
     if used >= most and needed:
-        mend = (
-            f"ALTER SYSTEM SET {setting} = {max(2 * most, 10)}; and restart Postgres, or free one that is not needed."
-        )
-        return fail(f"free {what}", f"none: {used} of {most} are in use ({setting})", mend)
+        remedy = f"ALTER SYSTEM SET {setting} = {max(2 * most, 10)}; and restart Postgres, or free an unused one."
+        return fail(f"free {what}", f"none: {used} of {most} are in use ({setting})", remedy)
     return ok(f"free {what}", f"{most - used} of {most}")
 
 
 def check_partitions(spec: TopicSpec, live: int) -> CheckResult | None:
-    """Whether a topic has the partitions that its spec declares; None if so, or if it declares none."""
+    """Whether a topic has the declared number of partitions; None if so, or if none is declared."""
     if spec.partitions in (BROKER_DEFAULT, live):
         return None
-    found = f"has {live} partition{'s' * (live != 1)}, its spec says {spec.partitions}"
+    found = f"has {live} partition{'s' * (live != 1)}, but its spec declares {spec.partitions}"
     place = f" ({spec.line_of('partitions')})" if spec.line_of("partitions") else ""
-    mend = f"Write partitions: {live} in its spec{place}"
+    remedy = f"Write partitions: {live} in its spec{place}"
     if spec.partitions < live:
         return warn(
             f"topic {spec.topic}",
-            f"{found}: if it was grown, events of one key stand on two partitions and their order is not kept",
-            f"{mend}; partitions cannot be taken away.",
+            f"{found}: if partitions were added, events of one key may be on two partitions, without a common order",
+            f"{remedy}; Kafka cannot remove partitions.",
         )
     grow = "or run `tailrace topics apply --grow`, which moves existing keys to other partitions"
-    return warn(f"topic {spec.topic}", found, f"{mend}, {grow}.")
+    return warn(f"topic {spec.topic}", found, f"{remedy}, {grow}.")
 
 
 def check_copies(name: str, topic: str, copies: int, leaderless: int, brokers: int) -> CheckResult | None:
-    """Whether the topic survives the loss of a disk; None if so, or if there is only one broker anyway."""
+    """Whether the topic survives the loss of a disk; None if so, or if there is only one broker."""
     if leaderless:
-        found = f"{leaderless} partitions of {topic} have no leader: brokers with copies are away, or lost their disks"
-        mend = "Start them. What a lost disk had is lost: `tailrace recover plan` compares the outbox with the rest."
-        return fail(name, found, mend)
+        found = f"{leaderless} partitions of {topic} have no leader: brokers with replicas are down or lost disks"
+        remedy = "Start them. If a disk is lost, `tailrace recover plan` finds the events that were only there."
+        return fail(name, found, remedy)
     if copies > 1 or brokers < 2:
         return None
-    found = f"{topic} has one copy, though there are {brokers} brokers: with that broker's disk it is lost"
-    mend = f"Give it {min(brokers, 3)} copies with kafka-reassign-partitions, and declare as many in the settings."
-    return warn(name, found, mend)
+    found = f"{topic} has one replica, although there are {brokers} brokers: it is lost with that broker's disk"
+    remedy = f"Add replicas with kafka-reassign-partitions, and declare {min(brokers, 3)} in the settings."
+    return warn(name, found, remedy)
 
 
 def check_standby(*, in_recovery: bool, has_slot: bool) -> CheckResult | None:
-    """Of the server itself; None for a primary."""
+    """Whether the server is a standby; None for a primary."""
     if not in_recovery:
         return None
-    mend = "Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it."
+    remedy = "Use the primary in source.postgres; with several hosts, target_session_attrs=read-write selects it."
     if has_slot:
-        return warn("primary", "the server is a standby, which has the slot: it must stay, or be promoted", mend)
-    return fail("primary", "the server is a standby: neither publication nor slot can be created there", mend)
+        return warn("primary", "the server is a standby that has the slot: keep or promote it", remedy)
+    return fail("primary", "the server is a standby: publication and slot cannot be created there", remedy)
 
 
 def check_synchronous(setting: str, application: str) -> CheckResult | None:
@@ -161,30 +160,30 @@ def check_synchronous(setting: str, application: str) -> CheckResult | None:
     if "*" not in names and application.lower() not in (each.lower() for each in names):
         return ok(name, f"synchronous_standby_names = {setting}: the connector is not among them")
     found = (
-        f"synchronous_standby_names = {setting} makes the connector one: commits of the service wait until their "
-        "events are in Kafka, and do not end while it is down"
+        f"synchronous_standby_names = {setting} includes the connector: commits of the service wait until their "
+        "events are in Kafka, and hang while the connector is down"
     )
-    mend = "Name the standbys: ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (…)'; SELECT pg_reload_conf();"
-    return warn(name, found, mend)
+    remedy = "Name the standbys: ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (…)'; SELECT pg_reload_conf();"
+    return warn(name, found, remedy)
 
 
 def check_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> CheckResult | None:
-    """Whether the first of the columns says when a row was written; `kinds` are their types by number."""
+    """Whether the first column shows when a row was written; `kinds` maps columns to type OIDs."""
     first = order_by[0]
     if kinds.get(first) in IN_ORDER:
         return None
     by = ", ".join(order_by)
     by = f"the transactions that wrote them (xmin), then of {by}" if len(order_by) == 1 else by
     found = (
-        f"rows of the table (`start: beginning`, a recovery, a replay) come in the order of {by}: {first} does not say "
-        "when a row was written, so events of a key may not come in the order of commits"
+        f"existing rows (`start: beginning`, a recovery, a replay) are read in the order of {by}: {first} does not "
+        "show when a row was written, so events of a key may not be in commit order"
     )
-    mend = "Name the column with a row's time in outbox.columns.timestamp, or one that counts up in source.order_by."
-    return warn("order of rows", found, mend)
+    remedy = "Set outbox.columns.timestamp to the column with a row's time, or source.order_by to an increasing column."
+    return warn("order of rows", found, remedy)
 
 
 def check_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[CheckResult]:
-    """Whether the columns that rules look at are there; nothing to say if the columns are not known."""
+    """Whether the outbox has the columns that routing rules use; no result if the columns are unknown."""
     for spec, rule in in_order(list(specs)) if columns else []:
         if not view.sees(rule):
             continue
@@ -192,35 +191,37 @@ def check_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str])
         looked_at.append((("key",), view.key_column(rule)))
         for place, column in looked_at:
             if column is not None and column not in columns:
-                found = f"{spec.origin.at(*place)}: {'.'.join(place)} looks at {column}, which no row has"
+                found = f"{spec.origin.at(*place)}: {'.'.join(place)} uses {column}, which no row has"
                 return [warn("rules", found, f"Correct the name: the outbox has {', '.join(sorted(columns))}.")]
     return []
 
 
 def check_slot(slot: SlotState | None, name: str, database: str) -> CheckResult:
     if slot is None:
-        return ok("slot", f"{name}: not there yet, is created on the first start")
+        return ok("slot", f"{name}: will be created on the first start")
     if slot.plugin != "pgoutput" or slot.database != database:
-        found = f"{name} is of plugin {slot.plugin} in database {slot.database}"
+        found = f"{name} uses plugin {slot.plugin} in database {slot.database}"
         return fail("slot", found, "Choose another name in source.slot.")
     drop = (
         f"SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'pgoutput');"
     )
     if slot.wal_status == "lost" or slot.invalidation:
-        found = f"{name} is invalidated ({slot.invalidation or 'wal_removed'}): the server removed WAL that it needed"
-        mend = (
-            "`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it and creates "
-            f"the slot. To go on without it, so that it is never published: {drop} then start once with --adopt."
+        found = f"{name} is invalidated ({slot.invalidation or 'wal_removed'}): the server removed its WAL"
+        remedy = (
+            "`tailrace recover plan FILE` finds the missed events in the table, `recover apply` publishes them and "
+            f"creates the slot. To continue without ever publishing them: {drop} then start once with --adopt."
         )
-        return fail("slot", found, mend)
+        return fail("slot", found, remedy)
     state = f"read by server process {slot.active_pid}" if slot.active_pid else "not in use"
     found = (
         f"{name}, {state}, confirmed {format_lsn(slot.confirmed_lsn)}, keeps {human_bytes(slot.retained_bytes)} of WAL"
     )
     if slot.wal_status == "unreserved":
         return warn(
-            "slot", f"{found}, and is about to be lost", "Start the connector now, or raise max_slot_wal_keep_size."
+            "slot",
+            f"{found}, and will soon be invalidated",
+            "Start the connector now, or raise max_slot_wal_keep_size.",
         )
     if slot.safe_bytes is not None:
-        found += f", lost after {human_bytes(slot.safe_bytes)} more"
+        found += f", invalidated after {human_bytes(slot.safe_bytes)} more"
     return ok("slot", found)

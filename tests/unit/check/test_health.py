@@ -121,7 +121,7 @@ def test_the_error_is_told() -> None:
 
 
 def test_a_server_that_does_not_tell_proves_no_absence() -> None:
-    blind = SourceStatus(70_000, "", "the server does not tell", blind=True)
+    blind = SourceStatus(70_000, "", "the server does not show", blind=True)
     for announced, state in (("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")):
         assert derive_health("p", "mongo", news(announced), blind, {}).state == state
     assert "announced RUNNING" in derive_health("p", "mongo", news("RUNNING"), blind, {}).detail
@@ -138,7 +138,7 @@ def test_what_waits_is_a_lag_whether_or_not_it_runs() -> None:
 def test_the_database_that_is_away_is_called_by_its_name(source: str, name: str) -> None:
     assert (
         derive_health("p", source, news("RUNNING"), None, {}).detail
-        == f"{name} gives no answer; the connector announced RUNNING"
+        == f"{name} does not answer; the connector announced RUNNING"
     )
 
 

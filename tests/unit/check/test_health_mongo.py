@@ -40,7 +40,7 @@ def test_who_is_connected(announced: str, seen: MongoStatus, state: str) -> None
 def test_reading_what_was_there_needs_a_session() -> None:
     reading = replace(POSITION, collection_read=CollectionRead("c0", None, 5))
     assert interpret(SEEN, POSITION).reading == ""
-    assert "documents that were in the collection" in interpret(SEEN, reading).reading
+    assert "documents that existed before" in interpret(SEEN, reading).reading
     assert state_of("RUNNING", replace(SEEN, sessions=()), reading) == "NOT RUNNING"
 
 

@@ -100,7 +100,7 @@ def test_rights(resource: dict[str, Any], allowed: bool) -> None:
 
 
 def test_fit() -> None:
-    assert "no document to judge by" in check_fit(0, [], "id=_id").found
+    assert "no document to check" in check_fit(0, [], "id=_id").found
     assert check_fit(3, [], "id=_id").state is State.OK
     check = check_fit(5, ["no a", "no b", "no b"], "id=_id")
     assert check.state is State.WARN

@@ -37,7 +37,7 @@ def test_a_look_that_raises_is_a_failure_and_the_next_is_still_taken() -> None:
 def test_a_server_that_went_away_ends_the_round() -> None:
     checks = gather([("a", gone), ("b", lambda: ok("b", "never asked"))])
     assert [(check.name, check.state) for check in checks] == [("a", State.FAIL)]
-    assert "check again" in checks[0].remedy
+    assert "run it again" in checks[0].remedy
 
 
 def test_a_finding_is_one_line() -> None:

@@ -83,7 +83,7 @@ def test_slot() -> None:
     assert check_slot(None, "s", "shop").state is State.OK
     assert "keeps 2.0 kB" in check_slot(SLOT, "s", "shop").found
     assert "server process 7" in check_slot(replace(SLOT, active_pid=7), "s", "shop").found
-    assert "lost after 1.0 MB more" in check_slot(replace(SLOT, safe_bytes=1 << 20), "s", "shop").found
+    assert "invalidated after 1.0 MB more" in check_slot(replace(SLOT, safe_bytes=1 << 20), "s", "shop").found
     assert check_slot(replace(SLOT, wal_status="unreserved"), "s", "shop").state is State.WARN
     for bad in (
         replace(SLOT, wal_status="lost"),
@@ -99,9 +99,9 @@ def test_slot() -> None:
 @pytest.mark.parametrize(
     ("match", "key", "told"),
     [
-        ({"column": {"tenant": "acme"}}, None, "t.yaml:3: match.column.tenant looks at tenant, which no row has"),
+        ({"column": {"tenant": "acme"}}, None, "t.yaml:3: match.column.tenant uses tenant, which no row has"),
         ({"column": {"region": "eu"}}, None, ""),
-        ({"aggregate": "order"}, "customer", "t.yaml:4: key looks at customer"),
+        ({"aggregate": "order"}, "customer", "t.yaml:4: key uses customer"),
         ({"aggregate": "order"}, "region", ""),
         ({"aggregate": "order"}, "aggregateid", ""),
         ({"subject": "a.b"}, None, ""),
@@ -124,7 +124,7 @@ def test_partitions() -> None:
     spec = TopicSpec("t", 3, origin=SpecOrigin("t.yaml", {("partitions",): 2}))
     assert check_partitions(spec, 3) is None
     assert check_partitions(TopicSpec("t"), 3) is None
-    for live, told in ((6, "two partitions"), (1, "has 1 partition, its spec says 3")):
+    for live, told in ((6, "two partitions"), (1, "has 1 partition, but its spec declares 3")):
         check = check_partitions(spec, live)
         assert check is not None
         assert check.state is State.WARN
@@ -136,7 +136,7 @@ def test_partitions() -> None:
 @pytest.mark.parametrize(
     ("window", "most", "state", "word"),
     [
-        ("24 h", -1, State.WARN, "no bound on its size"),
+        ("24 h", -1, State.WARN, "without a bound on its size"),
         ("24 h", 50 << 30, State.OK, "24 h"),
         ("24 h, 2 GiB", -1, State.OK, "2"),
         ("2 GiB", 3 << 30, State.WARN, "of max_slot_wal_keep_size"),
@@ -155,7 +155,7 @@ def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state
     ("window", "most", "state", "word"),
     [
         ("24 h", -1, State.OK, "40.0 GB now"),
-        ("50 GiB", -1, State.WARN, "held to what is free"),
+        ("50 GiB", -1, State.WARN, "limited to the free space"),
         ("30 GiB", 40 << 30, State.WARN, "of max_slot_wal_keep_size"),
         ("30 GiB", -1, State.OK, "30"),
     ],
