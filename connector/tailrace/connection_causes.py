@@ -23,10 +23,10 @@ def certificate_error(text: str, server: str, settings: str) -> CertificateInval
         return None
     return CertificateInvalid(
         f"the certificate of {server} is not accepted: {' '.join(text.split())[:300]}",
-        why="It is of another name, of an authority that is not trusted here, signed by itself, or expired; or the "
-        "server does not accept ours. Waiting does not change that.",
-        remedy=f"Connect by the name in the certificate, and check {settings}. `openssl x509 -noout -text` shows the "
-        "names, the issuer and the dates of a certificate. Then start again: nothing was lost.",
+        why="It is for another host name, signed by an untrusted authority or by itself, or expired; or the server "
+        "does not accept our certificate. Waiting does not help.",
+        remedy=f"Connect by the host name in the certificate, and check {settings}. `openssl x509 -noout -text` shows "
+        "the names, the issuer and the dates of a certificate. Then start again. No events were lost.",
     )
 
 

@@ -1,7 +1,7 @@
-"""What travels down the line: a Row as the log gave it, the OutboxEvent it means, the Record Kafka is given.
+"""The data of one event: a Row from the log, the OutboxEvent in it, and the Record for Kafka.
 
-They are immutable by convention and cheap to build: they are made once per event on the hot path.
-Payload bytes are carried through untouched from the column to the Kafka value.
+They are immutable by convention and cheap to build, because the hot path builds one of each per event. Payload bytes
+are passed on unchanged from the column to the Kafka value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Column(NamedTuple):
-    """A column of the outbox table as the log announces it; `type_oid` is Postgres's type number."""
+    """A column of the outbox table as the log announces it; `type_oid` is the OID of its Postgres type."""
 
     name: str
     type_oid: int
@@ -22,13 +22,13 @@ class Column(NamedTuple):
 
 Columns = tuple[Column, ...]
 TEXT = 25
-"""The type number of a column that is a text, whatever the database."""
+"""The type of text columns, for any database."""
 JSONB = 3802
-"""The type number of a column that is JSON which the database has parsed and written anew."""
+"""The type of JSON columns that the database has parsed and serialized itself."""
 
 
 class Undecodable(tuple[Column, ...]):
-    """The columns of a row, some of whose values (in `names`) are no text in the database's encoding."""
+    """The columns of a row in which the values of `names` are not valid in the database's encoding."""
 
     names: list[str]
     encoding: str
@@ -40,7 +40,7 @@ class Undecodable(tuple[Column, ...]):
 
 
 def with_text_checked(columns: Columns, values: tuple[bytes | None, ...], encoding: str) -> Columns:
-    """The columns of a row that was kept elsewhere; marked if some of its values are not UTF-8."""
+    """Returns the columns of a stored row, marked as Undecodable if some of its values are not UTF-8."""
     bad = [column.name for column, value in zip(columns, values, strict=True) if not _is_utf8(value)]
     return Undecodable(columns, bad, encoding) if bad else columns
 
@@ -53,14 +53,14 @@ def _is_utf8(value: bytes | None) -> bool:
 
 
 UNREADABLE: Columns = (Column("document", 0), Column("why", 0))
-"""Of a row that stands for a document which cannot be told in columns: the document, and the reason."""
+"""The columns of a row that stands for a document without readable columns: the document and the reason."""
 
 
 class Row(NamedTuple):
-    """One committed outbox row: its values in text form, and its place in the log.
+    """One committed outbox row: its values in text form, and its position in the log.
 
-    `place` names the row for people and headers (`<commit LSN>:<ordinal in its transaction>`); it is unique
-    in its log and grows in commit order. `committed_ms` is the commit time, in Unix milliseconds.
+    `position` is a text for people and headers, `<commit LSN>:<ordinal in its transaction>`. It is unique in its log
+    and grows in commit order. `committed_ms` is the commit time in Unix milliseconds.
     """
 
     columns: Columns
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 
 class OutboxEvent(NamedTuple):
-    """What an outbox row means. `extra` holds further columns, to be sent as headers."""
+    """The event in an outbox row. `extra` holds further columns, which are sent as headers."""
 
     id: str
     type: str
@@ -82,18 +82,18 @@ class OutboxEvent(NamedTuple):
     committed_ms: int
     extra: Headers
     keys_unique: bool = False
-    """The database has parsed the payload and written it anew (jsonb, BSON): no object in it has a key twice."""
+    """The database has parsed and serialized the payload (jsonb, BSON): no object in it repeats a key."""
 
 
 class Route(NamedTuple):
-    """Where an event goes. `key_column` names the column whose value is the record's key, if not the event's own."""
+    """The topic of an event. `key_column` names the column with the record's key, if it is not the event's own key."""
 
     topic: str
     key_column: str | None = None
 
 
 class Record(NamedTuple):
-    """What Kafka is given. The timestamp is the commit time, in Unix milliseconds."""
+    """A Kafka record. The timestamp is the commit time in Unix milliseconds."""
 
     topic: str
     value: bytes | None
@@ -103,9 +103,9 @@ class Record(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What one `Source.read` brought: rows (perhaps none), the position behind them, whether more is at hand.
+    """The result of one `RowSource.read`: rows (perhaps none), the position behind them, and whether more is available.
 
-    `size` is what the rows weigh, in bytes. `urgent` says that the source waits for its position to be confirmed, as a
+    `size` is the size of the rows in bytes. `urgent` says that the source waits for its position to be confirmed, as a
     server does when it shuts down.
     """
 
@@ -116,6 +116,6 @@ class Chunk(NamedTuple):
     urgent: bool = False
 
 
-def redriven_position(place: str) -> str:
-    """What the redrive of an event is called, so that its refusal is not taken for that of the event itself."""
-    return f"{place} redriven"
+def redriven_position(position: str) -> str:
+    """Returns the name for the redrive of an event, so that its refusal is not taken for one of the event itself."""
+    return f"{position} redriven"

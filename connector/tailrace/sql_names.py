@@ -1,4 +1,4 @@
-"""Names in SQL: how people write a table, and how it is quoted. Pure.
+"""Parses and quotes SQL names.
 
 A table is written `table` or `schema.table`; a part that contains a dot goes in double quotes, as in SQL. Without a
 schema, `public`.
@@ -11,13 +11,13 @@ import re
 from tailrace.errors import ConfigError
 
 NAME_BYTES = 63
-"""NAMEDATALEN - 1. Postgres cuts longer names silently, and the cut name would then never match."""
+"""NAMEDATALEN - 1. Postgres silently truncates longer names, and the truncated name would never match."""
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def quote(name: str) -> str:
-    """`name` as an SQL identifier."""
+    """Returns `name` as a quoted SQL identifier."""
     if not name or "\0" in name or len(name.encode()) > NAME_BYTES:
         raise ConfigError(
             f"{name[:80]!r} cannot be a Postgres name",
@@ -28,7 +28,7 @@ def quote(name: str) -> str:
 
 
 def split_table(table: str) -> tuple[str, str]:
-    """(schema, table) of a name as people write it."""
+    """Splits `table` or `schema.table` into schema and table."""
     parts: list[str] = []
     at = 0
     while match := _PART.match(table, at):
@@ -40,7 +40,7 @@ def split_table(table: str) -> tuple[str, str]:
         at += 1
     if at != len(table) or table.endswith(".") or len(parts) not in (1, 2):
         raise ConfigError(
-            f"{table[:150]!r} is not a table's name",
+            f"{table[:150]!r} is not the name of a table",
             why="It must be `table` or `schema.table`.",
             remedy='Put a part that contains a dot in double quotes: shop."out.box".',
         )
@@ -48,6 +48,6 @@ def split_table(table: str) -> tuple[str, str]:
 
 
 def quote_table(table: str) -> str:
-    """The table's full name as SQL."""
+    """Returns the quoted full name of the table."""
     schema, name = split_table(table)
     return f"{quote(schema)}.{quote(name)}"

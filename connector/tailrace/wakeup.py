@@ -1,4 +1,4 @@
-"""A bell between threads that a `poll` can hear beside a socket."""
+"""A thread-safe wakeup that can be polled together with sockets (eventfd)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class Wakeup:
-    """Set from any thread or signal handler; stays set until cleared."""
+    """A flag that any thread or signal handler may set; it stays set until cleared."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

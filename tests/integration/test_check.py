@@ -190,7 +190,7 @@ def test_a_position_of_another_kind_of_database(shop: Shop, run: Run) -> None:
     assert producer.flush(30) == 0
     report = run(shop.file)
     assert report.failures() == ["start"]
-    assert "is not one of Postgres" in report.checks["start"]["found"]
+    assert "is not a position of Postgres" in report.checks["start"]["found"]
 
 
 def test_tables_that_cannot_be_tailed(shop: Shop, run: Run) -> None:

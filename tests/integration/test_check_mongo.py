@@ -318,7 +318,7 @@ def test_a_position_of_a_table(users: Users, run: Run, make_position: Callable[[
     make_position(users.name)
     report = run(users)
     assert report.failures() == ["start"]
-    assert "is not one of MongoDB" in report.found("start")
+    assert "is not a position of MongoDB" in report.found("start")
 
 
 @pytest.fixture

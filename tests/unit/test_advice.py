@@ -1,4 +1,4 @@
-"""Every text that suggests `--adopt` names `tailrace recover`: the first gives rows up, the second publishes them."""
+"""Every text that suggests `--adopt`, which continues without missed rows, also names `tailrace recover`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import tailrace
 
 PACKAGE = Path(tailrace.__file__).parent
-SPOKEN_OF_ONLY = {
+NOT_A_SUGGESTION = {
     ("cli/run.py", "--adopt"),  # the option's name
-    ("sources/postgres/source.py", "drop the slot and start without --adopt to publish the table from its beginning."),
+    ("sources/postgres/session.py", "drop the slot and start without --adopt to publish the table from its beginning."),
 }
 
 
@@ -34,17 +34,17 @@ def texts(file: Path) -> list[str]:
     return found
 
 
-def test_nobody_is_told_to_adopt_without_hearing_of_recover() -> None:
+def test_every_text_that_suggests_adopt_also_names_recover() -> None:
     suggesting = [
         (str(file.relative_to(PACKAGE)), text)
         for file in PACKAGE.rglob("*.py")
         for text in texts(file)
         if "--adopt" in text
     ]
-    assert len(suggesting) > 20, "the texts are looked for in the wrong way"
+    assert len(suggesting) > 20, "the search for texts is broken"
     silent = [
         (file, text)
         for file, text in suggesting
-        if "recover" not in text and not any(file == known and text.endswith(end) for known, end in SPOKEN_OF_ONLY)
+        if "recover" not in text and not any(file == known and text.endswith(end) for known, end in NOT_A_SUGGESTION)
     ]
     assert silent == []

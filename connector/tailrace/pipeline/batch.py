@@ -1,4 +1,4 @@
-"""A batch: what one Kafka transaction will hold. Records in the order of the log, and the position behind them."""
+"""The batch: the content of one Kafka transaction, records in log order and the position behind them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tailrace.positions.base import Position
 
 
 class Batch:
-    """Grows on the reading side, is handed over whole, and is not touched afterwards."""
+    """Filled by the loop, then submitted to the publisher and not changed any more."""
 
     __slots__ = ("beside", "dead_letters", "position", "records", "size", "topics")
 
@@ -17,9 +17,9 @@ class Batch:
         self.position = position
         self.dead_letters = 0
         self.beside = 0
-        """Records that are neither: events that wait, and notes on that."""
+        """Records that are neither events nor dead letters: events that wait behind parked keys, and parking state."""
         self.size = 0
-        """Bytes that came from the source, for the bound on memory: headers and keys weigh as much as payloads."""
+        """Bytes read from the source; bounds the memory of the batch, headers and keys included."""
 
     def add(self, record: Record) -> None:
         self.records.append(record)

@@ -1,9 +1,8 @@
-"""The one loop: read -> extract -> check -> route -> publish -> confirm.
+"""The pipeline loop: read, process, publish, confirm.
 
-One thread runs this loop; the publisher's thread commits. A batch is whatever arrived while the previous commit was
-on its way, so light load gives small batches and short latency, heavy load large batches and high throughput; there
-is no linger to tune. Data flows one way. One thing comes back: the position that Kafka has stored, which is then, and
-only then, confirmed to the source.
+One thread runs this loop; the publisher's thread commits. A batch holds what arrived during the previous commit: light
+load gives small batches and short latency, heavy load gives large batches and high throughput, and there is no linger
+to tune. A position is confirmed to the source only after Kafka has stored it.
 """
 
 from __future__ import annotations
@@ -21,56 +20,56 @@ from tailrace.positions.base import Position
 from tailrace.wakeup import Wakeup
 
 READ_ROWS = 1000
-"""Rows taken from the source at a time: enough to spread the cost of a call, few enough to notice an idle publisher."""
+"""Rows per read: enough to spread the cost of a call, few enough to notice an idle publisher soon."""
 WORTHWHILE = 4000
-"""While more is at hand, a smaller batch than this is not handed over: a commit costs the same for any size."""
+"""While more rows are available, smaller batches are not submitted: a commit costs the same for any size."""
 IDLE_STORE_SECONDS = 5.0
-"""How often a position without events is stored, at most: it lets an idle outbox move its slot (I8)."""
+"""Minimum interval between stored positions without events, which let the slot of an idle outbox advance (I8)."""
 URGENT_STORE_SECONDS = 0.5
-"""The same when the server waits for it, as it does while shutting down."""
+"""The same when the server waits for the position, as it does while shutting down."""
 WAIT_SECONDS = 1.0
-"""The longest silent wait: signs of life to the server and requests to stop are looked after in between."""
+"""The longest wait; between waits the loop sends keepalives and checks for a stop request."""
 DRAIN_SECONDS = 4.0
-"""How long a stopping pipeline waits for its last commit; SIGTERM promises an end within 5 s."""
+"""How long a stopping pipeline waits for its last commit; after SIGTERM it must exit within 5 s."""
 
 
 class RowSource(Protocol):
-    """A log of committed outbox rows, in commit order, each exactly once per pass over the log."""
+    """A source of committed outbox rows, in commit order."""
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """Starts at `stored`, refuses what cannot be continued safely; a first start may `store` positions."""
+        """Starts at `stored`; raises if it cannot be resumed safely. A first start may `store` positions."""
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        """What has arrived, within the limits; waits at most `wait` seconds for the first of it."""
+        """Returns what has arrived, within the limits; waits at most `wait` seconds for the first row."""
 
     def settle(self) -> None:
-        """Must pass before a position without rows is stored: nothing was silently left out."""
+        """Raises if rows may be missing; called before a position without rows is stored."""
 
     def confirm(self, position: Position) -> None:
-        """`position` is stored in Kafka: the log behind it may go. Never called with anything else."""
+        """Called once `position` is stored in Kafka: the source may remove the log before it."""
 
     def keep_alive(self) -> None:
-        """Called about every second while `read` is not."""
+        """Called about every second while `read` is not called."""
 
     def passed(self, position: Position) -> str:
-        """For the ledger, from another thread: a snapshot all of whose rows lie before `position`; "" if unknown."""
+        """Returns a snapshot whose rows all lie before `position`, or "". Called from another thread."""
 
     def close(self) -> None: ...
 
 
 class BatchPublisher(Protocol):
-    """Takes one batch at a time; its events and its position become visible together, or not at all."""
+    """Publishes one batch at a time; its events and its position become visible together or not at all."""
 
     @property
     def stored(self) -> Position | None:
-        """The last position whose transaction is committed."""
+        """The position of the last committed transaction."""
 
     @property
     def idle(self) -> bool:
         """Whether `submit` may be called."""
 
     def open(self) -> Position | None:
-        """Takes over from any older instance, then returns the stored position."""
+        """Fences older instances, then returns the stored position."""
 
     def submit(self, batch: Batch) -> None: ...
     def store(self, position: Position) -> None: ...
@@ -80,7 +79,7 @@ class BatchPublisher(Protocol):
 
 
 class PipelineLoop:
-    """One attempt: opens publisher and source in that order, runs until stopped or failed, closes both."""
+    """One attempt: opens publisher and source in this order, runs until it is stopped or fails, closes both."""
 
     def __init__(
         self,
@@ -93,10 +92,9 @@ class PipelineLoop:
         parking: KeyParking | None = None,
         ready: Callable[[EventProcessor], EventProcessor] = lambda processor: processor,
     ) -> None:
-        """`wake` is set by the publisher when it is free again, and by whoever changes what `stopping` answers.
+        """`wake` is set when the publisher becomes idle and when the result of `stopping` changes.
 
-        `ready` makes the line final: what it depends on may be known only after older instances are fenced, and the
-        source has judged it.
+        `ready` returns the final processor; it is called after older instances are fenced and the source is open.
         """
         self._source = source
         self._publisher = publisher
@@ -110,15 +108,15 @@ class PipelineLoop:
         self._release_at = 0.0
 
     def run(self, *, started: Callable[[Position], None] = lambda _: None) -> None:
-        """Returns after a clean stop; raises the error that ended it otherwise."""
+        """Returns after a clean stop; otherwise raises the error that ended it."""
         try:
-            # The order is a guarantee: fence and read the stored position first, then look at the source.
+            # This order is a guarantee: fence and read the stored position first, then open the source.
             stored = self._publisher.open()
             if self._parking is not None:
                 self._parking.open()
             position = self._source.open(stored, self._publisher.store)
             self._processor = self._ready(self._processor)
-            self._handed = position
+            self._submitted = position
             self._last_store = time.monotonic()
             started(position)
             batch = Batch(position)
@@ -126,7 +124,7 @@ class PipelineLoop:
                 batch = self._turn(batch)
             self._drain(batch)
         except Unavailable:
-            # What ended the publisher meanwhile comes first: to try again after a fence would be to fence back.
+            # An error of the publisher takes precedence: a retry after a fence would fence the newer instance.
             self._publisher.close()
             self._publisher.check()
             raise
@@ -137,21 +135,21 @@ class PipelineLoop:
                 self._parking.close()
 
     def _turn(self, batch: Batch) -> Batch:
-        """One round: read, prepare, hand over if the publisher is free, confirm what is stored."""
+        """Runs one round: reads, processes, submits if the publisher is idle, confirms what is stored."""
         urgent = False
         releasing = self._parking is not None and self._parking.due()
         if self._parking is not None and releasing and time.monotonic() >= self._release_at:
             batch = self._release(self._parking, batch)
             if self._stopping():
-                return batch  # cut short, `keys` may lag behind what is committed: nothing more is read
+                return batch  # an interrupted release may leave `keys` behind what is committed: nothing more is read
         room = self._processor.batch_records - len(batch.records)
         if room > 0 and batch.size < self._processor.batch_bytes:
-            # What is at hand is not kept waiting for more while the publisher has nothing to do.
+            # With records in the batch and an idle publisher, do not wait for more.
             wait = 0.0 if releasing or (batch.records and self._publisher.idle) else WAIT_SECONDS
             try:
                 chunk = self._source.read(min(room, READ_ROWS), self._processor.batch_bytes, wait)
             except SourceError:
-                # Whatever ended the log, what came before that is good.
+                # The rows before the error are valid: publish them.
                 self._drain(batch)
                 raise
             batch.size += chunk.size
@@ -160,67 +158,67 @@ class PipelineLoop:
             try:
                 self._processor.process(chunk.rows, batch, self._parking)
             except LayoutMismatch:
-                # A chunk has rows of one set of columns only. Those before it are published first: otherwise settings
-                # that fit the new columns would meet the old ones again, and none would fit both.
+                # All rows of a chunk have the same columns. Earlier rows are published first: otherwise a restart with
+                # settings for the new columns would read rows with the old columns again.
                 self._drain(batch)
                 raise
             if chunk.rows or not batch.records:
-                # Behind rows the log itself vouches that nothing was left out; further on only `settle` can tell.
+                # A position behind rows is safe to store; a later one only after `settle`.
                 batch.position = chunk.position
             if chunk.more and chunk.rows and len(batch.records) < WORTHWHILE:
                 return batch
             urgent = chunk.urgent
         else:
-            # Full, and the publisher is busy: pause. The server must go on hearing from us meanwhile.
+            # The batch is full and the publisher busy: pause, but keep the source connection alive.
             self._publisher.wait(WAIT_SECONDS)
             self._source.keep_alive()
-        # Cleared before looking: a publisher that becomes free after the look sets it again.
+        # Cleared before the check: a publisher that becomes idle after it sets it again.
         self._wake.clear()
         self._publisher.check()
         self._confirm()
         if not self._publisher.idle:
             return batch
         if batch.records:
-            return self._hand_over(batch)
+            return self._submit(batch)
         if self._may_store_idle(batch.position, urgent=urgent):
             self._source.settle()
-            return self._hand_over(batch)
+            return self._submit(batch)
         return batch
 
-    def _hand_over(self, batch: Batch) -> Batch:
+    def _submit(self, batch: Batch) -> Batch:
         self._publisher.submit(batch)
-        self._handed = batch.position
+        self._submitted = batch.position
         self._last_store = time.monotonic()
         return Batch(batch.position)
 
     def _release(self, parking: KeyParking, batch: Batch) -> Batch:
-        """Between two batches, so that what waited goes out before any newer event of its key.
+        """Publishes a part of the events behind released keys, between two batches: before newer events of their keys.
 
-        A part of what there is to release; while there is more to read, reading then gets as much time.
+        While more rows are available, reading then gets as much time as the release took.
         """
         began = time.monotonic()
-        if not self._await_publisher():
+        if not self._wait_for_publisher():
             return batch
         if batch.records:
-            batch = self._hand_over(batch)
-            if not self._await_publisher():
+            batch = self._submit(batch)
+            if not self._wait_for_publisher():
                 return batch
         for records in parking.release(self._processor, self._processor.batch_records):
-            # The position of the last batch once more: nothing was read meanwhile.
-            part = Batch(self._handed)
+            # The position of the last batch again: nothing was read since.
+            part = Batch(self._submitted)
             for record in records:
                 part.add(record)
             part.beside = len(records)
             self._publisher.submit(part)
-            if not self._await_publisher() or self._stopping():
+            if not self._wait_for_publisher() or self._stopping():
                 break
             self._source.keep_alive()
         ended = time.monotonic()
         self._release_at = ended + (ended - began)
         return batch
 
-    def _await_publisher(self) -> bool:
-        """Waits until it is idle; False if the pipeline is to stop meanwhile."""
+    def _wait_for_publisher(self) -> bool:
+        """Waits until the publisher is idle; returns False if the pipeline must stop first."""
         while not self._publisher.wait(WAIT_SECONDS):
             if self._stopping():
                 return False
@@ -242,7 +240,7 @@ class PipelineLoop:
             failpoints.reached(failpoints.AFTER_CONFIRM)
 
     def _drain(self, batch: Batch) -> None:
-        """The last batch goes out and is confirmed; if that takes too long, the next start publishes it."""
+        """Publishes and confirms the last batch; if that takes too long, the next start publishes it."""
         failpoints.reached(failpoints.DRAINING)
         deadline = time.monotonic() + DRAIN_SECONDS
         if not self._publisher.wait(deadline - time.monotonic()):

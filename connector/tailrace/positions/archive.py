@@ -1,7 +1,7 @@
-"""A place in an archive: behind which row of which of its files.
+"""Positions in an archive: a file and a row in it.
 
-Files are numbered in the order in which they were listed, and never change: so a place means the same for ever, and a
-replay that was killed goes on there.
+Files are numbered in the order in which they were listed, and never change, so a killed replay can resume at its
+position.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SOURCE = "archive"
 
 @dataclass(frozen=True, slots=True)
 class ArchivePosition:
-    """`archive` says whose it is; before a file's first row, `row` is 0. `rows` counts those read so far."""
+    """Behind row `row` of file `file` in the archive named `archive`; `rows` counts the rows read so far."""
 
     archive: str
     file: int = 0
@@ -34,8 +34,8 @@ class ArchivePosition:
     def is_alike(self, other: object) -> bool:
         return isinstance(other, ArchivePosition) and self.archive == other.archive
 
-    def covers(self, place: str) -> bool:
-        """A row's place is that of the log, which tells nothing here: all are behind the beginning."""
+    def covers(self, row_position: str) -> bool:
+        """Positions of rows belong to the log, not to the archive: all rows count as covered, except at the start."""
         return self.row > 0
 
     def to_json(self) -> dict[str, Any]:
@@ -43,6 +43,6 @@ class ArchivePosition:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> ArchivePosition:
-        """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
+        """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
         numbers = (int(stored[name]) for name in ("file", "row", "rows", "at_ms"))
         return cls(str(stored["archive"]), *numbers)

@@ -1,7 +1,7 @@
-"""The mark of a recovery under way: part of every position that it stores until the gap is closed. Pure.
+"""The mark of an unfinished recovery: part of every position that the recovery stores.
 
-A pipeline whose position has it is neither where it was nor where it will go on: a start refuses it, and only the
-recovery itself, run again, takes it up. It keeps what was known of the position that was given up.
+A pipeline cannot start from such a position; only running the recovery again can continue. The mark keeps the position
+that was given up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tailrace.errors import RecoveryUnfinished
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`lost` is the stored form of the position that was given up, None if there was none.
+    """`lost` is the stored form of the position that was given up, or None.
 
-    `since_ms` is what a person said: rows that were created before are left out. `skips`: the log is not lost, one
-    transaction of it is skipped. `went_back`: the database was set back. It is decided once: the slot that the recovery
-    creates, and a log that grows, no longer show it.
+    `since_ms` is given by the user: rows created before it are left out. `skips`: the log is intact, one transaction is
+    skipped. `went_back`: the database was restored to an earlier state. That is decided once, because later it can no
+    longer be seen.
     """
 
     id: str
@@ -30,10 +30,10 @@ class Recovery:
 
 
 def require_complete(recovery: Recovery | None) -> None:
-    """Refuses to stream from a position in the middle of a recovery."""
+    """Raises if the position belongs to an unfinished recovery."""
     if recovery is not None:
         raise RecoveryUnfinished(
-            f"the recovery {recovery.id} of this pipeline has begun and is not complete",
-            why="Part of the gap may be published, and the rest is not: to go on from here would be to pass it over.",
+            f"the recovery {recovery.id} of this pipeline is not complete",
+            why="Only a part of the missed events may be published: to continue from here would lose the rest.",
             remedy="Run `tailrace recover apply FILE` again: it publishes the rest, and nothing twice.",
         )

@@ -101,9 +101,9 @@ class Wiring:
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
 
-            MongoSource(self.database, wake=Wakeup()).look(stored)
+            MongoSource(self.database, wake=Wakeup()).check_start(stored)
         else:
-            PostgresSource(self.database, wake=Wakeup()).look(stored)
+            PostgresSource(self.database, wake=Wakeup()).check_start(stored)
 
     def prove(self, stored: Position | None) -> None:
         """Raises LogDiverged if the server's log is not the one that was read up to `stored`. Changes nothing."""

@@ -118,7 +118,7 @@ def test_one_that_is_tagged_as_the_other_kind_is_none(position: Position, other:
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"source": "mysql"}, {"source": None}])
 def test_what_a_newer_release_stored_is_refused_by_name(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is not known here"):
+    with pytest.raises(ValueError, match="is unknown"):
         from_stored(to_stored(TOKEN) | change)
 
 
@@ -126,7 +126,7 @@ def test_a_position_of_another_kind_of_database_stops_the_pipeline() -> None:
     refusal = other_kind(LSN, "MongoDB")
     assert type(refusal) is WrongLog
     assert refusal.action is Action.HALT
-    assert refusal.what == "the stored position 0/5 is not one of MongoDB"
+    assert refusal.what == "the stored position 0/5 is not a position of MongoDB"
     assert refusal.remedy
 
 

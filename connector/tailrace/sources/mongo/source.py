@@ -52,8 +52,8 @@ class MongoSource:
         self._poll = select.poll()
         self._poll.register(wake, select.POLLIN)
 
-    def look(self, stored: Position | None) -> None:
-        """Raises what `open` would refuse with this position, short of reading the stream. Changes nothing."""
+    def check_start(self, stored: Position | None) -> None:
+        """Raises what `open` would raise for this position, without reading the stream. Changes nothing."""
         if stored is not None and not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
         if stored is not None:

@@ -1,6 +1,6 @@
-"""What the server hears from us: how far we have read, and how far it may forget its log.
+"""Status updates to the server: how far the log is read, and up to where it may be removed.
 
-It never hears of a position that is not stored in Kafka (I6); with a replay window, of one that is further back still.
+Only positions that are stored in Kafka are confirmed (I6); with a replay window, an earlier position.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tailrace.sources.postgres.replay_window import WindowTracker
 from tailrace.sources.postgres.replication_protocol import encode_status_update, postgres_micros
 
 WARN_SECONDS = 600.0
-"""How often it is said that the window is given up: it comes and goes as others write."""
+"""Minimum interval between warnings about a window that is given up."""
 
 
 class Feedback:
-    """Belongs to the source's thread; only `passed` may be asked from another."""
+    """Belongs to the source's thread; only `passed` may be called from another."""
 
     def __init__(
         self,
@@ -27,15 +27,13 @@ class Feedback:
         start: LsnPosition,
         *,
         confirmed: int,
-        holding: WindowTracker | None,
+        window: WindowTracker | None,
         warn: Callable[[str], None],
     ) -> None:
-        """`confirmed` is what the slot has: a start alone confirms nothing. `warn` hears of a replay window that is
-        given up.
-        """
+        """`confirmed` is the slot's confirmed LSN. `warn` is called when the replay window is given up."""
         self._slot = slot
-        self._looks = Probes(slot)
-        self._holding = holding
+        self._probes = Probes(slot)
+        self._window = window
         self._warn = warn
         self._was_cut = False
         self._warned = -WARN_SECONDS
@@ -44,61 +42,61 @@ class Feedback:
         self._confirmed = confirmed
 
     def find_disk(self, control: PgConnection) -> None:
-        """A replay window is to leave room on the server's disk, as far as that can be known."""
-        self._looks.find_disk(control)
+        """Finds the disk of the server's log if it can: the replay window must leave space on it."""
+        self._probes.find_disk(control)
 
-    def look(self, control: PgConnection, verify: Callable[[], bool] = lambda: True) -> bool:
-        """Looks at the server from time to time; whether there is something to tell it now.
+    def probe(self, control: PgConnection, verify: Callable[[], bool] = lambda: True) -> bool:
+        """Probes the server if a probe is due; returns whether a status update must be sent.
 
-        `verify` tells whether everything is published that must be, or raises.
+        `verify` returns whether the publication is known to be complete, or raises.
         """
-        if not self._looks.due():
+        if not self._probes.due():
             return False
-        self._looks.take(control, verify)
-        # The window may have to give way, whether anything is published or not.
+        self._probes.take(control, verify)
+        # The window may have to shrink, whether anything is published or not.
         return self._stored is not None and self.advance(self._stored)
 
     def heard(self, lsn: int) -> None:
-        """The server's log reaches as far as `lsn`: a look may be due earlier."""
-        self._looks.heard(lsn)
+        """Notes that the server's log reaches `lsn`: a probe may be due earlier."""
+        self._probes.heard(lsn)
 
     @property
     def is_pressed(self) -> bool:
-        """Whether the server is about to give up the slot: positions are to be stored and confirmed soon."""
-        return self._looks.room.is_short
+        """Whether the server may soon invalidate the slot: positions must be stored and confirmed quickly."""
+        return self._probes.capacity.is_short
 
     def advance(self, stored: LsnPosition) -> bool:
-        """`stored` is stored in Kafka; whether there is something to tell the server now."""
+        """Notes that `stored` is stored in Kafka; returns whether a status update must be sent."""
         self._stored = stored
-        self._looks.advance(stored.lsn)
+        self._probes.advance(stored.lsn)
         before, confirmed = self._confirmed, stored.lsn
-        if self._holding is not None:
-            confirmed = self._holding.advance(stored, self._looks.room, time.time_ns() // 1_000_000)
-            self._tell_of_window(self._holding, stored)
+        if self._window is not None:
+            confirmed = self._window.advance(stored, self._probes.capacity, time.time_ns() // 1_000_000)
+            self._warn_about_window(self._window, stored)
         self._confirmed = max(before, confirmed)
         return self._confirmed > before
 
     def passed(self, lsn: int) -> str:
-        """A snapshot all of whose rows lie at or before `lsn`; "" if none is known."""
-        return self._looks.passed(lsn)
+        """Returns a snapshot whose rows all lie at or before `lsn`, or "" if none is known."""
+        return self._probes.passed(lsn)
 
     @property
     def verified(self) -> int:
-        """The `xmin` of the last look at which everything was published that must be; 0 if there was none."""
-        return self._looks.verified
+        """The `xmin` of the last probe that found the publication complete; 0 if there was none."""
+        return self._probes.verified
 
     @property
     def watched(self) -> int:
-        """The same of the last look that the stored position has passed."""
-        return self._looks.watched
+        """The same of the last probe that the stored position has passed."""
+        return self._probes.watched
 
     def update(self, *, reply: bool) -> bytes:
-        """The next message; `reply` asks the server for one, too."""
+        """Returns the next status update; `reply` asks the server for a keepalive."""
         clock = postgres_micros(time.time_ns() // 1_000_000)
         return encode_status_update(self.received, self._confirmed, self._confirmed, clock, reply=reply)
 
-    def _tell_of_window(self, holding: WindowTracker, stored: LsnPosition) -> None:
-        room, now = self._looks.room, time.monotonic()
+    def _warn_about_window(self, window: WindowTracker, stored: LsnPosition) -> None:
+        room, now = self._probes.capacity, time.monotonic()
         if room.is_short and now - self._warned >= WARN_SECONDS:
             self._warned = now
             self._warn(
@@ -106,10 +104,10 @@ class Feedback:
                 f"{(room.left or 0) >> 20} MiB more of WAL (max_slot_wal_keep_size), and {room.recent >> 20} MiB were "
                 "written in the last seconds"
             )
-        # Once: it comes and goes as others write and delete.
-        if not self._was_cut and not room.is_short and holding.is_cut(stored, room):
+        # Warned once: the free space changes as others write and delete.
+        if not self._was_cut and not room.is_short and window.is_cut(stored, room):
             self._was_cut = True
             self._warn(
                 f"the replay window is cut to {(room.disk or 0) >> 20} MiB: that much is free on the disk of the "
-                "server's log, and it takes no more than it leaves"
+                "server's log, and the window leaves as much as it takes"
             )

@@ -1,7 +1,11 @@
-"""Looks at the server beside the stream: which transactions had committed, where the log ended, what room is left.
+"""Probes of the server beside the stream: which transactions are committed, where the log ends, how much space is left.
 
-A look pairs a snapshot with a place in the log behind every commit that it shows. Once the pipeline's position is
-beyond that place, what the snapshot shows is known to be passed: the ledger notes it, and a recovery relies on it.
+A probe pairs a snapshot with an LSN behind every commit that the snapshot shows. Once the pipeline's position is beyond
+that LSN, all rows of the snapshot are known to be read: the position history stores the snapshot, and a recovery relies
+on it.
+
+The free space of the log's disk is known only if the server runs on this machine. Its processes then carry the client's
+address in their title, so the data directory can be recognised as a local one.
 """
 
 from __future__ import annotations
@@ -19,20 +23,18 @@ from tailrace.sources.postgres.snapshot import Snapshot
 
 EVERY_SECONDS = 5.0
 BOUNDED_SECONDS = 1.0
-"""The same where the server keeps only so much for a slot;"""
+"""The same if the server limits the WAL it keeps for a slot."""
 PARTS = 16
-"""there a look is also due as soon as one part in so many of it is known to be written, but not more often than
-`SOONEST_SECONDS`.
-"""
+"""With such a limit, a probe is also due after this part of it is written, but not before `SOONEST_SECONDS`."""
 SOONEST_SECONDS = 0.1
 RECENT_SECONDS = 5.0
 PROCESSES = Path("/proc")
 KEPT = 64
-"""Looks that wait for the position to pass them; of more, every second one is let go."""
+"""Most probes that wait for the position to pass them; of more, every second one is dropped."""
 
 
 class Probes:
-    """Taken by the source's thread; `passed` may be asked from another."""
+    """Used by the source's thread; `passed` may be called from another."""
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
@@ -41,33 +43,33 @@ class Probes:
         self._passed: tuple[int, str] = (0, "")
         self._folder: Path | None = None
         self._ends: deque[tuple[float, int]] = deque()
-        """When the log ended where, lately."""
+        """Recent ends of the log, with the time."""
         self._heard = 0
-        self.room = SlotCapacity()
+        self.capacity = SlotCapacity()
         self.verified = 0
         self.watched = 0
 
     def find_disk(self, control: PgConnection) -> None:
-        """From here on, looks tell how much room its disk has, if that can be known."""
+        """Lets later probes measure the free space of the log's disk, if it is local."""
         self._folder = log_folder(control)
 
     def heard(self, lsn: int) -> None:
-        """The log reaches at least as far as `lsn`."""
+        """Notes that the log reaches at least `lsn`."""
         self._heard = max(self._heard, lsn)
 
     def due(self) -> bool:
-        now, limit = time.monotonic(), self.room.limit
+        now, limit = time.monotonic(), self.capacity.limit
         if now >= self._next or limit is None:
             return now >= self._next
         taken, end = self._ends[-1]
         return self._heard - end > limit // PARTS and now >= taken + SOONEST_SECONDS
 
     def take(self, control: PgConnection, verify: Callable[[], bool]) -> None:
-        """`verify` is called after the snapshot was taken: if not all that it shows is in the log, the look is void."""
+        """Takes a probe. `verify` is called after the snapshot; if it returns False, the snapshot is not used."""
         began = time.monotonic()
         self._next = began + EVERY_SECONDS
-        # One statement: its snapshot is older than the end of the log that it then asks for. Where rows are put into
-        # the log, not how far that is written: a row may be seen before it is. A standby has no such place to tell.
+        # One statement: its snapshot is older than the end of the log that it reads. The insert LSN, not the flush
+        # LSN: a row may be visible before it is flushed. A standby has no insert LSN.
         rows = control.query(
             "SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), s.safe_wal_size, "
             "(SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') "
@@ -82,15 +84,15 @@ class Probes:
         self._ends.append((now, parse_lsn(str(end))))
         while self._ends[0][0] < now - RECENT_SECONDS and len(self._ends) > 2:
             self._ends.popleft()
-        self.room = SlotCapacity(
+        self.capacity = SlotCapacity(
             limit=limit << 20 if limit >= 0 else None,
             left=None if left is None else int(left),
             disk=None if self._folder is None else free_bytes(self._folder),
             recent=self._ends[-1][1] - self._ends[0][1],
         )
-        if self.room.limit is not None:
+        if self.capacity.limit is not None:
             self._next = now + BOUNDED_SECONDS
-        # Looks at the room may follow each other quickly; the catalogue is asked less often, since that costs more.
+        # The space may be probed often; the catalog is queried less often, because that costs more.
         if began < self._verify_at or not verify():
             return
         self._verify_at = began + EVERY_SECONDS
@@ -99,22 +101,22 @@ class Probes:
         self._waiting = waiting[::2] if len(waiting) > KEPT else waiting
 
     def advance(self, lsn: int) -> None:
-        """The pipeline's stored position is at `lsn`."""
-        done = [look for look in self._waiting if look[0] <= lsn]
+        """Notes that the stored position is at `lsn`."""
+        done = [probe for probe in self._waiting if probe[0] <= lsn]
         if done:
             self._passed = done[-1]
             self.watched = Snapshot.parse(done[-1][1]).xmin
             self._waiting = self._waiting[len(done) :]
 
     def passed(self, lsn: int) -> str:
-        """The last snapshot that lies wholly at or before `lsn`, as far as is known; "" if none."""
+        """Returns the last known snapshot whose rows all lie at or before `lsn`, or ""."""
         end, snapshot = self._passed
         return snapshot if end <= lsn else ""
 
 
 def log_folder(control: PgConnection, processes: Path = PROCESSES) -> Path | None:
-    """Where the server's data is, as a path of this machine; None if it is another machine's, or may not be known."""
-    # Roles without pg_read_all_settings do not see where it is: no row, no error.
+    """Returns the server's data directory if it is on this machine and this role may see it; else None."""
+    # Roles without pg_read_all_settings do not see the setting: no row, no error.
     process, port, folder = control.query(
         "SELECT pg_backend_pid(), inet_client_port(), (SELECT setting FROM pg_settings WHERE name = 'data_directory')"
     )[0]
@@ -129,11 +131,11 @@ def log_folder(control: PgConnection, processes: Path = PROCESSES) -> Path | Non
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What may still be written there by the server; None if it cannot be told."""
-    # The log may have been put on a disk of its own. Who may not look inside takes the disk of the data for it.
-    for place in (folder / "pg_wal", folder):
+    """Returns the free bytes on the disk of the server's log; None if unknown."""
+    # pg_wal may be on its own disk. Without access to it, use the disk of the data directory.
+    for path in (folder / "pg_wal", folder):
         try:
-            found = os.statvfs(place)
+            found = os.statvfs(path)
         except OSError:
             continue
         return found.f_bavail * found.f_frsize

@@ -1,8 +1,8 @@
-"""The Postgres source: admission, the rows already in the table, then the stream; one `read` for both.
+"""The Postgres source: reads the rows already in the table, then streams the log.
 
-Positions go out with rows, and only one thing comes back: the position that Kafka has stored, which `confirm` tells
-the server. The server never hears of a position that is not stored (I6), and it hears something within every
-third of `link_timeout` or `wal_sender_timeout`, also while the pipeline is paused, or it would end the session.
+Each chunk of rows comes with the position behind it. `confirm` reports a position to the server only after Kafka has
+stored it (I6). The server receives a status update within every third of `link_timeout` or `wal_sender_timeout`, also
+while the pipeline is paused; otherwise it would end the session.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from tailrace import failpoints
-from tailrace.errors import ConfigError, PublicationBroken, SlotAhead, SlotMissing, SourceError, SourceUnavailable
+from tailrace.errors import PublicationBroken, SlotAhead, SourceError, SourceUnavailable
 from tailrace.event import Chunk
-from tailrace.positions.base import Position, other_kind
-from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead, format_lsn
-from tailrace.positions.recovery_mark import require_complete
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.sources.bounded import read_page
 from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication
 from tailrace.sources.postgres.feedback import Feedback
-from tailrace.sources.postgres.options import PgConnections, PostgresOptions
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import WindowTracker
 from tailrace.sources.postgres.replication_protocol import (
     KEEPALIVE,
@@ -32,31 +29,21 @@ from tailrace.sources.postgres.replication_protocol import (
     decode_keepalive,
     unix_ms,
 )
-from tailrace.sources.postgres.resume_check import (
-    ResumeAction,
-    ResumeDecision,
-    ServerIdentity,
-    SlotState,
-    check_resume,
-    expected_transactions,
-    require_same_past,
-    require_same_server,
-)
-from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot, TableReader
-from tailrace.sources.postgres.timelines import follow, require_promoted
+from tailrace.sources.postgres.resume_check import ResumeAction, expected_transactions
+from tailrace.sources.postgres.session import PostgresSession
+from tailrace.sources.postgres.snapshot import TableReader
 from tailrace.sources.postgres.transactions import Transactions
-from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.sql_names import quote, split_table
 from tailrace.wakeup import Wakeup
 
 TAIL_SECONDS = 0.01
-"""How long to wait for the rest of a transaction of which rows have come."""
+"""How long to wait for the rest of a transaction of which rows have arrived."""
 FAREWELL_SECONDS = 0.5
-"""How long the server may take to end the stream when we leave; whatever it still sends is its to send again."""
+"""How long the server may take to end the stream on close; it sends the rest again later."""
 
 
-class PostgresSource:
-    """Implements `pipeline.Source`; owned by one thread."""
+class PostgresSource(PostgresSession):
+    """Implements `RowSource`; owned by one thread."""
 
     def __init__(
         self,
@@ -66,16 +53,12 @@ class PostgresSource:
         warn: Callable[[str], None] = lambda _: None,
         until: Callable[[], Position | None] = lambda: None,
     ) -> None:
-        """`wake` ends a waiting `read` early; `warn` hears of a replay window that is given up. `until` tells, once the
-        stored position is known, from where the pipeline was set back.
+        """`wake` ends a waiting `read` early; `warn` is called when the replay window is given up; `until` see
+        PostgresSession.
         """
-        self.until: Position | None = None
-        """The same, as a place in the log that was opened."""
-        self._was_at = until
-        self._options = options
+        super().__init__(options, until=until)
         self._warn = warn
         self._wake = wake
-        self._connections = PgConnections(options)
         self._table: TableReader | None = None
         self._urgent = False
         self._streaming = False
@@ -83,91 +66,39 @@ class PostgresSource:
         self._unconfirmed: LsnPosition | None = None
         self._last_heard = self._last_sent = time.monotonic()
 
-    def look(self, stored: Position | None) -> None:
-        """Raises what `open` would refuse with this position. Changes nothing, and leaves nothing open."""
-        try:
-            admitted = self._admit(stored, look_only=True)
-            if admitted is not None and admitted[2].position is not None:
-                self._require_whole(admitted[2].position)
-        finally:
-            self.close()
-
-    def _admit(
-        self, stored: Position | None, *, look_only: bool = False
-    ) -> tuple[LogIdentity, SlotState | None, ResumeDecision] | None:
-        """Connects, and judges `stored` by server, publication and slot. None for a look before the first start, at
-        which there is no more to judge yet.
-        """
-        if stored is not None and not isinstance(stored, LsnPosition):
-            raise other_kind(stored, "Postgres")
-        if stored is not None:
-            require_complete(stored.recovery)
-        options = self._options
-        self._control = self._connections.open()
-        self._stream = self._connections.open(replication=True)
-        catalogue.require_able(self._control)
-        require_promoted(self._control, options.slot)
-        server = catalogue.identify(self._stream)
-        before, stored = stored, stored and follow(self._stream, stored, server)
-        if stored is not None and not options.adopt:
-            require_same_server(stored, server)
-        self._follow_rewind(before, server)
-        if look_only and (stored is None or stored.creating):
-            return None
-        if stored is None or stored.creating:
-            # Before the slot: a slot decodes the catalogue as of its own past, where the publication must exist.
-            publication.ensure_publication(self._control, options, create=options.create)
-        self._published = self._read_published()
-        publication.require_columns(self._control, options)
-        PartitionWatch(options.table, 0).verify(self._control, self._published)
-        found = LogIdentity(
-            server.system_id,
-            server.timeline,
-            server.database,
-            options.slot,
-            options.table,
-            self._published.fingerprint,
-        )
-        self._status_interval = self._choose_status_interval()
-        slot = catalogue.read_slot(self._control, options.slot)
-        admission = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
-        self._require_creatable(stored, admission.position)
-        return found, slot, admission
-
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """Starts at `stored`, or creates the slot on a first start; `store` writes a position durably at once."""
-        admitted = self._admit(stored)
-        assert admitted is not None  # noqa: S101 - only for a look
-        found, slot, admission = admitted
+        resumed = self._check(stored)
+        assert resumed is not None  # noqa: S101 - only in a dry run
+        found, slot, decision = resumed
         options, before = self._options, stored
-        if admission.position is None:
-            start, exported = self._create(found, store, again=admission.step is ResumeAction.RECREATE)
-            self._members = PartitionWatch(options.table, start.watched)
+        if decision.position is None:
+            start, exported = self._create_slot(found, store, again=decision.step is ResumeAction.RECREATE)
         else:
-            start, exported = self._require_whole(admission.position), None
+            start, exported = self._require_complete_table(decision.position), None
         if start.table_read is not None:
             start = self._open_table(start, exported)
-        if admission.step is not ResumeAction.STREAM or start != before:
+        if decision.step is not ResumeAction.STREAM or start != before:
             store(start)
-        holding: WindowTracker | None = None
-        kept = slot.confirmed_lsn if slot is not None and admission.step is ResumeAction.STREAM else start.lsn
+        window: WindowTracker | None = None
+        kept = slot.confirmed_lsn if slot is not None and decision.step is ResumeAction.STREAM else start.lsn
         if options.replay_window:
-            holding = WindowTracker(options.replay_window, kept, start, options.past)
-        self._feedback = Feedback(options.slot, start, confirmed=kept, holding=holding, warn=self._warn)
-        if holding is not None:
+            window = WindowTracker(options.replay_window, kept, start, options.past)
+        self._feedback = Feedback(options.slot, start, confirmed=kept, window=window, warn=self._warn)
+        if window is not None:
             self._feedback.find_disk(self._control)
         self._begin(start)
         return start
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
+        """Returns about `limit` rows at most; waits at most `wait` seconds for the first of them."""
         if self._table is not None:
-            return self._read_table(limit, limit_bytes)
+            return self._read_table(self._table, limit, limit_bytes)
         if self._undecodable is not None:
             raise self._undecodable
-        self._pulse()
-        self._look(self._verify_publication)
-        self._members.advance(self._feedback.verified)
+        self._check_link()
+        self._probe(self._verify_publication)
+        self._partitions.advance(self._feedback.verified)
         transactions = self._transactions
         transactions.watched = self._feedback.watched or transactions.watched
         rows = transactions.rows = []
@@ -175,8 +106,8 @@ class PostgresSource:
         if not rows and not more and wait and self._wait(wait):
             taken, more = self._take(limit, limit_bytes)
             self._last_heard = time.monotonic()
-        # The rest of a transaction follows at once, and a position behind its Commit needs no cut. If it does not, it
-        # is a large one on a slow link, and there are other things to look after.
+        # The rest of a transaction usually follows at once, and a position behind its Commit needs no cut. If it does
+        # not, the transaction is large or the link slow, and the pipeline has other work to do.
         tail_ends = time.monotonic() + TAIL_SECONDS
         while rows and not more and transactions.open and (left := tail_ends - time.monotonic()) > 0:
             if not self._wait(left):
@@ -197,7 +128,7 @@ class PostgresSource:
         return Chunk(rows, position, more, taken if rows else 0, self._urgent)
 
     def _take(self, limit: int, limit_bytes: int) -> tuple[int, bool]:
-        """Feeds what has arrived to the transactions: how many bytes that was, and whether a limit ended it."""
+        """Decodes the frames that have arrived; returns their bytes, and whether a limit ended it."""
         transactions = self._transactions
         rows, feed, taken = transactions.rows, transactions.feed, 0
         try:
@@ -209,34 +140,34 @@ class PostgresSource:
                     self._keepalive(frame)
                 else:
                     decode_frame(frame)  # raises: there is no third kind
-                # One more than asked for: to read it is to have read the Commit that may stand before it.
+                # One row more than the limit: then the Commit that may stand before it has been read, too.
                 if len(rows) > limit or taken >= limit_bytes or transactions.columns_changed:
-                    # Rows of the old columns go by themselves: should the new ones not be understood, the old are out.
+                    # Rows of the old columns form their own chunk: they are published even if the new columns fail.
                     transactions.columns_changed = False
                     return taken, True
         except SourceError as error:
             named = transactions.named(error)
             if named is error or not rows:
                 raise named from None
-            # What came before is published first, or no start would ever get further than here.
+            # The rows before it are published first; otherwise no start would ever get further than here.
             self._undecodable = named
             return taken, True
         return taken, False
 
     def settle(self) -> None:
-        """Must pass before a position without rows is stored: nothing was silently left out of the stream."""
+        """Raises if rows may be missing from the stream; called before a position without rows is stored."""
         if self._table is None:
             self._verify_publication()
         self._urgent = False
 
     def confirm(self, position: Position) -> None:
-        """Tells the server that `position` is stored; it may let go of the log behind it."""
+        """Reports to the server that `position` is stored: it may remove the log before it."""
         if self._table is None and isinstance(position, LsnPosition):
             self._unconfirmed = position
             self._confirm_known()
 
     def _confirm_known(self) -> None:
-        """Not before the log is known to be the one that was read: another one would lose what it has up to there."""
+        """Confirms once the log is known to be the one that was read; another log would lose events it still has."""
         stored = self._unconfirmed
         if stored is not None and self._transactions.arrived:
             self._unconfirmed = None
@@ -244,13 +175,13 @@ class PostgresSource:
                 self._send_status()
 
     def keep_alive(self) -> None:
-        """To be called every second or so while `read` is not: the server must hear from us, and we expect nothing."""
+        """Sends a sign of life. To be called about every second while `read` is not called."""
         self._last_heard = time.monotonic()
         if self._table is not None:
             return
-        # Also while nothing can be published: what is stored may be confirmed, if the server needs the room. For all
-        # else there is time: what is wrong with the publication is for `read` to say, behind what was read.
-        self._look(lambda: False)
+        # While nothing can be published, stored positions are still confirmed if the server is short of space. The
+        # publication is not verified here: `read` reports its problems, behind the rows that were read.
+        self._probe(lambda: False)
         if time.monotonic() - self._last_sent > self._status_interval:
             self._send_status()
 
@@ -259,76 +190,10 @@ class PostgresSource:
 
     def close(self) -> None:
         if self._streaming:
-            # Hanging up could overtake the last confirmation: the server answers the end of the copy after it.
+            # Just closing the socket could overtake the last confirmation: the server handles CopyDone after it.
             self._streaming = False
             self._stream.end_copy(FAREWELL_SECONDS)
-        self._connections.close()
-
-    def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
-        until = self._was_at()
-        if not isinstance(until, LsnPosition):
-            return
-        self.until = followed = follow(self._stream, until, server)
-        if stored is not None and not self._options.adopt:
-            require_same_past(stored, until, server, followed)
-
-    def _require_creatable(self, stored: LsnPosition | None, position: LsnPosition | None) -> None:
-        """Refuses a first start that would not do what the settings say."""
-        options = self._options
-        if stored is None and position is not None and options.beginning:
-            raise ConfigError(
-                f"the slot {options.slot} cannot be adopted with `start: beginning`",
-                why="Which rows were in the table before it began is not known any more: none would be published.",
-                remedy="Set source.start: now to go on from the slot without them, or drop the slot and start without "
-                "--adopt to publish the table from its beginning.",
-            )
-        if position is not None or options.create:
-            return
-        if options.beginning:
-            raise ConfigError(
-                f"there is no slot {options.slot}, and source.create is false",
-                why="`start: beginning` reads the table under the snapshot of the slot it creates; one made by hand "
-                "has none.",
-                remedy="Set source.create: true for the first start, or start: now.",
-            )
-        raise SlotMissing(
-            f"there is no slot {options.slot}",
-            why="source.create is false, so Tailrace does not create it.",
-            remedy=f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); and start once "
-            "with --adopt: only rows written after that are published. If the pipeline has run before, run `tailrace "
-            "recover plan FILE` instead, which finds what was missed.",
-        )
-
-    def _require_whole(self, position: LsnPosition) -> LsnPosition:
-        """Refuses to go on if rows entered the table past the publication since; with --adopt they are given up."""
-        options = self._options
-        is_known = position.watched and not options.adopt
-        if not is_known:
-            position = replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
-        self._members = PartitionWatch(options.table, position.watched)
-        if is_known:
-            # It remembers what it found well: while streaming there is no time to read a large table once more.
-            self._members.verify(self._control, self._published, timeout=SORT_TIMEOUT)
-        return position
-
-    def _create(self, found: LogIdentity, store: Callable[[Position], None], *, again: bool) -> tuple[LsnPosition, str]:
-        options = self._options
-        now = time.time_ns() // 1_000_000
-        # The intention is stored first. Killed between the next lines, a later start knows that a slot of this name
-        # is ours and unused, and creates it anew; without it an unknown slot would have to be refused.
-        store(LsnPosition(found, 0, now, creating=True))
-        failpoints.reached(failpoints.SLOT_INTENDED)
-        if again:
-            catalogue.drop_slot(self._control, options.slot)
-        lsn, exported = catalogue.create_slot(self._stream, options.slot, failover=options.failover)
-        failpoints.reached(failpoints.SLOT_CREATED)
-        snapshot = catalogue.snapshot_text(self._control, exported)
-        watched = Snapshot.parse(snapshot).xmin
-        read = TableRead("") if options.beginning else None
-        begun = "" if options.beginning else snapshot
-        return LsnPosition(
-            found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn), begun=begun
-        ), exported
+        super().close()
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
         options = self._options
@@ -344,15 +209,14 @@ class PostgresSource:
         )
         return self._table.start
 
-    def _read_table(self, limit: int, limit_bytes: int) -> Chunk:
-        assert self._table is not None  # noqa: S101 - the caller looked
-        page = read_page(self._table, limit, limit_bytes)
+    def _read_table(self, table: TableReader, limit: int, limit_bytes: int) -> Chunk:
+        page = read_page(table, limit, limit_bytes)
         if page is not None:
             return page
-        self._table.close()
+        table.close()
         self._table = None
         self._start_streaming()
-        # Soon stored, so that a restart need not look at the table again.
+        # Urgent: once this position is stored, a restart does not read the table again.
         self._urgent = True
         return Chunk([], self._transactions.position, more=False, urgent=True)
 
@@ -380,7 +244,7 @@ class PostgresSource:
             f"(proto_version '1', publication_names '{names}')"
         )
         self._streaming = True
-        # The slot is ours now. Had it been moved since admission, the server would have begun there, silently.
+        # The slot is ours now. If it was moved since the resume check, the server has silently begun further on.
         slot = catalogue.read_slot(self._control, options.slot)
         if slot is not None and slot.confirmed_lsn > start.lsn:
             raise SlotAhead(
@@ -388,8 +252,8 @@ class PostgresSource:
                 why="Another session advanced it.",
                 remedy="Find out who did; the rows in between are in the outbox table: `tailrace recover plan FILE`.",
             )
-        # With --adopt the log is taken as it is: where the pipeline was before it was set back may not be in it.
-        until = self.until if isinstance(self.until, LsnPosition) and not options.adopt else None
+        # With --adopt the log is accepted as it is: it may lack the position from before a rewind.
+        until = None if options.adopt else self.until
         self._transactions.expect(expected_transactions(start, until, slot.confirmed_lsn if slot is not None else 0))
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
@@ -397,27 +261,18 @@ class PostgresSource:
         self._last_heard = self._last_sent = time.monotonic()
         failpoints.reached(failpoints.STREAM_STARTED)
 
-    def _choose_status_interval(self) -> float:
-        """How often the server must hear from us: its own patience may be shorter than ours, and 0 has no end."""
-        shown = self._stream.query("SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'")[0][0]
-        patience = int(shown or 0) / 1000 or self._options.link_timeout
-        return min(patience, self._options.link_timeout) / 3
-
-    def _read_published(self) -> publication.Published:
-        return publication.read_published(self._control, self._options)
-
     def _verify_publication(self) -> bool:
-        """Raises if rows may have been left out of the stream; False if that is not known at the moment."""
+        """Raises if rows may be missing from the stream; returns False if that is not known at the moment."""
         found = self._read_published()
         before, now = self._published.fingerprint, found.fingerprint
         if now != before:
             raise PublicationBroken(
-                "the publication was changed, or dropped and created anew, or the table was taken out and put back",
-                why=f"Its catalogue rows changed from {before} to {now} while streaming.",
+                "the publication was changed or re-created, or the table was removed from it and added again",
+                why=f"Its catalog rows changed from {before} to {now} while streaming.",
                 remedy="Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
-                "finds them. To go on without them, start once with --adopt.",
+                "finds them. To continue without them, start once with --adopt.",
             )
-        return self._members.verify(self._control, found)
+        return self._partitions.verify(self._control, found)
 
     def _keepalive(self, frame: bytes) -> None:
         keepalive = decode_keepalive(frame)
@@ -427,29 +282,29 @@ class PostgresSource:
             self._urgent = True
             self._send_status()
 
-    def _look(self, verify: Callable[[], bool]) -> None:
-        if self._feedback.look(self._control, verify):
+    def _probe(self, verify: Callable[[], bool]) -> None:
+        if self._feedback.probe(self._control, verify):
             self._send_status()
         self._urgent = self._urgent or self._feedback.is_pressed
 
-    def _pulse(self) -> None:
+    def _check_link(self) -> None:
         now = time.monotonic()
         if now - self._last_heard > self._options.link_timeout:
             raise SourceUnavailable(
                 f"Postgres has been silent for {self._options.link_timeout:.0f} s",
                 why="The network path is half-open, or the server hangs.",
-                remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
+                remedy="Tailrace reconnects by itself; source.link_timeout sets the limit.",
             )
         if now - self._last_sent > self._status_interval:
             self._send_status(reply=True)
 
     def _send_status(self, *, reply: bool = False) -> None:
         if self._undecodable is not None:
-            return  # the server has ended the stream, and listens no more
+            return  # the server has ended the stream and no longer listens
         self._stream.send(self._feedback.update(reply=reply))
         self._last_sent = time.monotonic()
 
     def _wait(self, seconds: float) -> bool:
-        """Whether something came on the stream within `seconds`; a wake-up ends the wait, too."""
+        """Returns whether something came on the stream within `seconds`; a wakeup ends the wait, too."""
         socket = self._stream.pgconn.socket
         return any(fd == socket for fd, _ in self._poll.poll(seconds * 1000))

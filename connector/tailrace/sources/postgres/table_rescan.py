@@ -1,9 +1,8 @@
-"""An outbox of Postgres read once more, beside the pipeline, whose slot is not touched.
+"""Reads a Postgres outbox again beside the pipeline, without touching the pipeline's slot.
 
-The log comes through a copy of the slot: it begins where the slot is confirmed, which with a replay window is long ago,
-and holds the log back for as long as the reading takes. It is temporary, so it goes with its session, whatever ends
-that. Where the log no longer reaches, the table itself is read: in the order of `order_by`, which is as near to commit
-order as its columns are.
+`LogRescan` reads the log through a temporary copy of the slot: it begins at the slot's confirmed LSN, which a replay
+window holds back, and disappears with its session. `TableRescan` reads the table itself, in the order of `order_by`,
+for times that the log no longer covers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres.feedback import Feedback
@@ -36,54 +35,49 @@ from tailrace.sources.postgres.unpublished_rows import PartitionWatch
 from tailrace.wakeup import Wakeup
 
 UNKNOWN_MS = 0
-"""Of a row that has no time: to call it new would let consumers apply what they have long forgotten."""
+"""The time of rows without one: a recent time would let consumers apply events they have expired."""
 PROOF_SECONDS = 60.0
-"""How long a server may take to send the last transaction once more: it decodes its log from the slot's begin on."""
+"""How long the server may take to send the last transaction again: it decodes from the start of the slot."""
 PROOF_ROWS, PROOF_BYTES = 1000, 1 << 20
 LONGEST = 63
-"""Bytes in the name of a slot."""
+"""Maximum bytes in the name of a slot."""
 
 
 class LogRescan(PostgresSource):
-    """Follows the log of the slot that `options` names, through a copy of it."""
+    """Reads the log through a copy of the slot that `options` names."""
 
     def __init__(self, options: PostgresOptions, *, name: str, wake: Wakeup) -> None:
-        """`name` is part of the copy's name, for those who look at the slots meanwhile."""
+        """`name` becomes part of the copy's name, for people who list the slots."""
         copy = copy_name(options.slot, name, secrets.token_hex(2))
         super().__init__(replace(options, slot=copy, replay_window=NO_WINDOW), wake=wake)
         self._original = options.slot
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """Starts at `stored`, which is one of the pipeline's own log."""
+        """Starts at `stored`, a position of the pipeline's own log."""
         start = _lsn(stored)
         options = self._options
-        self._control = self._connections.open()
-        self._stream = self._connections.open(replication=True)
-        catalogue.require_able(self._control)
-        server = catalogue.identify(self._stream)
+        server = self._connect()
         require_same_server(start, server)
         self._published = self._read_published()
-        self._status_interval = self._choose_status_interval()
-        where = (server.system_id, server.timeline, server.database)
-        found = LogIdentity(*where, self._original, options.table, self._published.fingerprint)
+        found = self._identity(server, self._original)
         slot = catalogue.read_slot(self._control, self._original)
-        # That the pipeline reads it does not matter to a copy.
+        # A slot that is in use can be copied.
         slot = None if slot is None else replace(slot, active_pid=None)
         try:
             check_resume(start, found, slot, server_lsn=server.lsn, adopt=False)
             catalogue.copy_slot(self._stream, self._original, options.slot)
-            self._members = PartitionWatch(options.table, catalogue.oldest_running(self._control))
+            self._partitions = PartitionWatch(options.table, catalogue.oldest_running(self._control))
             confirmed = start.lsn if slot is None else slot.confirmed_lsn
-            self._feedback = Feedback(options.slot, start, confirmed=confirmed, holding=None, warn=self._warn)
+            self._feedback = Feedback(options.slot, start, confirmed=confirmed, window=None, warn=self._warn)
             self._begin(start)
         except PublicationBroken as error:
             raise PublicationBroken(
-                f"since the plan was made, {error.what}", why=error.why, remedy="Make a new plan. Nothing was changed."
+                f"since the plan was made: {error.what}", why=error.why, remedy="Make a new plan. Nothing was changed."
             ) from None
         except SlotAhead as error:
             raise SlotAhead(
                 f"the log is no longer kept as far back as {start}: {error.what}",
-                why="The pipeline has let go of it since; source.replay_window says how much it keeps.",
+                why="The pipeline has confirmed it since; source.replay_window sets how much is kept.",
                 remedy="Make a new plan from a later point, or from the table (--from-table).",
             ) from None
         return start
@@ -92,11 +86,11 @@ class LogRescan(PostgresSource):
         try:
             return super().read(limit, limit_bytes, wait)
         except UndecodableTransaction as error:
-            error.remedy = "Begin behind it, or read the table instead (--from-table)."
+            error.remedy = "Start after it, or read the table instead (--from-table)."
             raise
 
     def prove(self, stored: LsnPosition, patience: float) -> bool:
-        """Reads up to `stored`; whether it came there in time. Raises LogDiverged."""
+        """Reads up to `stored`; returns whether it got there in time. Raises LogDiverged."""
         self.open(stored, lambda _: None)
         deadline = time.monotonic() + patience
         while not self._transactions.arrived and time.monotonic() < deadline:
@@ -105,9 +99,9 @@ class LogRescan(PostgresSource):
 
 
 def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience: float = PROOF_SECONDS) -> bool:
-    """Raises LogDiverged if the server's log is not the one that was read up to `stored`; changes nothing.
+    """Raises LogDiverged if the server's log is not the one that was read up to `stored`. Changes nothing.
 
-    False if it cannot be told: a position of an older version, a slot that cannot be copied or is in use.
+    Returns False if that is unknown: the position is of an older version, or the slot cannot be copied.
     """
     if stored.last is None or stored.creating or stored.table_read or stored.recovery:
         return False
@@ -128,13 +122,13 @@ class TableRescan(BoundedSource):
     """Reads the rows of the table once more."""
 
     def __init__(self, options: PostgresOptions, *, within: tuple[int | None, int | None] = (None, None)) -> None:
-        """`within` are times (ms) of the column for them, from the first to before the second."""
+        """`within` limits the rows by the timestamp column: from the first time (ms) to before the second."""
         super().__init__()
         self._options = options
         self._within = within
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """`stored` says which rows, by a snapshot, and how far they are read."""
+        """Starts at `stored`, which holds the snapshot and how far the table is read."""
         start, options = _lsn(stored), self._options
         with options.connect(replication=True) as stream:
             require_same_server(start, catalogue.identify(stream))
@@ -149,21 +143,21 @@ class TableRescan(BoundedSource):
             within=self._within,
             untimed_ms=UNKNOWN_MS,
             whole=False,
-            # What was there before the first start was never published.
+            # Rows from before the first start were never published.
             without=Snapshot.parse(start.begun) if start.begun else None,
         )
         return start
 
 
 def copy_name(slot: str, *parts: str) -> str:
-    """Tells whose copy it is, as far as a slot's name is long enough."""
+    """Returns the name of a copy: the slot's name, shortened if needed, and the parts."""
     end = "_".join(["_replay", *parts])
     return slot[: LONGEST - len(end)] + end
 
 
 def _lsn(stored: Position | None) -> LsnPosition:
     if stored is None:
-        raise ProtocolError("a reading beside the pipeline has no beginning", remedy="Report it.")
+        raise ProtocolError("a rescan has no start position", remedy="Report it.")
     if not isinstance(stored, LsnPosition):
         raise other_kind(stored, "Postgres")
     return stored
