@@ -85,10 +85,10 @@ tutorial: $(STACK) ## Run the commands of docs/tutorial.md and write their outpu
 bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare readers, what schemas cost, and projections
 	@$(BIN)/python -m benchmarks.drain
 	@$(BIN)/python -m benchmarks.schemas
-	@$(BIN)/python -m benchmarks.letters
+	@$(BIN)/python -m benchmarks.dead_letters
 	@$(BIN)/python -m benchmarks.mongo
 	@$(BIN)/python -m benchmarks.projections
-	@$(BIN)/python -m benchmarks.verifying
+	@$(BIN)/python -m benchmarks.verify
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

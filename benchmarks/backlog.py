@@ -1,4 +1,4 @@
-"""Backlogs to drain: outbox rows of 200 B payload, committed in the shape asked for, waiting in the WAL."""
+"""Backlogs to drain: outbox rows with 200 B payloads, committed in a given shape, waiting in the WAL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`transactions` of `events` rows each."""
+    """A backlog of `transactions` with `events` rows each."""
 
     name: str
     transactions: int
@@ -77,7 +77,7 @@ def write_backlog(dsn: str, shape: Shape) -> str:
 
 
 def payload_bytes(dsn: str) -> int:
-    """The average payload, as published."""
+    """The average size of a payload, as published."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute("SELECT avg(length(payload::text))::int FROM outbox").fetchone()
         assert row is not None

@@ -1,7 +1,7 @@
-"""The least a reader of a change stream can do, run as a process of its own: changes counted and thrown away.
+"""A minimal reader of a change stream, run as a separate process: it counts changes and throws them away.
 
-Arguments: `batches` or `watch`, then URI, database, token, events. `batches` takes raw batches, undivided; `watch` is
-pymongo's change stream with raw documents, as people write it.
+Arguments: `batches` or `watch`, then URI, database, token, events. `batches` takes raw batches without splitting them;
+`watch` is pymongo's change stream with raw documents.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def main() -> None:
             start = {"$changeStream": {"startAfter": json.loads(token)}}
             with outbox.aggregate_raw_batches([start, inserts], batchSize=2000) as batches:
                 while seen < int(events):
-                    seen += _count(next(batches))  # type: ignore[arg-type]  # bytes, whatever pymongo declares
+                    seen += _count(next(batches))  # type: ignore[arg-type]  # bytes, although pymongo declares documents
         print(time.monotonic() - began)
 
 
 def _count(batch: bytes) -> int:
-    """How many documents lie in it: each begins with its length."""
+    """Counts the documents of a batch: each begins with its length."""
     at = count = 0
     while at < len(batch):
         at += int.from_bytes(batch[at : at + 4], "little")

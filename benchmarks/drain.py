@@ -1,8 +1,8 @@
-"""`make bench`: how fast a backlog drains, beside `pg_recvlogical` reading the same backlog in the same run.
+"""Part of `make bench`: the drain rate of a Postgres backlog, compared with `pg_recvlogical` in the same run.
 
 Real Postgres, real Kafka (warmed up), everything on this machine, exactly-once and validation on. `pg_recvlogical`
-only writes to /dev/null: it is the speed of the server's walsender, and so the most any reader can reach. Absolute
-figures depend on the machine and on what else it does; the ratios are what to compare.
+only writes to /dev/null: it shows the speed of the server's walsender. Absolute figures depend on the machine and its
+load; compare the ratios.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tailrace.testkit.stack import Stack
 from tailrace.testkit.topic_reader import read_all
 
 WARM_UP = Shape("warm-up", 2000, 100)
-"""Drained first and not counted: a JVM that has just started compiles itself on the cores that are measured."""
+"""Drained first and not counted: a JVM that has just started compiles on the measured cores."""
 SHAPES = (Shape("100 rows a transaction", 3000, 100), Shape("1 row a transaction", 100_000, 1))
 ROUNDS = 5
-"""One drain may meet whatever else the machine does; the median of five rarely does."""
+"""Other work on the machine may disturb one drain; the median of five is steady."""
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -58,14 +58,14 @@ def main() -> None:
 
 
 def _drain(stack: Stack, folder: Path, shape: Shape, name: str, rounds: int) -> dict[str, Any]:
-    """The same backlog `rounds` times, by turns with `pg_recvlogical` and with Tailrace: the median of each."""
+    """Drains the same backlog `rounds` times, in turns with `pg_recvlogical` and Tailrace; returns the medians."""
     dsn = stack.postgres.create_database(name)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(EVENTS_DDL)
     names = [f"{name}_{number}" for number in range(rounds)]
     files = [write_pipeline(folder, each, dsn, stack.kafka.bootstrap, SCHEMA) for each in names]
     for file in files:
-        Connector(file).stop()  # creates publication and slot, so that the backlog lies behind them
+        Connector(file).stop()  # creates publication and slot, so that the backlog comes after them
     with psycopg.connect(dsn, autocommit=True) as connection:
         for each in names:
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [f"bare_{each}"])
@@ -138,7 +138,7 @@ def _versions(stack: Stack) -> dict[str, str]:
 
 
 def _settings(stack: Stack) -> dict[str, Any]:
-    """What the pipeline runs with: all defaults."""
+    """The settings of the pipeline: all defaults."""
     producer = producer_config(KafkaOptions(stack.kafka.bootstrap, "bench"))
     names = ("acks", "linger.ms", "partitioner", "transaction.timeout.ms", "message.timeout.ms", "socket.nagle.disable")
     return {
@@ -156,7 +156,7 @@ def _machine() -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick run (not saved)")
     parser.add_argument("--postgres", default="16", choices=["16", "18"])
     parser.add_argument("--rate", type=int, default=1000, help="single-row transactions a second for the latency")
     parser.add_argument("--seconds", type=int, default=75, help="for the latency; only the last third counts")

@@ -27,7 +27,7 @@ class Latency:
 
 
 def pgbench(server: PostgresServer, dsn: str, script: Path, *, rate: int, seconds: int) -> list[str]:
-    """The command that commits single rows at `rate`."""
+    """Returns the command that commits single rows at `rate`."""
     assert server.bin_dir is not None
     script.write_text(PGBENCH.replace("\n", " "))
     return [
@@ -37,7 +37,7 @@ def pgbench(server: PostgresServer, dsn: str, script: Path, *, rate: int, second
 
 
 def measure(writing: list[str], file: Path, bootstrap: str, topic: str) -> Latency:
-    """While `writing` runs; each record's timestamp is its commit time, on the clock the consumer reads."""
+    """Measures while `writing` runs. A record's timestamp is its commit time, by the same clock as the consumer's."""
     connector = Connector(file)
     consumer = Consumer(
         {
@@ -62,8 +62,8 @@ def measure(writing: list[str], file: Path, bootstrap: str, topic: str) -> Laten
                 quiet_since = None
             if writer.poll() is not None and quiet_since is None:
                 quiet_since = time.monotonic()
-        # Kafka's JVM takes about a minute of small transactions to compile their way: a commit takes 50 ms at first and
-        # 5 ms in the end. A pipeline that has been running is what is asked for, so only the last third counts.
+        # Kafka's JVM takes about a minute of small transactions to compile their code: a commit takes 50 ms at first
+        # and 5 ms in the end. The latency of a pipeline that has been running is wanted, so only the last third counts.
         steady = found[len(found) * 2 // 3 :]
         cuts = statistics.quantiles(steady, n=100)
         return Latency(len(steady), len(found) / max(1.0, time.monotonic() - began - 1), cuts[49], cuts[98])

@@ -1,8 +1,8 @@
-"""Part of `make bench`: how fast a backlog in MongoDB drains, beside bare change-stream readers in the same run.
+"""Part of `make bench`: the drain rate of a MongoDB backlog, compared with bare change-stream readers in the same run.
 
 Real MongoDB (a replica set of one), real Kafka (warmed up), exactly-once and validation on. The bare readers take
-changes through pymongo and throw them away: as raw batches, undivided, which is the speed of the server's change stream
-and so the most any reader can reach; and as raw documents of its `watch`, as people write it.
+changes through pymongo and throw them away: as raw batches, not split into changes, which shows the speed of the
+server's change stream; and as raw documents of its `watch`, as most programs do.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tailrace.testkit.topic_reader import read_all
 
 WARM_UP = Shape("warm-up", 2000, 100)
 SHAPES = (Shape("100 in a transaction", 3000, 100), Shape("1 in a transaction", 100_000, 1))
-"""As many events as the drains of Postgres have."""
+"""As many events as in the Postgres drains."""
 REACH = 0.6
 ROUNDS = 5
-"""One drain may meet whatever else the machine does; the median of five rarely does."""
+"""Other work on the machine may disturb one drain; the median of five is steady."""
 RESULTS = Path(__file__).parent / "results" / "mongo.json"
 
 
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def event(number: int) -> dict[str, Any]:
-    """Eight flat fields, about 200 bytes as JSON: the same as the backlog in Postgres has."""
+    """Eight flat fields, about 200 bytes as JSON: as in the Postgres backlog."""
     payload = {
         "order": f"order-{number}", "customer": f"customer-{number % 977}", "amount": number % 400 * 1.25,
         "currency": "EUR", "status": "placed", "revision": number + 1, "express": number % 2 == 0, "note": "x" * 60,
@@ -88,13 +88,13 @@ def event(number: int) -> dict[str, Any]:
 def _drain(
     mongo: MongoServer, kafka: KafkaBroker, folder: Path, shape: Shape, name: str, rounds: int
 ) -> dict[str, Any]:
-    """The same backlog `rounds` times, by turns with the bare readers and with Tailrace: the median of each."""
+    """Drains the same backlog `rounds` times, in turns with the bare readers and Tailrace; returns the medians."""
     with mongo.client() as client:
         client[name].create_collection("outbox")
     names = [f"{name}_{number}" for number in range(rounds)]
     files = [_write_pipeline(folder, each, name, mongo.uri, kafka.bootstrap) for each in names]
     for file in files:
-        Connector(file).stop()  # stores where it begins, so that the backlog lies behind it
+        Connector(file).stop()  # stores its start position, so that the backlog comes after it
     _say(f"{shape.name}: writing {shape.total:,} events")
     with mongo.client() as client:
         end = _write(client, name, shape)
@@ -142,7 +142,7 @@ def _write_pipeline(folder: Path, name: str, database: str, uri: str, bootstrap:
 
 
 def _write(client: MongoClient[dict[str, Any]], name: str, shape: Shape) -> tuple[int, int]:
-    """Each transaction is one: 100 documents share a commit, single ones are ordinary inserts. The last one's time."""
+    """Writes the backlog: 100 documents share a transaction, single ones are plain inserts. Returns the last time."""
     outbox = client[name].get_collection("outbox", write_concern=WriteConcern(w=1))
     with client.start_session() as session:
         for first in range(0, shape.total, max(shape.events, 500)):
@@ -181,7 +181,7 @@ def _timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: 
         began, cpu = time.monotonic(), connector.cpu_seconds()
 
         def done() -> bool:
-            """Whether the end is among what has been stored since the last look."""
+            """Whether the end is among the positions stored since the last check."""
             while (message := consumer.poll(0)) is not None:
                 if message.error() is None and message.key() == name.encode():
                     stored = from_stored(json.loads(message.value() or b""))

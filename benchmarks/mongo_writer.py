@@ -1,4 +1,4 @@
-"""A service that commits its entity and an event in one transaction, at a steady rate: what latency is measured with.
+"""A service that commits its entity and an event in one transaction, at a steady rate, to measure latency.
 
 Arguments: URI, database, rate, seconds.
 """

@@ -17,13 +17,13 @@ import psycopg
 from tailrace.testkit.stack import PostgresServer
 
 TICK = os.sysconf("SC_CLK_TCK")
-GLANCE = 0.01
-"""Seconds between two looks at a process: its time is known to that, which is a hundredth of the shortest drain."""
+POLL_SECONDS = 0.01
+"""Seconds between two checks of a process: the precision of its time, a hundredth of the shortest drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What draining a backlog took."""
+    """The cost of draining a backlog."""
 
     events: int
     seconds: float
@@ -64,16 +64,16 @@ class Connector:
 
 
 def watch(done: Callable[[], bool], timeout: float) -> None:
-    """Looks every GLANCE until it is `done`: waits elsewhere look less and less often, which would be measured here."""
+    """Polls every POLL_SECONDS until `done`: `wait_until` polls less and less often, which would be measured here."""
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {timeout:.0f} s")
-        time.sleep(GLANCE)
+        time.sleep(POLL_SECONDS)
 
 
 def write_pipeline(folder: Path, name: str, dsn: str, bootstrap: str, schema: dict[str, Any], **kafka: Any) -> Path:
-    """A pipeline file as a user would have it: exactly-once, validation on."""
+    """Writes a pipeline file as a user would: exactly-once, validation on."""
     schemas = folder / "schemas" / "OrderPlaced"
     schemas.mkdir(parents=True, exist_ok=True)
     (schemas / "1.json").write_text(json.dumps(schema))

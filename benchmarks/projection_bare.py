@@ -1,4 +1,4 @@
-"""The least a Faust worker can do with a topic, run by `faust worker`: its events are counted, and acknowledged."""
+"""A minimal Faust worker, run by `faust worker`: it counts and acknowledges events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The projections that are measured, run by `tailrace project`: a summary of orders, as people would write it."""
+"""The projections that are measured, run by `tailrace project`: a summary of orders, as users would write it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = """
 
 
 class Timed(Projection):
-    """Looks at its watch with the first record it is given, and with each commit."""
+    """Starts the stopwatch with the first record and reads it at each commit."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.watch = Stopwatch(TASK.file)

@@ -1,7 +1,7 @@
-"""What a measured worker is told, and what it tells: through the environment and a file, since others start it.
+"""The task of a measured worker, passed through the environment, and its result, written to a file.
 
-The clock runs from the first event that the worker is given to the last one that is applied: what it took to start and
-to join its group is not in it, nor in the CPU time.
+The clock runs from the first event that the worker receives to the last one that is applied: starting and joining the
+group are not included, nor is their CPU time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "TAILRACE_BENCH_TASK"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`store` is where the projection lives: a connection string, or the address of a replica set."""
+    """What to measure. `store` is the projection's database: a connection string, or the address of a replica set."""
 
     way: str
     name: str
@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`peak_mb` is the largest the process was; `anon_mb` is what it held of its own at the end."""
+    """What it took. `peak_mb` is the peak resident memory; `anon_mb` is the anonymous memory at the end."""
 
     seconds: float
     cpu_seconds: float
@@ -46,7 +46,7 @@ def task() -> Task:
 
 
 class Stopwatch:
-    """Writes the file of its task when it is stopped."""
+    """Measures a task and writes its result file when it is stopped."""
 
     def __init__(self, file: str) -> None:
         self._file = Path(file)

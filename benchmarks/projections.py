@@ -1,11 +1,11 @@
-"""Part of `make bench`: how fast a projection applies a topic, beside a Faust worker that only counts its events.
+"""Part of `make bench`: the rate of a projection, compared with a Faust worker that only counts the events.
 
-Real Kafka, real Postgres that waits for its disk, a worker with one process for all four partitions. Each round starts
-every way on the same topic anew, one after the other; ratios are taken within a round, and of those the median stands,
-since absolute figures depend on what else the machine does. What each projection came to is checked.
+Real Kafka, real Postgres with fsync, one worker process for all four partitions. Each round runs every variant on the
+same topic from its beginning. Ratios are taken within a round, and the median counts, because absolute figures depend
+on the load of the machine. The result of each projection is checked.
 
-More than 100 % of the bare worker is no mistake: its events go through Faust's streams and acks one by one, which costs
-more than a block of rows in Postgres; a projection's records go from the consumer to its workers.
+More than 100 % of the bare worker is correct: its events go through Faust's streams and acks one by one, which costs
+more than a batch of rows in Postgres; a projection's records go from the consumer straight to its partition workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Way(NamedTuple):
-    """One way to consume the topic; `share` of its events are enough to measure it."""
+    """One way to consume the topic, measured with `share` of its events."""
 
     key: str
     name: str
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 class Bench:
-    """The servers, and a topic for each number of events."""
+    """The servers, and one topic for each number of events."""
 
     def __init__(self, stack: Stack, folder: Path) -> None:
         self.payload_bytes = 0
@@ -100,7 +100,7 @@ class Bench:
         self._topics: dict[int, str] = {}
 
     def measure(self, way: Way, events: int, label: str) -> Taken:
-        """Runs one worker, from its start to the last event, and checks what it came to."""
+        """Runs one worker, from its start to the last event, and checks its result."""
         name = f"{way.key}_{label}"
         file = self._folder / f"{name}.json"
         assert self._stack.mongo is not None
@@ -176,7 +176,7 @@ def _row(way: Way, events: int, rounds: Sequence[Taken]) -> dict[str, Any]:
 
 
 def _ratios(measured: dict[str, list[Taken]], counts: dict[str, int], one: Way, other: Way) -> list[float]:
-    """How many times as fast one is as the other, round by round."""
+    """The ratio of two rates, round by round."""
     pairs = zip(measured[one.key], measured[other.key], strict=True)
     shares = counts[one.key] / counts[other.key]
     return [round(theirs.seconds / ours.seconds * shares, 3) for ours, theirs in pairs]

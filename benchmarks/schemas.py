@@ -1,8 +1,7 @@
-"""Part of `make bench`: what schemas cost. The same backlog, drained without checking, with it, and as Avro.
+"""Part of `make bench`: the cost of schemas. The same backlog is drained without validation and as Avro.
 
-Each pipeline has a slot of its own behind the same backlog, and drains it in the same run on the same warmed-up
-servers; the ratios to the drain without any schema are what to compare. Beside them the cost of each step per event,
-measured alone.
+Each pipeline has its own slot before the same backlog, and drains it in the same run on the same warmed-up servers;
+compare the ratios to the drain without a schema. The cost of each step per event is also measured alone.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def write_schemas(folder: Path, documents: dict[str, dict[str, Any]], form: str)
 def _drains(
     stack: Stack, url: str, folder: Path, kind: str, shape: Shape, name: str, rounds: int
 ) -> list[dict[str, Any]]:
-    """The same backlog `rounds` times, by turns with each variant: the median of each."""
+    """Drains the same backlog `rounds` times, in turns with each variant; returns the medians."""
     dsn = stack.postgres.create_database(name)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(DDL[kind])
@@ -100,7 +99,7 @@ def _drains(
     }
     _register(files["avro", 0])
     for file in files.values():
-        Connector(file).stop()  # creates publication and slot, so that the backlog lies behind them
+        Connector(file).stop()  # creates publication and slot, so that the backlog comes after them
     _say(f"{kind}: writing {shape.total:,} events")
     end = write_backlog(dsn, shape)
     drains: dict[str, list[Drain]] = {variant: [] for variant in variants}
@@ -151,7 +150,7 @@ def _register(file: Path) -> None:
 
 
 def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
-    """Each step alone, per event, over the events of the table."""
+    """Measures each step alone, per event, over the events of the table."""
     with psycopg.connect(stack.postgres.dsn(kind)) as connection:
         rows = connection.execute("SELECT type, aggregateid, payload::text FROM outbox LIMIT 1000").fetchall()
     events = [
@@ -181,7 +180,7 @@ def _steps(stack: Stack, folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _without_encode_text(schemas: SchemaSet) -> SchemaSet:
-    """The same contracts, by which every payload is parsed."""
+    """The same schemas without the fast Avro path, so that every payload is parsed."""
     return SchemaSet.of(replace(schema, encode_text=None) for schema in schemas)  # type: ignore[type-var]
 
 
@@ -208,7 +207,7 @@ def _report(result: dict[str, Any]) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick run (not saved)")
     return parser.parse_args()
 
 

@@ -1,1 +1,1 @@
-"""Projections as users write them. `python -m examples.run order_summary` runs one on real servers, to a verdict."""
+"""Projections as users write them. `python -m examples.run order_summary` runs one on real servers and checks it."""

@@ -1,4 +1,4 @@
-"""What an example is made of: a service of the demo, the worker of a projection, and how the two are compared."""
+"""Base class of the examples: a service of the demo, the worker of a projection, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tailrace.testkit.workload.writer import WorkloadWriter
 
 ROOT = Path(__file__).parent.parent
 Rows = dict[str, str]
-"""What there is of each entity, in words."""
+"""A description of each entity, by key."""
 S = TypeVar("S", bound=Service)
 
 
 class Example(ABC, Generic[S]):
-    """`service` is open, and its connector runs."""
+    """An example. `service` is open, and its connector runs."""
 
     SERVICE: ClassVar[type[Service]]
     FAULT: ClassVar[str]
-    """What `disturb` does, for those who watch."""
+    """What `disturb` does, shown to the user."""
 
     def __init__(self, service: S) -> None:
         self.service = service
@@ -37,16 +37,16 @@ class Example(ABC, Generic[S]):
 
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """Where the app finds its database."""
+        """Environment variables with the address of the app's database."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What the projection holds now."""
+        """Returns the current rows of the projection."""
 
     @abstractmethod
     def expected(self) -> Rows:
-        """What it must hold in the end: what the outbox comes to."""
+        """Returns the rows that the projection must have in the end, computed from the outbox."""
 
     @abstractmethod
     def disturb(self, earlier: WorkloadWriter) -> None:
-        """Does something that a projection must get over, while events arrive. `earlier` wrote, and has ended."""
+        """Causes a fault that a projection must survive, while events arrive. The writer `earlier` has stopped."""

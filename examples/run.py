@@ -1,8 +1,8 @@
-"""Runs an example to its end, on real servers of its own: `python -m examples.run order_summary`.
+"""Runs an example on real servers that it starts itself: `python -m examples.run order_summary`.
 
 A service of the demo writes to its outbox, a connector publishes, the example's worker applies. Rows are shown as they
-change; in the middle something happens that a projection must get over. The exit code is 1 if, in the end, the
-projection is not what the outbox says.
+change. Half-way a fault happens that a projection must survive. The exit code is 1 if the projection differs from the
+outbox in the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from examples.example import Example, Rows
-from examples.order_summary.proof import OrderSummary
-from examples.user_cards.proof import UserCards
+from examples.order_summary.oracle import OrderSummary
+from examples.user_cards.oracle import UserCards
 from tailrace.cli.output import print_error
 from tailrace.errors import TailraceError
 from tailrace.testkit.demo.display import Display, display_for
@@ -28,7 +28,7 @@ from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 EXAMPLES: dict[str, type[Example[Any]]] = {"order_summary": OrderSummary, "user_cards": UserCards}
 RATE = 20.0
-"""Transactions a second: slow enough to read along."""
+"""Transactions per second: slow enough to follow on a terminal."""
 KEYS = 12
 MIX = Mix(invalid=0.0)
 SHOWN = 3
@@ -39,7 +39,7 @@ DIFFERENT = 1
 
 
 class Run:
-    """One example on an open scene. `close` ends the writers and the worker, wherever they are."""
+    """One run of an example in an open environment. `close` stops the writers and the worker at any point."""
 
     def __init__(self, example: Example[Any], show: Display, *, seed: int) -> None:
         self._example = example
@@ -51,8 +51,8 @@ class Run:
         writer: WorkloadWriter = self._example.service.writer(seed=seed, keys=KEYS, mix=MIX)
         return writer
 
-    def play(self, seconds: float) -> int:
-        """The exit code."""
+    def run(self, seconds: float) -> int:
+        """Runs the example; returns the exit code."""
         example = self._example
         self._start("connector", example.service.connector.start, lambda: example.service.connector.ready)
         self._start("worker", example.worker.start, lambda: example.worker.ready)
@@ -109,7 +109,7 @@ class Run:
         except StackError:
             self._show.note("it is not, in time", alarm=True)
         self._show_changes()
-        # Stopped in order, so that what it might still do is done before the last look.
+        # Stopped cleanly, so that everything it might still write is written before the final comparison.
         example.worker.stop()
         rows = example.rows()
         wrong = sorted(key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key))
@@ -129,18 +129,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="how long to write")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))  # noqa: S311 - a workload, not a secret
     given = parser.parse_args(arguments)
-    # Apps of examples have plain names for topics and groups: on servers of somebody else's they may be taken.
+    # Topics and groups of the examples have plain names, which may exist already on servers that are not ours.
     for name in [name for name in os.environ if name.startswith("TAILRACE_STACK_")]:
         del os.environ[name]
     kind = EXAMPLES[given.example]
     try:
-        with closing(display_for(sys.stdout)) as show, DemoEnvironment() as scene:
-            scene.open(show.busy)
-            show.note(scene.description())
-            for service in scene.services:
+        with closing(display_for(sys.stdout)) as show, DemoEnvironment() as environment:
+            environment.open(show.busy)
+            show.note(environment.description())
+            for service in environment.services:
                 if isinstance(service, kind.SERVICE):
-                    with closing(Run(kind(service), show, seed=given.seed)) as run:
-                        return run.play(given.seconds)
+                    with closing(Run(kind(service), show, seed=given.seed)) as example_run:
+                        return example_run.run(given.seconds)
             raise StackError(f"{given.example} needs a MongoDB, and there is none for this machine")
     except TailraceError as error:
         print_error(error, as_json=False)

@@ -70,7 +70,7 @@ with a bare Faust worker that only counts. Median of {projection_rounds} rounds 
 {projections}
 
 Batched, a projection is faster than bare Faust because records go straight to its partition workers and not through
-Faust's streams. A handler that awaits a statement of its own for each event ("own SQL") is slower: use
+Faust's streams. A handler that awaits its own statement for each event ("own SQL") is slower: use
 `effects.upsert` where you can.
 
 ## Verify
@@ -105,7 +105,7 @@ def percent(ratio: float) -> str:
 
 
 def page() -> str:
-    drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("letters")
+    drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
     projections, verify = result("projections"), result("verify")
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
@@ -168,7 +168,7 @@ def page() -> str:
                 for s in schemas["steps"]
             ),
         ),
-        letters_module="letters",
+        letters_module="dead_letters",
         letters=table(
             "backlog | events/s | of the rate without",
             ((d["case"], count(d["events_per_s"]), percent(d["ratio"])) for d in letters["drain"]),
@@ -182,7 +182,7 @@ def page() -> str:
                 for w in projections["ways"]
             ),
         ),
-        verify_module="verifying",
+        verify_module="verify",
         verify_rounds=len(verify["verify"][0]["all_rounds_events_per_s"]),
         verify=table(
             "events | events/s | bare `COPY` | bare consumer | CPU s per million | peak memory",

@@ -1,4 +1,4 @@
-"""One row for each order: what it comes to now, and how often it was changed."""
+"""One row for each order: its current amount and the number of changes."""
 
 from __future__ import annotations
 

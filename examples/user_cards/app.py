@@ -1,4 +1,4 @@
-"""One card for each user: address and town, and how often they changed; a user who leaves takes the card along."""
+"""One card for each user: e-mail, city and the number of changes. Deleting a user deletes the card."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UserChanged(UserRegistered):
 
 SERVER = os.environ.get("SHOP_MONGO", "mongodb://localhost:27017/?replicaSet=rs0")
 app = projection_app("user-cards", broker=os.environ.get("KAFKA", "kafka://localhost:9092"))
-# Events carry the header `entity_version`: what is not newer than what its user has is passed over.
+# Events have the header `entity_version`: an event that is not newer than its user's last one is skipped.
 users = Projection(
     app, "shop.users", store=MongoStore(SERVER, "shop", collections={"user_cards": []}), versions=Versions()
 )

@@ -21,7 +21,7 @@ TIMEOUT = 170.0
 OVERLOOKING = """
 import sys
 from examples import run
-from examples.order_summary.proof import OrderSummary
+from examples.order_summary.oracle import OrderSummary
 
 seen = OrderSummary.rows
 OrderSummary.rows = lambda self: dict(list(seen(self).items())[1:])

@@ -1,7 +1,7 @@
-"""Part of `make bench`: what bad events and parked keys cost those that flow on.
+"""Part of `make bench`: how dead letters and parked keys slow the other events down.
 
-Three drains of the same shape in one run, on the same warmed-up servers: nothing wrong; one event in a hundred breaking
-its schema, each set aside with its explanation; nothing wrong, but a thousand keys parked from before.
+Three drains of the same shape in one run, on the same warmed-up servers: no bad event; one event in a hundred breaks
+its schema and becomes a dead letter; no bad event, but a thousand keys parked before.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SHAPE = Shape("100 rows a transaction", 2000, 100)
 WARM_UP = Shape("warm-up", 1000, 100)
 PARKED = 1000
 REACH = 0.85
-RESULTS = Path(__file__).parent / "results" / "letters.json"
+RESULTS = Path(__file__).parent / "results" / "dead_letters.json"
 
 ONE_IN_A_HUNDRED = EVENTS_DDL.replace("'currency', 'EUR'", "'currency', CASE event WHEN 50 THEN 'euro' ELSE 'EUR' END")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick look (not written)")
+    parser.add_argument("--scale", type=float, default=1, help="share of the backlogs, for a quick run (not saved)")
     scale = parser.parse_args().scale
     shape = Shape(SHAPE.name, max(1, int(SHAPE.transactions * scale)), SHAPE.events)
     with Stack("16", progress=_say) as stack, tempfile.TemporaryDirectory() as name:
@@ -65,7 +65,7 @@ def _drain(stack: Stack, folder: Path, shape: Shape, name: str, ddl: str, *, par
     if parked:
         settings: dict[str, Any] = json.loads(file.read_text())
         file.write_text(json.dumps({**settings, "on_invalid": "park"}))
-    connector = Connector(file)  # creates publication and slot, so that the backlog lies behind them
+    connector = Connector(file)  # creates publication and slot, so that the backlog comes after them
     if parked:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(

@@ -1,4 +1,4 @@
-"""What the projection is, what it must be by the outbox, and the fault of this example: its worker is killed."""
+"""Compares the projection with the outbox. The fault of this example: the worker is killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.example import Example, Rows
 from tailrace.testkit.demo.orders import Orders
 from tailrace.testkit.workload.writer import WorkloadWriter
 
-# An order's events are numbered by `revision`: the last one says what it comes to, all behind the first are changes.
+# An order's events are numbered by `revision`: the last one has the amount, all after the first are changes.
 EXPECTED = """
     SELECT DISTINCT ON (aggregateid) aggregateid, (payload->>'amount')::numeric, payload->>'currency',
            count(*) OVER (PARTITION BY aggregateid) - 1
@@ -27,12 +27,12 @@ class OrderSummary(Example[Orders]):
         return {"SHOP_DB": self.service.url}
 
     def rows(self) -> Rows:
-        return self._asked(PROJECTED)
+        return self._query(PROJECTED)
 
     def expected(self) -> Rows:
-        return self._asked(EXPECTED)
+        return self._query(EXPECTED)
 
-    def _asked(self, query: Any) -> Rows:  # noqa: ANN401 - psycopg wants a literal; these two are
+    def _query(self, query: Any) -> Rows:  # noqa: ANN401 - psycopg wants a literal; these two are
         with psycopg.connect(self.service.dsn) as connection:
             return {
                 key: f"{amount:9,.2f} {currency}, changed {changes} times"

@@ -1,11 +1,11 @@
-"""How fast `tailrace verify` compares, and in how much memory: two outboxes, the second four times as large.
+"""Part of `make bench`: the rate and memory of `tailrace verify`, for two outboxes, the second four times as large.
 
-    python -m benchmarks.verifying [--scale 1]
+    python -m benchmarks.verify [--scale 1]
 
 Real Postgres and Kafka on this machine, as in `drain.py`. An event counts once, though it is read twice: as a row and
-as a record. Beside it, in the same run, what the servers alone allow: a bare COPY of the table and a bare consumer of
-the topics, both of which throw away what they get. `verify` reads both at once, and cannot be faster than the slower.
-Each is done several times, in turns, and the fastest counts: the machine has other things to do.
+as a record. For comparison, the same run measures a bare COPY of the table and a bare consumer of the topics, which
+throw everything away: `verify` reads both at once, and cannot be faster than the slower one. Each is measured several
+times, in turns, and the fastest counts, because other work on the machine disturbs some rounds.
 """
 
 from __future__ import annotations
@@ -86,21 +86,21 @@ def _verify(file: Path, shape: Shape) -> Drain:
     watching = threading.Thread(target=_watch, args=(process, peaks))
     watching.start()
     printed = process.stdout.read() if process.stdout else b""
-    # Before its end is asked for: afterwards nothing tells how much memory it had.
+    # Before wait4: once the process is reaped, its memory can no longer be read.
     watching.join()
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.monotonic() - begun
-    told = json.loads(printed)
-    if status or told["published"] != shape.total:
-        raise SystemExit(f"not clean: {told}")
+    report = json.loads(printed)
+    if status or report["published"] != shape.total:
+        raise SystemExit(f"not clean: {report}")
     return Drain(shape.total, seconds, usage.ru_utime + usage.ru_stime, sum(peaks.values()))
 
 
 def _watch(process: subprocess.Popen[bytes], peaks: dict[int, float]) -> None:
-    """Notes how much memory the process and those that it has started ever had, until it ends."""
+    """Records the peak memory of the process and its children until it ends."""
     own = Path(f"/proc/{process.pid}")
     while "\nState:\tZ" not in (own / "status").read_text():
-        with suppress(OSError, IndexError):  # of one that is just ending
+        with suppress(OSError, IndexError):  # a process that is just ending
             for pid in (process.pid, *map(int, (own / "task" / own.name / "children").read_text().split())):
                 status = Path(f"/proc/{pid}/status").read_text()
                 peaks[pid] = int(status.partition("VmHWM:")[2].split()[0]) / 1024
@@ -108,7 +108,7 @@ def _watch(process: subprocess.Popen[bytes], peaks: dict[int, float]) -> None:
 
 
 def _copy(dsn: str) -> float:
-    """Seconds for the table, to nowhere."""
+    """Copies the table and throws it away; returns the seconds."""
     begun = time.monotonic()
     with (
         psycopg.connect(dsn) as connection,
@@ -121,13 +121,13 @@ def _copy(dsn: str) -> float:
 
 
 def _consume(stack: Stack, topic: str, events: int) -> float:
-    """Seconds for the topic, to nowhere."""
+    """Consumes the topic and throws it away; returns the seconds."""
     consumer = Consumer(
         {
             "bootstrap.servers": stack.kafka.bootstrap,
             "group.id": "bare",
             "isolation.level": "read_committed",
-            "fetch.queue.backoff.ms": 10,  # or it would rest for a second whenever its queue is full
+            "fetch.queue.backoff.ms": 10,  # or it would pause for a second whenever its queue is full
         }
     )
     begun = time.monotonic()
