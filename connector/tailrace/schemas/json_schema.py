@@ -34,7 +34,7 @@ ALONE = ReferencedSchemas()
 Path = tuple[str | int, ...]
 Locate = Callable[[Path], str]
 
-_KNOWN_DRAFTS = {draft.partition("://")[2].rstrip("#") for draft in DRAFTS}
+KNOWN_DRAFTS = {draft.partition("://")[2].rstrip("#") for draft in DRAFTS}
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -132,7 +132,7 @@ def require_draft(document: Json, file: str, locate: Locate) -> None:
             remedy=f"Write a JSON Schema object into {file}.",
         )
     named = document.get("$schema", DRAFTS[0]) if isinstance(document, dict) else DRAFTS[0]
-    if not isinstance(named, str) or named.partition("://")[2].rstrip("#") not in _KNOWN_DRAFTS:
+    if not isinstance(named, str) or named.partition("://")[2].rstrip("#") not in KNOWN_DRAFTS:
         raise SchemaError(
             f"{locate(('$schema',))}: $schema names an unknown draft, {str(named)[:120]!r}",
             why="Its rules would have to be fetched, and nothing is ever fetched.",
