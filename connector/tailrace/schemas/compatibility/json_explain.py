@@ -6,7 +6,6 @@ the whole writer. If it is not covered, the part is a problem, or a part inside 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -17,8 +16,8 @@ from tailrace.schemas.compatibility.json_documents import Documents, Subschema
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json
 
-MAX_SECONDS = 5.0
-"""For the explanation alone; after that, the place reached so far is reported."""
+MAX_WORK = 20_000_000
+"""Comparisons times the size of the writer's canonical form; after that, the place reached so far is reported."""
 _TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
 _SHOWN = 5
 
@@ -41,28 +40,29 @@ _LIMITS: Mapping[str, str] = {
     "pattern": "is {value} in {reader}; it cannot be shown that every text of {writer} matches",
     "format": "is {value} in {reader}; it cannot be shown that every text of {writer} has this format",
 }
-_GENERAL = "rejects something in {reader} that {writer} may allow; it cannot be shown that they are compatible"
+GENERAL = "rejects something in {reader} that {writer} may allow; it cannot be shown that they are compatible"
 _CONTAINS = ("contains", "minContains", "maxContains")
 
 
 class Explainer:
-    """`covered` says whether a schema accepts everything that the writer allows."""
+    """`covered` says whether a schema accepts everything that the writer allows; `size` is what one answer costs."""
 
-    def __init__(self, reading: Documents, writing: Documents, covered: Covered) -> None:
+    def __init__(self, reading: Documents, writing: Documents, covered: Covered, size: int) -> None:
         self._reading, self._writing = reading, writing
         self._compare = covered
         self._seen: set[tuple[str, object]] = set()
         self._repeated = 0
-        self._deadline = time.monotonic() + MAX_SECONDS
+        self._left = MAX_WORK // size
 
     def problems(self, reader: str, writer: str) -> tuple[Problem, ...]:
         """At least one problem: what cannot be located is reported for the whole schema."""
-        found = list(self._inside(self._reading.root, lambda schema: schema)) or [("#", _GENERAL)]
+        found = list(self._inside(self._reading.root, lambda schema: schema)) or [("#", GENERAL)]
         return tuple(dict.fromkeys(Problem(place, what.format(reader=reader, writer=writer)) for place, what in found))
 
     def _covered(self, schema: Json) -> bool:
+        self._left -= 1
         try:
-            return self._compare(schema)
+            return self._left <= 0 or self._compare(schema)
         except Incomparable:
             return False
 
@@ -72,14 +72,14 @@ class Explainer:
             return
         before, found = self._repeated, list(self._inside(node, wrap))
         if not found and self._repeated == before:
-            found = [(self._reading.place(node), _GENERAL)]
+            found = [(self._reading.place(node), GENERAL)]
         yield from found
 
     def _inside(self, node: Subschema, wrap: Wrap) -> Iterator[tuple[str, str]]:
         schema, here = node.schema, (node.document, node.path)
         if schema is False:
             yield self._reading.place(node), "accepts nothing in {reader}, but {writer} allows values here"
-        if here in self._seen or time.monotonic() > self._deadline:
+        if here in self._seen or self._left <= 0:
             self._repeated += 1
             return
         if not isinstance(schema, dict):
@@ -235,7 +235,7 @@ class Explainer:
         place = (
             "maxContains" if keyword == "contains" and self._covered(wrap(_without(alone, "maxContains"))) else keyword
         )
-        yield self._reading.place(node, place), _GENERAL
+        yield self._reading.place(node, place), GENERAL
 
 
 _PARTS: Mapping[str, Callable[..., Iterator[tuple[str, str]]]] = {

@@ -18,7 +18,7 @@ from jsonschema_rs.canonical import CanonicalKind, Containment
 
 from tailrace.schemas.compatibility.document import Document, Incomparable, Problem
 from tailrace.schemas.compatibility.json_documents import LISTS, MAPS, ONE, Documents
-from tailrace.schemas.compatibility.json_explain import Explainer
+from tailrace.schemas.compatibility.json_explain import GENERAL, Explainer
 from tailrace.schemas.compatibility.json_open_objects import inlined, without_names
 from tailrace.schemas.json_schema import DRAFTS
 from tailrace.schemas.strict_json import Json
@@ -33,6 +33,8 @@ def json_problems(
         reads, written = reading.canonical(), writing.canonical()
         if _covers(reads, written):
             return ()
+        if written.kind == CanonicalKind.RAW:
+            return (Problem("#", GENERAL.format(reader=reader_name, writer=writer_name)),)
         # With references written out, jsonschema-rs decides more, and alternatives are simpler to tell apart.
         reader_schema = inlined(reading)
         writer_schema = without_names(writing, () if strict else reading.property_names)
@@ -42,7 +44,8 @@ def json_problems(
             written = writing.canonical(writer_schema)
         if _covers(reads, written):
             return ()
-        explainer = Explainer(reading, writing, lambda schema: _covers(reading.canonical(schema), written))
+        size = len(orjson.dumps(written.to_json_schema(), default=str))
+        explainer = Explainer(reading, writing, lambda schema: _covers(reading.canonical(schema), written), size)
         return explainer.problems(reader_name, writer_name)
     except Incomparable as error:
         return (error.problem,)
