@@ -228,7 +228,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     (tmp_path / "cold").mkdir()
     shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
     assert "never started" in tailrace(*write, code=2)["what"]
-    assert "is no time" in tailrace(*write, "--before", "oldest", code=2)["what"]
+    assert "is not a time" in tailrace(*write, "--before", "oldest", code=2)["what"]
     connector = shop.start()
     old = old_rows(shop, 1100)
     arrived(shop, old)

@@ -226,8 +226,8 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     assert "not a point in the log" in refused(*plan, "--from", "1773403200.7")
     assert "--from is missing" in refused(*plan)
     assert "not in the table: nobody" in refused(*plan, "--id", "nobody", "--id", events[0])
-    assert "nothing to choose" in refused(*plan, "--from", "oldest", "--in-place", "--type", "OrderPlaced")
-    assert "cannot end a topic's name" in refused(*plan, "--from", "oldest", "--shadow", " x")
+    assert "cannot be combined" in refused(*plan, "--from", "oldest", "--in-place", "--type", "OrderPlaced")
+    assert "cannot be the end of a topic's name" in refused(*plan, "--from", "oldest", "--shadow", " x")
     assert not list(shop.folder.glob("*.replay-*"))
     planned = tailrace("replay", "plan", shop.file, "--from", f"event:{events[1]}", "--in-place")
     assert planned["figures"]["events"] == 2

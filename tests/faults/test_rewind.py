@@ -118,7 +118,7 @@ def test_without_a_window_there_is_nothing_to_set_back(shop: Shop, tailrace: Tai
     assert shop.connectors[-1].stop() == 0
     before = shop.positions()
     refused = tailrace("position", "reset", str(shop.file), "--to", "oldest", "--yes", code=2)
-    assert "oldest is where the pipeline is" in refused["what"]
+    assert "oldest is the pipeline's current position" in refused["what"]
     assert "replay_window" in refused["remedy"]
     assert shop.positions() == before
 

@@ -1,4 +1,4 @@
-"""`tailrace archive`: old outbox rows to files, the list of them, and whether they are all there."""
+"""`tailrace archive`: moves old outbox rows to files, lists the files, and checks them."""
 
 from __future__ import annotations
 
@@ -48,21 +48,20 @@ def write(
         "90d", "--before", metavar="TIME", help="Rows created before then: 90d ago, 2026-03-01."
     ),
     keep: bool = typer.Option(False, "--keep", help="Leave the rows in the outbox; a later run deletes them."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be archived, and change nothing."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be archived, and change nothing."),
     ignored: list[str] = typer.Option(
-        [], "--ignore-pipeline", metavar="NAME", help="Another pipeline of this outbox that is gone for good."
+        [], "--ignore-pipeline", metavar="NAME", help="Another pipeline of this outbox that no longer exists."
     ),
     as_json: bool = AS_JSON,
 ) -> int:
-    """Write old outbox rows to Parquet files at archive.url, then delete just those from the outbox.
+    """Write old outbox rows to Parquet files at archive.url, then delete exactly those rows from the outbox.
 
-    Only rows that the pipeline has passed, and others that read the same outbox, by the time in
-    outbox.columns.timestamp. A file is written, read back and listed before any row of it is deleted, and a row is
-    deleted only if it is just as the file has it. Rows whose event is an open dead letter, or waits behind a parked
-    key, stay. Killed at any moment, run it again: nothing is lost, nothing is archived twice. The pipeline runs on
-    meanwhile.
+    Rows are selected by the time in outbox.columns.timestamp, and only if this pipeline and others of the same outbox
+    have passed them. A file is written, read back and listed before any of its rows is deleted, and a row is deleted
+    only if it is identical to the file. Rows stay if their event is an open dead letter or waits behind a parked key.
+    If it is killed, run it again: nothing is lost or archived twice. The pipeline keeps running meanwhile.
 
-    Exit codes: 0 done, 2 wrong usage or settings, 3 a server or the archive is away or refuses.
+    Exit codes: 0 done, 2 wrong usage or settings, 3 a server or the archive is not available or refuses.
 
     \b
     Examples:
@@ -72,7 +71,9 @@ def write(
     """
     point = parse(before, datetime.now().astimezone())
     if not isinstance(point, Moment):
-        raise ConfigError(f"--before {before} is no time", remedy="Write it like --before 90d or --before 2026-03-01.")
+        raise ConfigError(
+            f"--before {before} is not a time", remedy="Use a time such as --before 90d or --before 2026-03-01."
+        )
     from tailrace.replay.archive_context import archive
 
     wiring = wire(load_pipeline(file))
@@ -101,7 +102,7 @@ def write(
 
 @app.command("list")
 def show(file: Path = FILE, as_json: bool = AS_JSON) -> int:
-    """List the files of the archive: how many rows each has, and of which time.
+    """List the files of the archive with their number of rows and time range.
 
     \b
     Examples:
@@ -125,10 +126,10 @@ def show(file: Path = FILE, as_json: bool = AS_JSON) -> int:
 
 @app.command("check")
 def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
-    """Read every file of the archive: is it there, and is it what was written?
+    """Check every file of the archive: whether it exists and is what was written.
 
-    Exit codes: 0 all are, 1 some are not, 2 wrong usage or settings, 3 the archive cannot be reached or its list is
-    damaged.
+    Exit codes: 0 all are good, 1 some are not, 2 wrong usage or settings, 3 the archive is not available or its list
+    is damaged.
 
     \b
     Examples:
@@ -151,7 +152,7 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
         say(f"{repository.store.url}: {len(repository.entries):,} files, {rows:,} rows are as they were written")
         if flaws:
             table("not as they were written", flaws)
-            say("Put them back from a copy: versions of the bucket, a backup.")
+            say("Restore them from a copy: versions of the bucket, a backup.")
         _print_orphans(repository.orphans)
     return 1 if flaws else 0
 
@@ -180,7 +181,7 @@ def _print(report: ArchiveReport, notes: tuple[str, ...], *, keep: bool, dry_run
         (report.archived_before, "rows are in earlier files already"),
         (report.changed, "rows stay: they were changed since they were archived"),
         (report.later, "rows stay: they were put back since, and the pipeline may not have passed them"),
-        (report.refused, "rows stay: the database does not let them be deleted (a foreign key, a trigger)"),
+        (report.refused, "rows stay: the database refuses to delete them (foreign key, trigger)"),
     ):
         if count:
             say(f"  {count:>12,}  {words}")
@@ -191,8 +192,8 @@ def _print(report: ArchiveReport, notes: tuple[str, ...], *, keep: bool, dry_run
 
 def _print_orphans(orphans: list[str]) -> None:
     if orphans:
-        say(f"note: {len(orphans):,} files are no part of the archive: a run was ended before it listed them. Unless "
-            "one is at work now, they can be deleted:")  # fmt: skip
+        say(f"note: {len(orphans):,} files are not part of the archive: a run was stopped before it "
+            "listed them. Unless one is running now, they can be deleted:")  # fmt: skip
         for name in orphans[:SHOWN]:
             say(f"  {name}")
 

@@ -1,4 +1,4 @@
-"""`tailrace position`: where a pipeline is and was, and how it is set back."""
+"""`tailrace position`: shows where a pipeline is and was, and rewinds it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace.state.position_history import Offsets, PositionEntry
 from tailrace.worker.wiring import Wiring, wire
 
 app = typer.Typer(
-    help="Show where a pipeline is and was, and set it back.",
+    help="Show where a pipeline is and was, and rewind it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -39,13 +39,13 @@ NEWEST = 20
 def show(
     file: Path = FILE,
     at: str = typer.Option(
-        "", "--at", help="Another point than the present: 24h, an LSN, event:ID, ….", metavar="POINT"
+        "", "--at", help="A point in the past instead of now: 24h, an LSN, event:ID, ….", metavar="POINT"
     ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Show where a pipeline is: position, time, the offsets of its topics there, and how far back its log reaches.
 
-    With --at, the same for a point in the past: 24h (so long ago), "yesterday 14:05", 2026-03-01T12:00:00Z, an LSN, a
+    With --at, the same for a point in the past: 24h (ago), "yesterday 14:05", 2026-03-01T12:00:00Z, an LSN, a
     cluster time, a resume token, event:ID (right before that event), or oldest.
 
     \b
@@ -69,7 +69,7 @@ def show(
     except TailraceError as error:
         if point is not None:
             raise
-        # What is stored is stored, whatever ails the database.
+        # The stored position can be shown even if the database has a problem.
         position, trouble = stored, error
     near = _nearest(entries, position)
     offsets = position_history.offsets_at(entries, near) if near else {}
@@ -94,19 +94,19 @@ def show(
     for name, value in lines:
         say(f"{name:<10} {value}")
     if near is None:
-        say("The ledger has no entry from there: the offsets of the topics are not known.")
+        say("The position history has no entry there, so the offsets of the topics are not known.")
         return
-    table(f"offsets by {describe_position(near.position)}: what was published before lies below them", _rows(offsets))
+    table(f"offsets at {describe_position(near.position)}: what was published before is below them", _rows(offsets))
 
 
 @app.command()
 def history(
     file: Path = FILE,
-    since: str = typer.Option("", "--from", help="Entries since that point in time: 24h, yesterday 14:05, …."),
-    limit: int = typer.Option(NEWEST, "--limit", min=1, help="The newest so many."),
+    since: str = typer.Option("", "--from", help="Entries since that time: 24h, yesterday 14:05, …."),
+    limit: int = typer.Option(NEWEST, "--limit", min=1, help="Show only the newest entries, this many."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """List where a pipeline was: the ledger, one entry a minute while it moved, kept for 90 days.
+    """List the position history of a pipeline: one entry per minute while it moved, kept for 90 days.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ def history(
                        "stored": to_stored(entry.position)})  # fmt: skip
         return
     table(
-        f"{wiring.settings.pipeline}: the ledger, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
+        f"{wiring.settings.pipeline}: position history, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}",
         [
             {
                 "noted": format_time(entry.sampled_ms),
@@ -142,21 +142,22 @@ def history(
         ],
     )
     if left_out:
-        say(f"{left_out} older ones: --limit shows more")
+        say(f"{left_out} older entries: --limit shows more")
 
 
 @app.command("reset")
 def reset_(
     file: Path = FILE,
     to: str = typer.Option(..., "--to", metavar="POINT", help="24h, an LSN, a cluster time, event:ID, oldest, …."),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Set a stopped pipeline back: when it is started again, it publishes everything since that point once more.
+    """Rewind a stopped pipeline: when it is started again, it publishes everything since that point once more.
 
-    What was published before bears the header tailrace.replay; projections of the kit leave out what they have applied.
-    Refused, with the nearest possible points, where the log no longer reaches; nothing is ever set forward. To see
-    first what would come, or to publish a part of it beside the running pipeline: `tailrace replay plan`.
+    Events that were published before have the header tailrace.replay; projections of the kit skip what they have
+    applied. If the log no longer reaches back that far, the command fails and names the nearest possible points. A
+    position is never moved forward. To see first what would be published, or to publish a part of it next to the
+    running pipeline: `tailrace replay plan`.
 
     \b
     Examples:
@@ -173,21 +174,21 @@ def reset_(
         target = resolve(wiring, log, entries, point)
         if target.is_alike(stored) and target.progress == stored.progress:
             raise ConfigError(
-                f"{point} is where the pipeline is: {describe_position(stored)}",
-                why="The log cannot be read again from any earlier point, or nothing was published since this one.",
-                remedy="Nothing was changed. `source.replay_window` holds the log back from now on (Postgres); "
-                "`tailrace replay plan FILE --from-table` publishes from the outbox what the log has no more.",
+                f"{point} is the pipeline's current position: {describe_position(stored)}",
+                why="The log does not reach back any further, or nothing was published since this point.",
+                remedy="Nothing was changed. `source.replay_window` keeps more of the log from now on (Postgres); "
+                "`tailrace replay plan FILE --from-table` publishes from the outbox what the log no longer has.",
             )
         if not yes:
             change = f"from {describe_position(stored)} to {describe_position(target)}"
-            _confirm(f"Set {wiring.settings.pipeline} back {change}?", as_json=as_json)
+            _confirm(f"Rewind {wiring.settings.pipeline} {change}?", as_json=as_json)
         done = reset(wiring, log, target)
     finally:
         log.close()
     if as_json:
         emit_json({"replay": done.id, "before": _told(done.before), "position": _told(done.to)})
         return
-    say(f"set back from {describe_position(done.before)}")
+    say(f"rewound from {describe_position(done.before)}")
     say(f"          to {describe_position(done.to)}")
     say(f"`tailrace run {file}` publishes everything since then again, with the header tailrace.replay={done.id}")
 
@@ -199,15 +200,15 @@ def _opened(file: Path) -> tuple[Wiring, Position]:
     if stored is None:
         raise ConfigError(
             f"the pipeline {wiring.settings.pipeline} has no stored position",
-            why="It was never started, or its offsets topic is lost or another one.",
-            remedy="Start it, or mend kafka.offsets_topic.",
+            why="It was never started, or its offsets topic is lost or was changed.",
+            remedy="Start it, or correct kafka.offsets_topic.",
         )
     return wiring, stored
 
 
 def _confirm(question: str, *, as_json: bool) -> None:
     if as_json:
-        raise ConfigError("--json cannot ask", remedy="Add --yes.")
+        raise ConfigError("--json cannot ask for confirmation", remedy="Add --yes.")
     if not typer.confirm(question):
         raise typer.Abort
 
@@ -217,7 +218,7 @@ def _now() -> datetime:
 
 
 def _nearest(entries: list[PositionEntry], position: Position) -> PositionEntry | None:
-    """The last entry of this log that is not beyond the position."""
+    """Returns the last entry of this log that is not beyond the position."""
     same = [entry for entry in entries if entry.position.is_alike(position)]
     return next((entry for entry in reversed(same) if entry.position.progress <= position.progress), None)
 

@@ -1,4 +1,4 @@
-"""`tailrace verify`: is everything that the outbox holds on Kafka, once, in order and unchanged?"""
+"""`tailrace verify`: checks that every row of the outbox is on Kafka, exactly once, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tailrace.verify.verification import verify as compare
 
 PATIENCE = 20.0
 SHOWN = (RowStatus.MISSING, RowStatus.UNDECIDED, *RecordDefect)
-"""What must not be; examples are given for each."""
+"""Problems; examples are shown for each."""
 STATUSES = {
     RowStatus.PUBLISHED: "published",
     RowStatus.DEAD_LETTERED: "in the dead letters, open",
-    RowStatus.REDRIVEN: "in the dead letters, mended and redriven",
+    RowStatus.REDRIVEN: "in the dead letters, fixed and redriven",
     RowStatus.DISCARDED: "in the dead letters, discarded",
     RowStatus.PARKED: "waiting behind a parked key",
     RowStatus.NOT_YET: "not yet published",
     RowStatus.BEFORE_START: "from before the first start: not published",
-    RowStatus.EXPIRED: "older than what their topic keeps",
+    RowStatus.EXPIRED: "older than the retention of their topic",
     RowStatus.MISSING: "MISSING",
     RowStatus.UNDECIDED: "UNDECIDED: not found, and earlier topics are not known",
 }
@@ -50,20 +50,18 @@ def verify(
     since: str = typer.Option("", "--from", help="Only events since then: 30m, 2h, 3d ago, or an ISO time."),
     until: str = typer.Option("", "--to", help="Only events before then."),
     patience: float = typer.Option(
-        PATIENCE, "--wait", min=0, max=3600, help="Seconds for the pipeline to catch up, if something is not there."
+        PATIENCE, "--wait", min=0, max=3600, help="Seconds to wait for the pipeline if rows are not found."
     ),
-    jobs: int = typer.Option(
-        0, "--jobs", min=0, max=64, help="Processes that share the work; 0: one for each core, at most 4."
-    ),
+    jobs: int = typer.Option(0, "--jobs", min=0, max=64, help="Number of processes; 0: one per core, at most 4."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a report."),
 ) -> int:
     """Compare the outbox with its topics, event by event: missing, duplicated, changed, misplaced, out of order.
 
-    Reads the outbox as it is now, then the topics, the dead letters and what is parked; changes nothing, and disturbs
+    Reads the outbox as it is now, then the topics, the dead letters and the parked events. Changes nothing and disturbs
     no pipeline. A row that is not on Kafka is missing only if the pipeline has passed it; otherwise it is not yet
-    published. Events that are on Kafka alone are counted, and no fault: rows may be purged.
+    published. Events that are only on Kafka are counted but are not a problem, because rows may be purged.
 
-    Exit codes: 0 clean, 1 differences, 2 wrong usage or settings, 3 a server is away or refuses.
+    Exit codes: 0 clean, 1 differences, 2 wrong usage or settings, 3 a server is not available or refuses.
 
     \b
     Examples:
@@ -85,7 +83,7 @@ def verify(
 
 
 def told(found: Verification) -> dict[str, Any]:
-    """The whole verdict as JSON."""
+    """Returns the result as JSON."""
     counts = found.findings
     return {
         "clean": not found.differences,
@@ -121,10 +119,10 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
     _print_counts(
         {
             "published again, by a redrive or replay": counts.again,
-            "only on Kafka: purged since, or another pipeline's": counts.only_on_kafka,
+            "only on Kafka: purged since, or from another pipeline": counts.only_on_kafka,
             "payload not compared": counts.not_compared,
-            "of other pipelines, or without an event's id": found.foreign,
-            "PARKED KEYS WITHOUT A LETTER in front": found.unlettered_keys,
+            "from other pipelines, or without an event id": found.foreign,
+            "PARKED KEYS WITHOUT A DEAD LETTER": found.unlettered_keys,
         }
     )
     for kind in SHOWN:

@@ -1,4 +1,4 @@
-"""`tailrace recover`: close the gap that a lost log has left, from the outbox itself, and publish nothing twice."""
+"""`tailrace recover`: publishes what was missed when the log was lost, from the outbox, and nothing twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 FILE = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml.")
 SINCE = typer.Option("", "--since", help="Leave out rows created before then: 30m, 2h, 3d ago, or an ISO time.")
-FORCE = typer.Option(False, "--force", help="Also if a start would go on: look for what is missing all the same.")
+FORCE = typer.Option(False, "--force", help="Search for missing events even if the pipeline could start.")
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a report.")
 
 
@@ -44,13 +44,13 @@ def _quiet() -> None:
 
 @app.command("plan")
 def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bool = AS_JSON) -> int:
-    """Say what is wrong, how large the gap is, and what `apply` would do. Changes nothing.
+    """Show what is wrong, how large the gap is, and what `apply` would do. Changes nothing.
 
-    Reads the whole outbox, and what Kafka holds of it. A row that is on a topic, in the dead letters or behind a parked
-    key was published; so was one that the pipeline had passed before the log was lost, by its ledger. The others are
-    the gap.
+    Reads the whole outbox, and what Kafka holds of it. A row counts as published if it is on a topic, in the dead
+    letters or behind a parked key, or if the position history shows that the pipeline had passed it. The other rows
+    are the gap.
 
-    Exit codes: 0 nothing is wrong, or it can be recovered; 1 some rows cannot be decided: see --since.
+    Exit codes: 0 nothing is wrong, or it can be recovered; 1 some rows are undecided: see --since.
 
     \b
     Examples:
@@ -77,17 +77,17 @@ def carry_out(
     file: Path = FILE,
     since: str = SINCE,
     force: bool = FORCE,
-    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask for confirmation."),
     as_json: bool = AS_JSON,
 ) -> int:
-    """Publish what was missed, and nothing twice; put slot and publication right. Then `tailrace run` goes on.
+    """Publish what was missed, and nothing twice; fix slot and publication. Then `tailrace run` continues.
 
-    Makes the plan first, shows it and asks. The pipeline must not run: any instance that still tries is fenced. Killed
-    half-way, run it again: it publishes the rest. Until then `tailrace run` refuses to start. SIGTERM and Ctrl-C
-    finish the batch at hand and leave within 8 s.
+    Makes the plan first, shows it and asks for confirmation. The pipeline must be stopped; any running instance is
+    fenced. If it is killed, run it again: it publishes the rest. Until then `tailrace run` refuses to start. SIGTERM
+    and Ctrl-C finish the current batch and exit within 8 s.
 
-    Exit codes: 0 done; 2 wrong usage, or nothing to recover; 3 refused, or a server is away; 4 another recovery took
-    over; 130 interrupted: run it again.
+    Exit codes: 0 done; 2 wrong usage, or nothing to recover; 3 refused, or a server is not available; 4 another
+    recovery took over; 130 interrupted: run it again.
 
     \b
     Examples:
@@ -106,9 +106,9 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
         try:
             begun = _due(planner, force=force).stored is not None
         except KafkaUnavailable:
-            begun = False  # perhaps a recovery that was killed has left a transaction open: the fence ends it
+            begun = False  # a killed recovery may have left a transaction open; fencing aborts it
         fence(planner.wiring, ownership if begun else None)
-        # Only now is it final how far another recovery has come, or the pipeline itself.
+        # Only now the position of another recovery or of the pipeline is final.
         plan = _planned(planner, _due(planner, force=force), as_json=as_json)
         if plan.tally.undecided:
             raise undecided(plan.tally)
@@ -135,13 +135,14 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
 
 
 def _due(planner: RecoveryPlanner, *, force: bool) -> Case:
-    """What is to be recovered from; raises if nothing is, or if it must not be."""
+    """Returns the case to recover from; raises if there is none, or if the pipeline is running."""
     case = planner.case()
     _require_idle(planner.wiring.settings.pipeline, case)
     if case.error is None and not force:
         raise ConfigError(
-            "there is nothing to recover: a start would go on where the pipeline was",
-            remedy="tailrace run FILE. To look for missing events all the same: --force, best with --since.",
+            "there is nothing to recover: a start would continue where the pipeline was",
+            remedy="Run `tailrace run FILE`. To search for missing events nevertheless, use --force, best with "
+            "--since.",
         )
     return case
 
@@ -158,7 +159,7 @@ def _sound(case: Case, *, as_json: bool) -> int:
     elif case.stored is None:
         say("Nothing to recover: the pipeline was never started.")
     else:
-        say(f"Nothing to recover: the pipeline {'runs' if case.running else 'can be started'}, and is at {at}.")
+        say(f"Nothing to recover: the pipeline {'is running' if case.running else 'can be started'}, at {at}.")
     return 0
 
 
@@ -174,6 +175,6 @@ def _require_idle(name: str, case: Case) -> None:
 def _require_somebody(plan: RecoveryPlan) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"publish {plan.tally.decisions[RowDecision.MISSED]:,} events? There is nobody to ask",
-            remedy="Look at them with `tailrace recover plan`, then say --yes.",
+            f"publish {plan.tally.decisions[RowDecision.MISSED]:,} events? There is no terminal to confirm it",
+            remedy="Check them with `tailrace recover plan`, then add --yes.",
         )

@@ -1,4 +1,4 @@
-"""How plans and results of `tailrace recover` are shown: as a report, or as one JSON object."""
+"""The output of `tailrace recover`: a report, or one JSON object."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tailrace.recovery.rules import RecoveryTally, RowDecision
 
 LINE_SECONDS = 5.0
 LEFT_OUT = {
-    RowDecision.PUBLISHED: "on Kafka already",
-    RowDecision.PASSED: "passed before, as the ledger knows",
+    RowDecision.PUBLISHED: "already on Kafka",
+    RowDecision.PASSED: "passed before, according to the position history",
     RowDecision.EARLIER: "not on Kafka, created long before the loss: assumed published, or older than the pipeline",
     RowDecision.OLDER: "created before --since",
-    RowDecision.BROUGHT: "in the log around the transaction that is skipped",
+    RowDecision.BROUGHT: "in the log around the skipped transaction",
     RowDecision.REUSED: "UNDECIDED: their ids were published before, with other payloads",
-    RowDecision.UNDECIDED: "UNDECIDED: not on Kafka, and it cannot be told whether they were",
+    RowDecision.UNDECIDED: "UNDECIDED: not on Kafka, and not known whether they were published",
 }
 
 
@@ -35,12 +35,12 @@ def show_plan(pipeline: str, plan: RecoveryPlan, stream: TextIO | None = None) -
         say(f"{pipeline}: nothing is wrong; checked because of --force", out)
     else:
         say(f"{pipeline}: {case.error.code}: {case.error.what}", out)
-    say(f"  last position  {case.lost if case.lost else 'none is known'}", out)
+    say(f"  last position  {case.lost if case.lost else 'not known'}", out)
     entry = plan.evidence.entry
     if entry is not None:
-        say(f"  ledger         knows what was passed at {entry.position}, {_time(entry.sampled_ms)}", out)
+        say(f"  history        shows what was passed at {entry.position}, {_time(entry.sampled_ms)}", out)
     say(f"\n{tally.rows:,} rows in the outbox", out)
-    say(f"  {tally.decisions[RowDecision.MISSED]:>12,}  missed: to be published", out)
+    say(f"  {tally.decisions[RowDecision.MISSED]:>12,}  missed: will be published", out)
     for decision, words in LEFT_OUT.items():
         if tally.decisions[decision]:
             say(f"  {tally.decisions[decision]:>12,}  {words}", out)
@@ -57,16 +57,16 @@ def show_plan(pipeline: str, plan: RecoveryPlan, stream: TextIO | None = None) -
         say(f"note: {note}", out)
     if tally.undecided:
         say(f"UNDECIDED: {', '.join(printable(name) for name in tally.examples)}", out)
-        say("Choose a moment before which everything was published, and give it as --since TIME.", out)
+        say("Choose a time before which everything was published, and give it as --since TIME.", out)
 
 
 def show_recovered(pipeline: str, done: RecoveryResult, seconds: float) -> None:
     say(f"{pipeline}: {done.published:,} events published, {done.dead_letters:,} dead letters; {seconds:.1f} s")
     if not done.complete:
-        say("It is not complete: run it again for the rest. Until then `tailrace run` refuses to start.")
+        say("It is not complete: run it again. Until then `tailrace run` refuses to start.")
         return
     _show_missed(done.tally, sys.stdout)
-    say(f"\nIt goes on from {done.position}: tailrace run")
+    say(f"\nIt continues from {done.position}: tailrace run")
 
 
 def plan_json(pipeline: str, plan: RecoveryPlan) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def recovered_json(pipeline: str, plan: RecoveryPlan, done: RecoveryResult, seco
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line now and then elsewhere; to stderr, and nothing if `quiet`."""
+    """Shows a bar on a terminal, a line from time to time elsewhere; on stderr, nothing if `quiet`."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():

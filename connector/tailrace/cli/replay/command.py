@@ -1,4 +1,4 @@
-"""`tailrace replay`: publish events again, from the log or the outbox itself: planned first, then done just so."""
+"""`tailrace replay`: plans and applies replays, and compares shadow topics with the original ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tailrace.state import offsets, position_history
 from tailrace.worker.wiring import Wiring, wire
 
 app = typer.Typer(
-    help="Publish events again: plan it, do just that, compare a shadow with the original.",
+    help="Plan and run a replay, or diff a shadow replay against the live topics.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -55,31 +55,37 @@ def _quiet() -> None:
 @app.command("plan")
 def show(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
-    since: str = typer.Option("", "--from", metavar="POINT", help="Where to begin: 24h, an LSN, event:ID, oldest, …."),
-    until: str = typer.Option("", "--to", metavar="POINT", help="Where to end; without it, where the pipeline is."),
+    since: str = typer.Option("", "--from", metavar="POINT", help="Where to start: 24h, an LSN, event:ID, oldest, …."),
+    until: str = typer.Option("", "--to", metavar="POINT", help="Where to end; default: the pipeline's position."),
     types: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
     keys: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),
-    topics: list[str] = typer.Option([], "--topic", help="Only what goes to this topic; a shell pattern, repeatable."),
+    topics: list[str] = typer.Option([], "--topic", help="Only events for this topic; a shell pattern, repeatable."),
     ids: list[str] = typer.Option([], "--id", help="Only the event with this id; repeatable."),
-    from_table: bool = typer.Option(False, "--from-table", help="Read the table or collections, not the log."),
-    from_archive: bool = typer.Option(False, "--from-archive", help="Read the archive (docs/archive.md)."),
+    from_table: bool = typer.Option(False, "--from-table", help="Read the table or collections instead of the log."),
+    from_archive: bool = typer.Option(
+        False, "--from-archive", help="Read the archive instead of the log (docs/archive.md)."
+    ),
     shadow: str = typer.Option("", "--shadow", metavar="SUFFIX", help="Publish to topics with this suffix instead."),
-    in_place: bool = typer.Option(False, "--in-place", help="Set the pipeline itself back; it must be stopped."),
-    consumers: str = typer.Option("", "--consumers", metavar="APP", help="A projection app, as module:attribute."),
-    output: Path | None = typer.Option(None, "--output", help="The plan's file; else beside the settings."),
+    in_place: bool = typer.Option(False, "--in-place", help="Rewind the pipeline itself; it must be stopped."),
+    consumers: str = typer.Option(
+        "", "--consumers", metavar="APP", help="Check a projection app, given as module:attribute."
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", help="Where to write the plan; default: next to the settings."
+    ),
     as_json: bool = AS_JSON,
 ) -> int:
-    """Say what a replay would publish, from where, and what would become of it; writes a plan, changes nothing.
+    """Make a plan: what a replay would publish, from where, and with what result. Writes a file, changes nothing else.
 
     Events come from the log, as far back as it reaches (source.replay_window; MongoDB's oplog), else from the table or
-    the collections by the time of a row; what has left those, from the archive. They are read dry: counted by type and
-    topic, and checked by the rules and schemas of today. With --consumers, the markers of projections are looked at: do
-    they reach back so far?
+    the collections by the time of a row, else from the archive. They are read without publishing: counted by type and
+    topic, and validated with today's rules and schemas. With --consumers, the command checks whether the markers of
+    projections reach back far enough.
 
-    Points: 24h (so long ago), "yesterday 14:05", 2026-03-01T12:00Z, an LSN, a cluster time, a resume token, event:ID
+    Points: 24h (ago), "yesterday 14:05", 2026-03-01T12:00Z, an LSN, a cluster time, a resume token, event:ID
     (right before that event), oldest.
 
-    Exit codes: 0 a plan is there, 2 wrong usage or settings, 3 a server is away or refuses.
+    Exit codes: 0 plan written, 2 wrong usage or settings, 3 a server is not available or refuses.
 
     \b
     Examples:
@@ -121,13 +127,14 @@ def show(
 
 @app.command("apply")
 def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
-    """Do just what a plan says: each of its events is published once more, marked with the replay's id.
+    """Apply a plan: each of its events is published once more, marked with the id of the replay.
 
-    Killed half-way, run it again: it goes on where it was, and nothing is published twice. The pipeline may run
-    meanwhile, and is not disturbed; for a plan made with --in-place it must be stopped, and does the rest itself when
-    it is started again. Records have the header tailrace.replay, and their position in the log in `position`.
+    If it is killed, run it again: it continues where it was, and nothing is published twice. The pipeline may run
+    meanwhile and is not disturbed. For a plan made with --in-place it must be stopped, and publishes the events itself
+    when it is started again. Records have the header tailrace.replay, and their original position in `position`.
 
-    Exit codes: 0 done, or done before; 2 wrong usage, 3 a server is away or refuses, 4 another apply took over.
+    Exit codes: 0 done, or done before; 2 wrong usage, 3 a server is not available or refuses, 4 another apply took
+    over.
 
     \b
     Examples:
@@ -161,10 +168,10 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
 def diff(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
     """Compare the shadow topics of a plan with the original ones, event by event.
 
-    Tells what is only in one of them, or has another value, key, partition or topic than it had, and what went to the
-    shadow's dead letters. Reads both, and changes nothing.
+    Reports events that are only in one of them, that have another value, key, partition or topic, and those in the
+    shadow's dead letters. Changes nothing.
 
-    Exit codes: 0 no differences, 1 some, 2 wrong usage, 3 a server is away or refuses.
+    Exit codes: 0 no differences, 1 differences, 2 wrong usage, 3 a server is not available or refuses.
 
     \b
     Examples:
@@ -183,7 +190,7 @@ def diff(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C: the batch at hand is finished, and no open transaction is left for readers to wait for."""
+    """Handles SIGTERM like Ctrl-C: the current batch is finished, and no open transaction blocks readers."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -199,16 +206,16 @@ def _require_sense(request: ReplayRequest, *, in_place: bool) -> None:
     elsewhere = request.from_table or request.from_archive
     if in_place and (request.selection.is_partial or request.until or request.suffix or elsewhere):
         raise ConfigError(
-            "--in-place leaves nothing to choose",
-            why="A pipeline that is set back publishes everything from there on.",
-            remedy="Give --from alone, or replay beside the pipeline, without --in-place.",
+            "--in-place cannot be combined with other selections",
+            why="A rewound pipeline publishes everything from that position on.",
+            remedy="Use --from alone, or replay next to the pipeline, without --in-place.",
         )
     if request.from_table and request.from_archive:
-        raise ConfigError("--from-table and --from-archive are two sources", remedy="Make a plan for each.")
+        raise ConfigError("--from-table and --from-archive cannot be combined", remedy="Make a plan for each.")
     if request.suffix and not _suffix(request.suffix):
         raise ConfigError(
-            f"{request.suffix!r} cannot end a topic's name",
-            remedy="Take letters, digits, `.`, `_` and `-`, at most 40: --shadow .shadow",
+            f"{request.suffix!r} cannot be the end of a topic's name",
+            remedy="Use letters, digits, `.`, `_` and `-`, at most 40: --shadow .shadow",
         )
 
 
@@ -242,8 +249,11 @@ def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
     if as_json:
         emit_json(told)
     else:
-        say(f"replay {plan.id}: {plan.pipeline} is set back from {done.before} to {done.to}.")
-        say(f"Start it: it publishes from there on, up to {done.until} with the header tailrace.replay.")
+        say(f"replay {plan.id}: {plan.pipeline} was rewound from {done.before} to {done.to}.")
+        say(
+            f"Start it: it publishes everything from there on; events up to {done.until} have the header "
+            "tailrace.replay."
+        )
     return 0
 
 
@@ -251,5 +261,5 @@ def _done_before(plan: ReplayPlan, *, as_json: bool) -> int:
     if as_json:
         emit_json({"replay": plan.id, "pipeline": plan.pipeline, "done": True, "published": 0, "dead_letters": 0})
     else:
-        say(f"replay {plan.id} is done already; nothing was published. For another, make a new plan.")
+        say(f"replay {plan.id} was applied already; nothing was published. To replay again, make a new plan.")
     return 0

@@ -1,4 +1,4 @@
-"""What `tailrace replay` shows: a plan, the way of an apply, the differences of a shadow."""
+"""The output of `tailrace replay`: plans, progress, and the differences of a shadow replay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.source_log import describe_position
 
 EVERY_SECONDS = 5.0
-"""How often a line is written where there is no terminal to draw on."""
+"""Seconds between two progress lines if there is no terminal."""
 SOURCES = {
     "log": "the log, in commit order",
     "table": "the outbox itself, in the order of source.order_by",
@@ -28,7 +28,7 @@ SOURCES = {
 NAMES = {
     "only_in_shadow": "only in the shadow",
     "only_in_original": "only in the original",
-    "set_aside": "set aside today: in the shadow's dead letters",
+    "set_aside": "dead-lettered now: in the shadow's dead letters",
     "value_changed": "value changed",
     "key_changed": "key changed",
     "partition_changed": "partition changed",
@@ -38,12 +38,12 @@ NAMES = {
 }
 
 Tell = Callable[[float, str], None]
-"""Takes the share that is done, and a few words."""
+"""Takes the completed share and a short text."""
 
 
 @contextmanager
 def bar(title: str, *, quiet: bool) -> Iterator[Tell]:
-    """A progress bar on a terminal, a line now and then elsewhere, nothing if `quiet`."""
+    """Shows a progress bar on a terminal, a line from time to time elsewhere, nothing if `quiet`."""
     if quiet:
         yield lambda _, __: None
     elif sys.stderr.isatty():
@@ -75,15 +75,15 @@ def when(at_ms: int | None) -> str:
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):
-        return f"{at_ms} ms from 1970"  # of a year that Python does not know, and a database does
+        return f"{at_ms} ms from 1970"  # a year that the database supports and Python does not
 
 
 def print_plan(plan: ReplayPlan, file: Path) -> None:
     figures = plan.figures
     target = {
-        "same": "the same topics, beside the pipeline",
-        "shadow": f"shadow topics ending in {plan.suffix}, beside the pipeline",
-        "in_place": "in place: the pipeline is set back and streams forward again",
+        "same": "the same topics, next to the pipeline",
+        "shadow": f"shadow topics ending in {plan.suffix}, next to the pipeline",
+        "in_place": "in place: the pipeline is rewound and streams forward again",
     }[plan.target]
     lines = [
         ("replay", plan.id),
@@ -110,14 +110,17 @@ def print_plan(plan: ReplayPlan, file: Path) -> None:
         table("consumers", rows)
     for note in plan.notes:
         say(f"note: {printable(note)}")
-    say(f"Nothing was changed. Do it with: tailrace replay apply {file}")
+    say(f"Nothing was changed. Apply it with: tailrace replay apply {file}")
 
 
 def print_applied(plan: ReplayPlan, done: Progress, file: Path, *, continued: bool) -> None:
     earlier = "; earlier runs published the rest" if continued else ""
     say(f"replay {plan.id}: {done.published:,} events published, {done.dead_letters:,} dead letters{earlier}")
     if done.referred:
-        say(f"note: {done.referred:,} of them had a dead letter already, which is as it was: `tailrace dlq list --all`")
+        say(
+            f"note: {done.referred:,} of them had a dead letter already, which was left unchanged: `tailrace dlq list "
+            "--all`"
+        )
     missing = plan.figures.events - done.published - done.dead_letters
     if missing and not continued:
         say(f"note: {missing:,} fewer than planned: their rows were deleted or updated since the plan was made")
@@ -126,7 +129,7 @@ def print_applied(plan: ReplayPlan, done: Progress, file: Path, *, continued: bo
 
 
 def differences(found: Differences) -> dict[str, Any]:
-    """As JSON."""
+    """Returns the differences as JSON."""
     return {
         "clean": not found.total,
         "events": found.events,
