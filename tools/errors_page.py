@@ -72,23 +72,28 @@ def text_of(node: ast.expr | None) -> str:
     return "…"
 
 
+def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of a module by the name that is called; a class that calls its base's `__init__`, by its own name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            inside = (call for call in ast.walk(node) if isinstance(call, ast.Call))
+            yield from ((node.name, call) for call in inside if getattr(call.func, "attr", "") == "__init__")
+        elif isinstance(node, ast.Call):
+            yield getattr(node.func, "id", "") or getattr(node.func, "attr", ""), node
+
+
 def raised() -> dict[str, list[tuple[str, str, str]]]:
     """What, why and remedy of every error that the package makes, by class."""
     names = {found.__name__ for _, found in classes()}
     messages: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
     for file in sorted(Path(tailrace.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if called not in names:
-                continue
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            position = 1 if called == "Rejected" else 0
-            what = node.args[position] if len(node.args) > position else given.get("what")
+        for name, call in calls(ast.parse(file.read_text(encoding="utf-8"))):
+            given = {keyword.arg: keyword.value for keyword in call.keywords}
+            position = 1 if name == "Rejected" else 0
+            what = call.args[position] if len(call.args) > position else given.get("what")
             message = (text_of(what), text_of(given.get("why")), text_of(given.get("remedy")))
-            if re.search(r"\w", message[0]):
-                messages[called].add(message)
+            if name in names and re.search(r"\w", message[0]):
+                messages[name].add(message)
     return {name: sorted(found) for name, found in messages.items()}
 
 

@@ -82,7 +82,7 @@ class Shell:
 def _of_no_machine(text: str, folder: Path) -> str:
     """The text without progress lines, passwords and the names of this machine, its user and its folders."""
     text = re.sub(r"(?m)(?:^… .*\n)+\n*", "", text)
-    text = re.sub(r"password=\S+", "password=…", text).replace(str(folder), FOLDER)
+    text = re.sub(r"(?<=password=)\S+", lambda found: "*" * len(found[0]), text).replace(str(folder), FOLDER)
     host = re.escape(socket.gethostname())
     return re.sub(rf"\w+@{host}\b", f"{USER}@{HOST}", re.sub(rf"\bon {host}\b", f"on {HOST}", text))
 

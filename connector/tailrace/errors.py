@@ -1,72 +1,72 @@
-"""Every error Tailrace raises, whose fault it is, and what follows from it.
+"""The tree of all errors that Tailrace raises: meaning, who can fix it, and what the pipeline does.
 
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
     │   └── TransactionEnded        a handler has ended the transaction of its events
-    ├── Unavailable                 a server is away; it may come back          peer    RETRY
-    │   ├── SourceUnavailable       the database cannot be reached or hung up
+    ├── Unavailable                 a server is unavailable for now             peer    RETRY
+    │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
     │   ├── PipelineBusy            another instance runs the pipeline
     │   ├── KafkaUnavailable        Kafka cannot be reached or is too slow
     │   ├── OutcomeUnknown          a Kafka transaction may or may not be committed
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
     │   ├── StoreUnavailable        a projection's database cannot be reached
-    │   ├── ArchiveUnavailable      the place of the archive cannot be reached
-    │   ├── TopicLimitsChanged      a topic takes less than the producer was built for: the next attempt fits
-    │   └── RecordsRefused          a topic refuses single records for good: set aside in the next attempt
+    │   ├── ArchiveUnavailable      the store of the archive cannot be reached
+    │   ├── TopicLimitsChanged      a topic accepts less than the producer was configured for; the next attempt adapts
+    │   └── RecordsRefused          a topic refuses single records for good; the next attempt dead-letters them
     ├── CertificateInvalid          a server's certificate is not accepted      user    HALT
     ├── SourceError                 the log cannot be followed safely           user    HALT
-    │   ├── AccessRefused           login, privilege or server setting missing
-    │   ├── SourceReadOnly          the server takes no writes: a standby
-    │   ├── SlotMissing             a stored position, but no slot
-    │   ├── SlotLost                the server removed WAL the slot still needed
+    │   ├── AccessRefused           a login, privilege or server setting is missing
+    │   ├── SourceReadOnly          the server is a standby and accepts no writes
+    │   ├── SlotMissing             there is a stored position, but no slot
+    │   ├── SlotLost                the server removed WAL that the slot still needed
     │   ├── SlotAhead               the slot was moved beyond the stored position
-    │   ├── SlotUnclaimed           a slot, but no stored position
-    │   ├── WrongLog                another cluster, timeline, database, slot, table or collection
+    │   ├── SlotUnclaimed           there is a slot, but no stored position
+    │   ├── WrongLog                the position is of another cluster, timeline, database, slot, table or collection
     │   ├── PositionAhead           the stored position is beyond the server's log
-    │   ├── LogDiverged             the server's log is another one than was read, from some point on
+    │   ├── LogDiverged             the server's log differs from what was read before
     │   ├── PublicationBroken       the publication is gone, changed or incomplete
-    │   ├── UndecodableTransaction  a transaction that Postgres cannot send
+    │   ├── UndecodableTransaction  Postgres cannot decode a transaction
     │   ├── TableRewritten          the rows of an unfinished first read can no longer be identified
     │   ├── HistoryLost             MongoDB's log no longer reaches back to the stored position
-    │   ├── StreamChanged           what MongoDB is asked to watch is not what the position was made with
+    │   ├── StreamChanged           the watched collections are not those of the stored position
     │   ├── CollectionGone          an outbox collection is missing, was dropped or renamed
-    │   ├── EventTooLarge           a change that MongoDB cannot send
-    │   ├── PositionForgotten       a pipeline that has run before, but no stored position
-    │   ├── RecoveryUnfinished      a recovery has begun and is not complete
-    │   ├── RecoveryUncertain       of some rows it cannot be told whether they were published
-    │   ├── LayoutMismatch          the outbox table lacks a column the layout needs
-    │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE where policy forbids it
-    │   └── ProtocolError           what came is not what the server promises  ours
+    │   ├── EventTooLarge           MongoDB cannot send a change because it is too large
+    │   ├── PositionForgotten       the pipeline has run before, but there is no stored position
+    │   ├── RecoveryUnfinished      a recovery was started and is not complete
+    │   ├── RecoveryUncertain       for some rows nothing shows whether they were published
+    │   ├── LayoutMismatch          the outbox lacks a column or index that is needed
+    │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE, and source.on_change is halt
+    │   └── ProtocolError           the server violated its protocol           ours
     ├── ArchiveError                the archive cannot be used                  user    HALT
-    │   ├── ArchiveDamaged          a file or an entry of it is missing, or is not what was written
-    │   └── ArchiveBusy             another archiver has listed a file meanwhile
+    │   ├── ArchiveDamaged          a file or manifest entry is missing, or was changed
+    │   └── ArchiveBusy             another archiver has added a file at the same time
     ├── DeadLetterMissing           no dead letter has this id                  user    HALT  (exit 2)
-    ├── OutOfReach                  the log no longer has what a rewind asks for  user    HALT  (exit 2)
-    ├── PublishError                Kafka refuses for good                      user    HALT
+    ├── OutOfReach                  the log no longer reaches back to a rewind's target  user    HALT  (exit 2)
+    ├── PublishError                Kafka refuses permanently                   user    HALT
     │   ├── Fenced                  another instance of this pipeline took over         (exit 4)
     │   ├── OffsetsTopicUnfit       the offsets topic is missing, or not compacted
     │   ├── OffsetRecordCorrupt     the stored position cannot be read
-    │   ├── ParkingFull             too many keys are parked, or one for too long
-    │   ├── ParkingUnfit            a topic of parked keys is not as it must be, or lost what waited
+    │   ├── ParkingFull             too many keys are parked, or one is parked for too long
+    │   ├── ParkingUnfit            a parking topic has wrong settings, or lost waiting events
     │   ├── TopicMissing            an output topic does not exist and may not be created
     │   └── TopicRefused            a topic refuses our records (rights, size, policy)
-    ├── ProjectionError             a projection cannot go on safely            user    HALT
+    ├── ProjectionError             a projection cannot continue safely         user    HALT
     │   ├── EventsLost              events were deleted before they were applied
     │   ├── TopicReplaced           a topic is not the one that was read before
     │   ├── ReadRefused             Kafka refuses to let it read (rights, group)
-    │   ├── AgentCrashed            an agent beside the projections fails again and again
-    │   ├── PositionMoved           its position was set back while it ran
-    │   ├── ProjectionStalled       it makes no progress, or has no partitions, for too long
-    │   ├── RecordsDropped          records that were fetched do not get to it, time and again
-    │   └── BehindHorizon           a reset would apply events whose markers are gone       (exit 2)
-    ├── SchemaError                 a registered schema is itself not usable    user    HALT
-    │   └── RegistryRefused         the registry wants other credentials, or is none
+    │   ├── AgentCrashed            an agent of the same app fails repeatedly
+    │   ├── PositionMoved           its offsets were set back while it ran
+    │   ├── ProjectionStalled       it has made no progress, or had no partitions, for too long
+    │   ├── RecordsDropped          fetched records repeatedly do not reach it
+    │   └── BehindHorizon           a reset would apply events whose markers were pruned       (exit 2)
+    ├── SchemaError                 a schema is not usable                      user    HALT
+    │   └── RegistryRefused         the registry refuses the credentials, or is not a registry
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
 
-HALT is the default: only what is known to heal by waiting is retried, and only what concerns a single event
-is set aside. Each error carries what happened, why, and what to do about it; none carries a payload or a secret.
+HALT is the default: only what is known to heal by waiting is retried, and only what concerns a single event is
+dead-lettered. Each error says what happened, why, and what to do; none contains a payload or a secret.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Action(Enum):
 
 
 class Reason(Enum):
-    """Why an event was set aside; the five words that dead-letter tools filter by."""
+    """Why an event was dead-lettered: the five words that dead-letter tools filter by."""
 
     MAX_RETRIES_EXCEEDED = "max_retries_exceeded"
     POISON_MESSAGE = "poison_message"
@@ -94,7 +94,7 @@ class Reason(Enum):
 
 
 class TailraceError(Exception):
-    """The base: `what` happened, `why`, and the `remedy`, each a sentence for a person."""
+    """The base class: `what` happened, `why`, and the `remedy`, in sentences for a person."""
 
     action = Action.HALT
     exit_code = 3
@@ -163,14 +163,14 @@ class ArchiveUnavailable(Unavailable):
 
 
 class TopicLimitsChanged(Unavailable):
-    """Not a matter of waiting: the next attempt builds its producer for the limits that are known now."""
+    """Retried at once: the next attempt configures its producer for the limits that are known now."""
 
 
 class RecordsRefused(Unavailable):
-    """Not a matter of waiting: the next attempt knows better. `places` tells which events, and why."""
+    """Retried at once: the next attempt dead-letters these events. `places` has their reasons, by position."""
 
     def __init__(self, what: str, places: dict[str, str]) -> None:
-        super().__init__(what, why="The topic will never take them.", remedy="They are set aside, by policy.")
+        super().__init__(what, why="The topic will never accept them.", remedy="The policy for failed events applies.")
         self.places = places
 
 
@@ -223,19 +223,19 @@ class PublicationBroken(SourceError):
 
 
 class UndecodableTransaction(SourceError):
-    """`xid`, `commit_lsn` and `commit_ms` say which; `rows` of the outbox came before the server gave up."""
+    """A transaction that the server cannot decode. `rows` is the number of outbox rows received before it failed."""
 
     def __init__(self, why: str, *, xid: int, commit_lsn: int, commit_ms: int, rows: int) -> None:
         at = datetime.fromtimestamp(commit_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        place = f"{commit_lsn >> 32:X}/{commit_lsn & 0xFFFFFFFF:X}"
+        lsn = f"{commit_lsn >> 32:X}/{commit_lsn & 0xFFFFFFFF:X}"
         super().__init__(
-            f"the server cannot decode the transaction {xid}, committed at {place} ({at}), behind {rows} rows of the "
+            f"the server cannot decode the transaction {xid}, committed at {lsn} ({at}), after {rows} rows of the "
             f"outbox: {why}",
-            why="A row of it is too large to be sent (its text may have 1 GB), or holds text that the server cannot "
-            "convert. Everything before it is published.",
-            remedy="`tailrace recover plan FILE` shows what is in the table of it. `recover apply` skips this one "
-            "transaction: it publishes those of its rows that can be read, writes a dead letter that names the "
-            "transaction, and lets the pipeline go on behind it.",
+            why="One of its rows is too large to be sent (the limit is 1 GB as text), or contains text that the server "
+            "cannot convert. Everything before it is published.",
+            remedy="`tailrace recover plan FILE` shows which of its rows are in the table. `recover apply` skips this "
+            "transaction alone: it publishes those of its rows that can be read, writes a dead letter that names the "
+            "transaction, and lets the pipeline continue after it.",
         )
         self.xid, self.commit_lsn, self.commit_ms, self.rows = xid, commit_lsn, commit_ms, rows
 
@@ -385,7 +385,7 @@ class Halted(TailraceError):
 
 
 class Rejected(TailraceError):
-    """One event cannot be published; `explanation` says which field, what was expected, what came."""
+    """One event cannot be published. `explanation` says which field is wrong, what was expected and what was found."""
 
     action = Action.DEAD_LETTER
 
