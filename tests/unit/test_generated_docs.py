@@ -10,12 +10,15 @@ import yaml
 from tailrace.config.load import load_pipeline
 from tools import configuration_page, docs, errors_page
 
-PAGES = docs.pages()
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return docs.pages()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_generated_page_is_up_to_date(name: str) -> None:
-    assert (docs.DOCS / name).read_text(encoding="utf-8") == PAGES[name], "run `make docs`"
+@pytest.mark.parametrize("name", ["benchmarks.md", "cli.md", "configuration.md", "errors.md", "speed.svg"])
+def test_a_generated_page_is_up_to_date(name: str, pages: dict[str, str]) -> None:
+    assert (docs.DOCS / name).read_text(encoding="utf-8") == pages[name], "run `make docs`"
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -27,8 +30,8 @@ def test_every_error_says_what_it_means() -> None:
     assert found <= set(errors_page.meanings())
 
 
-def test_the_complete_example_is_valid_and_names_every_setting(tmp_path: Path) -> None:
-    example = PAGES["configuration.md"].partition("```yaml\n")[2].partition("```")[0]
+def test_the_complete_example_is_valid_and_names_every_setting(tmp_path: Path, pages: dict[str, str]) -> None:
+    example = pages["configuration.md"].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "schemas").mkdir()
     (tmp_path / "topics").mkdir()
     (tmp_path / "orders.yaml").write_text(example)
