@@ -17,9 +17,8 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.id_index import IdIndex
+from tailrace.recovery.id_index import IdIndex, OwnerRules
 from tailrace.recovery.published_index import PublishedIndex
-from tailrace.recovery.record_owner import OwnerRules
 from tailrace.recovery.rules import SKEW_MS
 from tailrace.state.position_history import Offsets, TopicEnds
 from tailrace.testkit.stack import KafkaBroker, wait_until

@@ -28,8 +28,8 @@ from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery import backend as backends
 from tailrace.recovery.backend import Backend
 from tailrace.recovery.evidence import Evidence, streams
+from tailrace.recovery.id_index import OwnerRules
 from tailrace.recovery.published_index import PublishedIndex
-from tailrace.recovery.record_owner import OwnerRules
 from tailrace.recovery.row_filter import RowFilter
 from tailrace.recovery.rules import DecisionRules, RecoveryTally, RowDecision
 from tailrace.sources.mongo.options import MongoOptions

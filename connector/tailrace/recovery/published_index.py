@@ -21,8 +21,7 @@ from tailrace.records.formats import RecordFormat
 from tailrace.records.framing import VALUE_HEADER
 from tailrace.records.plain import chosen_key
 from tailrace.recovery.evidence import Evidence
-from tailrace.recovery.id_index import IdIndex, PublishedRecord
-from tailrace.recovery.record_owner import OwnerRules, RecordOwner, identity
+from tailrace.recovery.id_index import IdIndex, OwnerRules, PublishedRecord, RecordOwner, identity
 from tailrace.recovery.rules import SKEW_MS
 from tailrace.state.position_history import Offsets, TopicEnds
 from tailrace.verify.backend import Window

@@ -75,13 +75,13 @@ class RowFilter:
         if self._is_there(event, found):
             return RowDecision.PUBLISHED
         # If the row is left out in any case, the topics need not be read any further.
-        decided = self.rules.judge(created_ms, 0) in (RowDecision.EARLIER, RowDecision.OLDER)
+        decided = self.rules.decide(created_ms, 0) in (RowDecision.EARLIER, RowDecision.OLDER)
         if not decided and not self.index.suffices(created_ms):
             self.index.deepen()
             found = self.index.find(name, event)
             if self._is_there(event, found):
                 return RowDecision.PUBLISHED
-        decision = self.rules.judge(created_ms, self.index.kept_since)
+        decision = self.rules.decide(created_ms, self.index.kept_since)
         if not found or decision is RowDecision.OLDER:
             return decision
         # Only other payloads were published under its id.

@@ -67,7 +67,7 @@ class DecisionRules:
     def has_passed(self, transaction: int) -> bool:
         return self.passed is not None and self.since_ms is None and precedes(transaction, self.passed)
 
-    def judge(self, created_ms: int | None, kept_since: float) -> RowDecision:
+    def decide(self, created_ms: int | None, kept_since: float) -> RowDecision:
         """Decides about a row that is neither on Kafka nor known to be passed.
 
         `kept_since`: the time since which its topic keeps everything, 0 for always.

@@ -22,7 +22,7 @@ from tailrace.errors import (
     TopicRefused,
     Unavailable,
 )
-from tailrace.event import Row
+from tailrace.event import Headers, Record, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topics import TopicManager, topic_states
@@ -32,11 +32,11 @@ from tailrace.positions.base import Position
 from tailrace.replay.original_records import MOST, OriginalRecords
 from tailrace.replay.plan import ReplayPlan
 from tailrace.replay.plan_source import open_selected, share_done
-from tailrace.replay.replay_headers import replayed
 from tailrace.replay.source_log import topics_of
 from tailrace.replay.targets import UncompactedTopics, require_order, require_own, require_uncompacted
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets, position_history
+from tailrace.state.rewind_marker import HEADER, SHADOW
 from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.wiring import Wiring
@@ -259,3 +259,15 @@ def require_same(wiring: Wiring, plan: ReplayPlan) -> None:
 
 def is_done(plan: ReplayPlan, stored: Position | None) -> bool:
     return stored is not None and stored.progress >= plan.end.progress
+
+
+def replayed(processor: EventProcessor, replay_id: str, *, suffix: str = "") -> EventProcessor:
+    """Returns the processor for a replay. It parks nothing: what cannot be published becomes a dead letter."""
+
+    # The name of a shadow topic may also follow from the pipeline's own template: a header tells them apart.
+    added: Headers = [(HEADER, replay_id), *([(SHADOW, suffix)] if suffix else [])]
+
+    def marked(made: Record, _: object) -> Record:
+        return made._replace(topic=made.topic + suffix, headers=[*made.headers, *added])
+
+    return processor.decorated(marked, marked, parks=False)

@@ -9,8 +9,7 @@ from tailrace.archive import require_installed
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
-from tailrace.replay.plan import Origin
-from tailrace.replay.selection import Selection
+from tailrace.replay.plan import Origin, Selection
 from tailrace.replay.source_log import format_time
 from tailrace.worker.wiring import Wiring
 

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.pipeline.processor import EventProcessor
-from tailrace.replay.selected_source import SelectedSource
+
+if TYPE_CHECKING:
+    from tailrace.replay.plan_source import SelectedSource
 
 CHUNK_ROWS = 1000
 WAIT_SECONDS = 1.0

@@ -18,11 +18,9 @@ from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.archive_range import ReplayRange, archive_way, archived_way, has_archive
 from tailrace.replay.estimate import Estimate, survey
-from tailrace.replay.plan import Origin, ReplayPlan, Target, new_id
-from tailrace.replay.plan_source import open_selected
+from tailrace.replay.plan import Origin, ReplayPlan, Selection, Target, new_id
+from tailrace.replay.plan_source import SelectedSource, open_selected
 from tailrace.replay.points import EventId, Moment, Oldest, Point, parse
-from tailrace.replay.selected_source import SelectedSource
-from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import describe_position, open_log, resolve
 from tailrace.replay.table_points import before_first_start, from_collections, from_table, stored_position, time_of
 from tailrace.replay.targets import require_new, require_order, require_uncompacted

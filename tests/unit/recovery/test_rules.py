@@ -59,7 +59,7 @@ LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
 def test_a_row_that_is_not_on_kafka(
     rules: DecisionRules, created: int | None, kept_since: float, decision: RowDecision
 ) -> None:
-    assert rules.judge(created, kept_since) is decision
+    assert rules.decide(created, kept_since) is decision
 
 
 def test_a_time_without_a_zone_decides_nothing_but_what_a_person_says() -> None:

@@ -14,11 +14,10 @@ from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.projections.faust.app import projection_app
 from tailrace.projections.projection import Projection
+from tailrace.replay.apply import replayed
 from tailrace.replay.diff import Differences, compare_records, is_original
 from tailrace.replay.estimate import Estimate
-from tailrace.replay.plan import ReplayPlan
-from tailrace.replay.replay_headers import replayed
-from tailrace.replay.selection import Selection
+from tailrace.replay.plan import ReplayPlan, Selection
 from tailrace.replay.targets import horizons
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")

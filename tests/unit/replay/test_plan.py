@@ -16,8 +16,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.replay.apply import is_done, replay_options
 from tailrace.replay.estimate import EXAMPLES, Estimate
-from tailrace.replay.plan import ReplayPlan, new_id, read_plan
-from tailrace.replay.selection import Selection
+from tailrace.replay.plan import ReplayPlan, Selection, new_id, read_plan
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
 END = LsnPosition(LOG, 900, 5)

@@ -24,12 +24,10 @@ from tailrace.errors import ConfigError
 from tailrace.replay.apply import ReplayRun, is_done, replay_options, require_same
 from tailrace.replay.diff import compare
 from tailrace.replay.estimate import NOWHERE
-from tailrace.replay.plan import ReplayPlan, read_plan
-from tailrace.replay.plan_source import share_done
+from tailrace.replay.plan import ReplayPlan, Selection, read_plan
+from tailrace.replay.plan_source import SelectedSource, share_done
 from tailrace.replay.planner import ReplayRequest, make_plan
 from tailrace.replay.reset import reset
-from tailrace.replay.selected_source import SelectedSource
-from tailrace.replay.selection import Selection
 from tailrace.replay.source_log import open_log
 from tailrace.state import offsets, position_history
 from tailrace.worker.wiring import Wiring, wire

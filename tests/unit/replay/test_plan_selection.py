@@ -10,8 +10,8 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import Chunk, OutboxEvent, Route, Row
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition
-from tailrace.replay.selected_source import SelectedSource
-from tailrace.replay.selection import Selection, chooser
+from tailrace.replay.plan import Selection, chooser
+from tailrace.replay.plan_source import SelectedSource
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
 

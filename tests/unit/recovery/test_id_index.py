@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.recovery.record_owner import OwnerRules, RecordOwner, identity
+from tailrace.recovery.id_index import OwnerRules, RecordOwner, identity
 from tailrace.verify.findings import AGAIN, OTHERS
 from tailrace.verify.kafka_records import RecordOrigin
 
@@ -20,9 +20,9 @@ def origin(topic: str = "mine", position: bytes = b"0/10:1", pipeline: bytes | N
 
 
 def test_the_header_decides() -> None:
-    assert KNOWN.judge("1", 0, origin("theirs", b"F/F:1", b"shop")) is RecordOwner.OWN
-    assert KNOWN.judge("1", OTHERS, origin(pipeline=b"another")) is RecordOwner.OTHERS
-    assert KNOWN.judge("1", OTHERS, origin(pipeline=b"elsewhere")) is None
+    assert KNOWN.decide("1", 0, origin("theirs", b"F/F:1", b"shop")) is RecordOwner.OWN
+    assert KNOWN.decide("1", OTHERS, origin(pipeline=b"another")) is RecordOwner.OTHERS
+    assert KNOWN.decide("1", OTHERS, origin(pipeline=b"elsewhere")) is None
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_the_header_decides() -> None:
     ],
 )
 def test_without_a_header_the_topic_tells(event: str, topic: str, owner: RecordOwner) -> None:
-    assert KNOWN.judge(event, 0, origin(topic)) is owner
+    assert KNOWN.decide(event, 0, origin(topic)) is owner
 
 
 @pytest.mark.parametrize("position", [b"0/200:1", b"1700000000.1:1", b"nonsense"])
 def test_without_a_header_the_position_tells(position: bytes) -> None:
-    assert KNOWN.judge(UUID, 0, origin(position=position)) is RecordOwner.DOUBTFUL
-    assert KNOWN.judge(UUID, AGAIN, origin(position=position)) is RecordOwner.UNSAID, "it may have lost its place"
-    assert OwnerRules().judge(UUID, 0, origin(position=position)) is RecordOwner.UNSAID, "how far it was is not known"
+    assert KNOWN.decide(UUID, 0, origin(position=position)) is RecordOwner.DOUBTFUL
+    assert KNOWN.decide(UUID, AGAIN, origin(position=position)) is RecordOwner.UNSAID, "it may have lost its place"
+    assert OwnerRules().decide(UUID, 0, origin(position=position)) is RecordOwner.UNSAID, "how far it was is not known"
 
 
 def test_identities() -> None:
