@@ -141,14 +141,14 @@ from tailrace.projections.mongo import swap
 
 REBUILDS = "--rebuild" in sys.argv
 IS_LATE = REBUILDS and not pathlib.Path("opened").exists()
-put_in_place, open_store = swap._put_in_place, MongoStore.open
+rename, open_store = swap._rename, MongoStore.open
 
 async def until(name):
     while not pathlib.Path(name).exists():
         await asyncio.sleep(0.05)
 
-async def slowly(database, account, name):
-    await put_in_place(database, account, name)
+async def slowly(database, state, name):
+    await rename(database, state, name)
     pathlib.Path("renamed").touch()
     await until("go-on")
 
@@ -160,7 +160,7 @@ async def late(self, name):
 if IS_LATE:
     MongoStore.open = late
 elif REBUILDS:
-    swap._put_in_place = slowly
+    swap._rename = slowly
 """
 
 

@@ -17,7 +17,7 @@ from tailrace.errors import ConfigError, ProjectionError, Rejected, StoreUnavail
 from tailrace.projections.core.store import CatchUp, EntityState, Marker, Partition
 from tailrace.projections.mongo import partition_lock, rebuilds, swap
 from tailrace.projections.mongo.client import Database
-from tailrace.projections.mongo.offsets import HELD, Swapping
+from tailrace.projections.mongo.collections import HELD, Swapping
 from tailrace.projections.mongo.rebuilds import RebuildState, read
 from tailrace.projections.mongo.store import KEPT_ASIDE, SWAPPED, MongoStore
 from tailrace.projections.mongo.swap import finish
@@ -58,7 +58,7 @@ class Scene:
     async def both(self, events: int = 3) -> AsyncIterator[tuple[MongoStore, MongoStore, MongoStore]]:
         """One that is in its place, with a worker on it and wrong by now; what rebuilds it, and what that has made."""
         old = self.store()
-        async with self.opened() as live, self.opened(old.beside()) as new:
+        async with self.opened() as live, self.opened(old.shadow()) as new:
             for partition in (FIRST, SECOND):
                 await up_to(live, partition, events)
                 await up_to(new, partition, events)
@@ -237,7 +237,7 @@ class TestSwap:
     def test_without_an_old_one(self, scene: Scene) -> None:
         async def scenario() -> None:
             old = scene.store()
-            async with scene.opened(old.beside()) as new:
+            async with scene.opened(old.shadow()) as new:
                 await up_to(new, FIRST, 2)
                 assert await old.swap(scene.place, level)
             async with scene.opened() as store:
@@ -271,7 +271,7 @@ class TestKilled:
         async def scenario(live: MongoStore, step: int) -> None:
             done = 3 + step
             old = scene.store()
-            async with scene.opened(old.beside()) as new:
+            async with scene.opened(old.shadow()) as new:
                 for partition in (FIRST, SECOND):
                     await up_to(live, partition, done)
                     await up_to(new, partition, done)
@@ -316,7 +316,7 @@ class TestKilled:
                 assert "Drop the collection tailrace_rebuilds" in error.remedy
                 client[scene.place].drop_collection("tailrace_rebuilds")
             again = scene.store()
-            async with scene.opened(again.beside()) as new:
+            async with scene.opened(again.shadow()) as new:
                 for partition in (FIRST, SECOND):
                     await up_to(new, partition, 3)
                 assert await again.swap(scene.place, level)
@@ -349,7 +349,7 @@ class TestSomebodyElse:
                     kill_at(patched, 0)
                     assert isinstance(await raised(old.swap(scene.place, level)), Killed)
                 others = [up_to(live, partition, 4) for partition in (FIRST, SECOND, FIRST)]
-                await asyncio.gather(*others, *(finish(live._place.database) for _ in range(4)))
+                await asyncio.gather(*others, *(finish(live._opened.database) for _ in range(4)))
 
         asyncio.run(scenario())
         scene.require_new(4)
@@ -362,12 +362,12 @@ class TestSomebodyElse:
                 with monkeypatch.context() as patched:
                     kill_at(patched, 0)
                     assert isinstance(await raised(old.swap(scene.place, level)), Killed)
-                database = live._place.database
+                database = live._opened.database
                 late = await read(database)
                 await finish(database)
                 async with scene.opened(scene.store().shadow()):
                     for name in late.collections:
-                        await swap._put_in_place(database, late, name)
+                        await swap._rename(database, late, name)
                     scene_history = scene.history()
             assert scene_history == expected(3, 3), "not the empty one"
 
@@ -391,7 +391,7 @@ class TestSomebodyElse:
 
                 error = await raised(old.swap(scene.place, meanwhile))
                 assert isinstance(error, StoreUnavailable)
-                assert "gone on" in error.what
+                assert "made progress" in error.what
                 assert scene.is_old("history")
                 assert (await live.positions())[added if what == "joins" else FIRST] == 9
 
@@ -503,8 +503,8 @@ class TestSomebodyElse:
                 pass
             with scene.server.client() as client:
                 # Killed between the account of the second and the removal of the first.
-                account = client[scene.place].tailrace_rebuilds
-                account.update_one({}, {"$set": {"number": 2, "collections.$[].identity": None}})
+                state = client[scene.place].tailrace_rebuilds
+                state.update_one({}, {"$set": {"number": 2, "collections.$[].identity": None}})
                 client[scene.place].create_collection("mine__next1")
             async with scene.opened(scene.store().shadow()):
                 assert {name for name in scene.collections() if "__next" in name} == {
@@ -540,7 +540,7 @@ class TestSomebodyElse:
                     await live.prune(2_000, 10)
                 with pytest.raises(Swapping):
                     await live.reset({FIRST: 0})
-                await finish(live._place.database)
+                await finish(live._opened.database)
                 assert await live.horizon() == 500, "who prunes by it may find the new markers"
                 assert await live.prune(2_000, 100) == 6
                 await live.reset({FIRST: 0})
@@ -574,7 +574,7 @@ class TestHandlers:
 
                 error = await raised(careless(new))
                 assert isinstance(error, Rejected)
-                assert "went on" in str(error)
+                assert "ignored an error" in str(error)
 
         asyncio.run(scenario())
         assert scene.documents("countries") == [{"_id": "CH", "name": "Switzerland"}]

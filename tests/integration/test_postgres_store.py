@@ -108,7 +108,7 @@ async def test_a_rebuild_that_another_one_has_finished_writes_to_no_other_schema
 
     public = PostgresStores(database)
     old = PostgresStore(database, schema="shop", tables=THINGS)
-    new = old.beside()
+    new = old.shadow()
     async with opened(public):
         await new.open("orders")
         async with new.transaction(P0) as transaction:
@@ -325,7 +325,7 @@ def test_which_errors_are_away(make: Callable[[str], Exception], away: bool) -> 
 @in_loop
 async def test_an_error_that_a_handler_keeps_to_itself_is_no_commit(stores: PostgresStores) -> None:
     async with opened(stores) as store:
-        with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="went on") as caught:  # noqa: PT012
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="ignored an error") as caught:  # noqa: PT012
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 await transaction.advance(1)

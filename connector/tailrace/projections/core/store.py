@@ -23,6 +23,11 @@ Effects_co = TypeVar("Effects_co", covariant=True)
 """What handlers write with. It differs by store; the kit only passes it on."""
 
 
+def effects_ended() -> RuntimeError:
+    """Returns the error for a handler that uses its effects after the transaction."""
+    return RuntimeError("the transaction of these effects has ended: a handler must not keep them")
+
+
 class Partition(NamedTuple):
     """A partition of a topic."""
 

@@ -1,1 +1,1 @@
-"""Projections that are stored in MongoDB."""
+"""The MongoDB stores of projections: `MongoStore`, and the mirror of a topic."""

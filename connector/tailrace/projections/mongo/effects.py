@@ -1,8 +1,8 @@
-"""What handlers write with in MongoDB: everything goes into the block's transaction.
+"""The effects object of MongoDB handlers: all their writes go into the batch's transaction.
 
-`upsert` and `delete` are put off and sent together, one `bulk_write` for each collection and in the order they were
-asked for; whatever reads or writes at once, by `collection`, has them carried out first. So a handler reads its own
-writes, and a block of hundreds of events costs a handful of journeys.
+`upsert` and `delete` are deferred and sent together, one ordered `bulk_write` for each collection; calls through
+`collection` execute them first. So a handler reads its own writes, and a batch of hundreds of events needs a few round
+trips.
 """
 
 from __future__ import annotations
@@ -18,157 +18,152 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 
 from tailrace.errors import ConfigError, Reason, Rejected
-from tailrace.projections.mongo.client import REFUSED, Document, access_refused, is_transient, refusal
-from tailrace.projections.mongo.generations import Generation
+from tailrace.projections.core.store import effects_ended
+from tailrace.projections.mongo.client import ACCESS_CODES, Document, access_refused, is_transient, rejected
+from tailrace.projections.mongo.collections import Generation
 
 Fields = Mapping[str, Any]
 
 
 class SessionGuard:
-    """All that one transaction says to the server, one after the other.
+    """Sends the commands of one transaction one by one, and refuses commands after a failure or after its end.
 
-    The server ends a transaction at the first error in it. Whoever goes on after that is told "no such transaction",
-    which looks like something that heals: so the first refusal is remembered, and the next question ends here.
+    The server ends a transaction at its first error, and answers later commands with "no such transaction", which looks
+    like a transient error. So the first failure is remembered, and the next command raises it.
 
-    A question that is asked when the transaction has ended would be carried out without one, for good: so each is
-    checked when its turn has come, and `end` waits for its turn, too.
+    A command sent after the end of the transaction would be executed without one. So each command is checked when it
+    has the lock, and `end` takes the lock, too.
     """
 
     def __init__(self, session: AsyncClientSession) -> None:
         self._session = session
-        self._turn = asyncio.Lock()
-        self._refused = False
+        self._lock = asyncio.Lock()
+        self._failed = False
         self._lost: Exception | None = None
         self._ended = False
 
-    async def ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         """Calls a method of a collection within the transaction."""
-        async with self._turn:
-            self.require_sound()
-            return await self._ask(method, *given, **options)
+        async with self._lock:
+            self.require_open()
+            return await self._run(method, *given, **options)
 
-    async def ask_for_handler(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
-        """The same; whoever goes on without an answer is told so by the next question: it may be done, or not."""
-        async with self._turn:
-            self.require_sound()
+    async def run_for_handler(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+        """As `run`; if the handler goes on without the result, the next command raises: it may be executed or not."""
+        async with self._lock:
+            self.require_open()
             try:
-                return await self._ask(method, *given, **options)
+                return await self._run(method, *given, **options)
             except asyncio.CancelledError:
-                self.refuse()
+                self.fail()
                 raise
             except Exception as error:
                 if is_transient(error):
                     self._lost = error
                 raise
 
-    async def _ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def _run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         try:
             return await method(*given, session=self._session, **options)
         except Exception as error:
             if is_transient(error):
                 raise
-            self.refuse()
-            if isinstance(error, OperationFailure) and error.code in REFUSED:
-                # Nothing to do with the event at hand: it would be the same for all.
-                raise access_refused(error, "what a projection asks for") from None
+            self.fail()
+            if isinstance(error, OperationFailure) and error.code in ACCESS_CODES:
+                # Not the event's fault: it would be the same for every event.
+                raise access_refused(error, "a command of the projection") from None
             raise
 
-    def refuse(self) -> None:
-        """What was asked for will not be done, and whoever goes on as if it were must be told."""
-        self._refused = True
+    def fail(self) -> None:
+        """Remembers that a command was not executed, so that the transaction cannot be committed."""
+        self._failed = True
 
     async def end(self) -> None:
-        """Nobody asks from now on; returns when nothing is under way any more."""
-        async with self._turn:
+        """Refuses commands from now on; returns when none is running."""
+        async with self._lock:
             self._ended = True
 
-    def require_sound(self) -> None:
+    def require_open(self) -> None:
         if self._ended:
             raise effects_ended()
-        self.require_whole()
+        self.require_complete()
 
-    def require_whole(self) -> None:
-        """Raises if anything that was asked for is not done, or if nobody knows whether it is."""
+    def require_complete(self) -> None:
+        """Raises if a command was not executed, or if that is unknown."""
         if self._lost is not None:
             raise self._lost
-        if self._refused:
+        if self._failed:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                "a handler went on after what it asked for had been refused, which ends the transaction",
-                remedy="Have the handler look before it writes (find_one), or use an upsert, or let the error through.",
+                "a handler ignored an error of MongoDB, which ends the transaction",
+                remedy="Let the handler read before it writes (find_one), or use an upsert, or let the error through.",
             )
-
-
-def effects_ended() -> RuntimeError:
-    return RuntimeError("the transaction of these effects has ended: a handler must not keep them")
 
 
 class MongoEffects:
     """Writes to collections of the projection's database, by name."""
 
-    def __init__(self, generation: Generation, conversation: SessionGuard) -> None:
+    def __init__(self, generation: Generation, guard: SessionGuard) -> None:
         self._generation = generation
-        self._conversation = conversation
+        self._guard = guard
         self._writes: dict[str, list[UpdateOne | DeleteMany]] = {}
         self._ended = False
 
     def upsert(self, collection: str, key: Fields, values: Fields) -> None:
-        """Sets `values` in the document that has `key`, which is made if there is none. Give `key` a unique index."""
-        self._put_off(collection, key, UpdateOne(dict(key), {"$set": dict(values)}, upsert=True))
+        """Sets `values` in the document with `key`, or inserts it. Give `key` a unique index."""
+        self._defer(collection, key, UpdateOne(dict(key), {"$set": dict(values)}, upsert=True))
 
     def delete(self, collection: str, key: Fields) -> None:
-        """Deletes what has `key`, if anything does."""
-        self._put_off(collection, key, DeleteMany(dict(key)))
+        """Deletes the documents with `key`."""
+        self._defer(collection, key, DeleteMany(dict(key)))
 
     def collection(self, name: str) -> MongoCollection:
-        """For all else: each call is carried out at once, within the transaction."""
-        return MongoCollection(name, self._generation, self, self._conversation)
+        """Returns a collection whose calls are executed at once, within the transaction."""
+        return MongoCollection(name, self._generation, self, self._guard)
 
     def writable(self, name: str) -> AsyncCollection[Document]:
         try:
             return self._generation.to_write(name)
         except ConfigError:
-            self._conversation.refuse()
+            self._guard.fail()
             raise
 
     async def flush(self) -> None:
-        """Carries out what was put off; Rejected for what the server will never take."""
-        self._conversation.require_sound()
+        """Executes deferred writes; raises Rejected for what the server will never accept."""
+        self._guard.require_open()
         while self._writes:
             name, writes = self._writes.popitem()
             try:
-                # In order, always: a delete may make room in a unique index for the upsert behind it.
-                await self._conversation.ask_for_handler(
-                    self._generation.to_write(name).bulk_write, writes, ordered=True
-                )
+                # Ordered: a delete may free a key of a unique index for the upsert after it.
+                await self._guard.run_for_handler(self._generation.to_write(name).bulk_write, writes, ordered=True)
             except BulkWriteError as error:
-                raise refusal(name, (error.details or {})["writeErrors"][0]) from None
+                raise rejected(name, (error.details or {})["writeErrors"][0]) from None
 
     def end(self) -> None:
-        """Nothing more is put off: the transaction is about to end."""
+        """Refuses deferred writes from now on: the transaction is about to end."""
         self._ended = True
 
-    def _put_off(self, collection: str, key: Fields, write: UpdateOne | DeleteMany) -> None:
+    def _defer(self, collection: str, key: Fields, write: UpdateOne | DeleteMany) -> None:
         if not key:
-            raise ValueError(f"a write to {collection} needs a key: an empty one means any document, or all")
+            raise ValueError(f"a write to {collection} needs a key: an empty one selects any document, or all")
         for name, value in key.items():
             if value is None:
-                raise ValueError(f"{collection}.{name} is None: whatever lacks the field would have that as its key")
+                raise ValueError(f"{collection}.{name} is None: every document without the field would match")
         if self._ended:
             raise effects_ended()
-        self._conversation.require_sound()
+        self._guard.require_open()
         self.writable(collection)
         self._writes.setdefault(collection, []).append(write)
 
 
 class MongoCollection:
-    """A collection within a block's transaction. Options are those of pymongo's methods of the same name."""
+    """A collection within a batch's transaction. Options are those of pymongo's methods of the same name."""
 
-    def __init__(self, name: str, generation: Generation, effects: MongoEffects, conversation: SessionGuard) -> None:
+    def __init__(self, name: str, generation: Generation, effects: MongoEffects, guard: SessionGuard) -> None:
         self._name = name
         self._generation = generation
         self._effects = effects
-        self._conversation = conversation
+        self._guard = guard
 
     @property
     def _readable(self) -> AsyncCollection[Document]:
@@ -179,7 +174,7 @@ class MongoCollection:
         return self._effects.writable(self._name)
 
     async def find_one(self, filter: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._ask(self._readable.find_one, filter, **options)
+        found: Document | None = await self._run(self._readable.find_one, filter, **options)
         return found
 
     async def find(self, filter: Fields, **options: Any) -> list[Document]:  # noqa: ANN401
@@ -188,7 +183,7 @@ class MongoCollection:
         async def listed(session: AsyncClientSession) -> list[Document]:
             return await collection.find(filter, session=session, **options).to_list()
 
-        found: list[Document] = await self._ask(listed)
+        found: list[Document] = await self._run(listed)
         return found
 
     async def aggregate(self, pipeline: Sequence[Fields], **options: Any) -> list[Document]:  # noqa: ANN401
@@ -197,29 +192,29 @@ class MongoCollection:
         async def listed(session: AsyncClientSession) -> list[Document]:
             return await (await collection.aggregate(stages, session=session, **options)).to_list()
 
-        found: list[Document] = await self._ask(listed)
+        found: list[Document] = await self._run(listed)
         return found
 
     async def insert_one(self, document: Document, **options: Any) -> InsertOneResult:  # noqa: ANN401
-        done: InsertOneResult = await self._ask(self._writable.insert_one, document, **options)
+        done: InsertOneResult = await self._run(self._writable.insert_one, document, **options)
         return done
 
     async def update_one(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._ask(self._writable.update_one, filter, update, **options)
+        done: UpdateResult = await self._run(self._writable.update_one, filter, update, **options)
         return done
 
     async def update_many(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._ask(self._writable.update_many, filter, update, **options)
+        done: UpdateResult = await self._run(self._writable.update_many, filter, update, **options)
         return done
 
     async def find_one_and_update(self, filter: Fields, update: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._ask(self._writable.find_one_and_update, filter, update, **options)
+        found: Document | None = await self._run(self._writable.find_one_and_update, filter, update, **options)
         return found
 
     async def delete_many(self, filter: Fields, **options: Any) -> DeleteResult:  # noqa: ANN401
-        done: DeleteResult = await self._ask(self._writable.delete_many, filter, **options)
+        done: DeleteResult = await self._run(self._writable.delete_many, filter, **options)
         return done
 
-    async def _ask(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def _run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
         await self._effects.flush()
-        return await self._conversation.ask_for_handler(method, *given, **options)
+        return await self._guard.run_for_handler(method, *given, **options)

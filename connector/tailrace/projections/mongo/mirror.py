@@ -1,8 +1,8 @@
-"""A ready-made projection: every event of a topic as a document of a MongoDB collection.
+"""A ready-made projection: mirrors every event of a topic as a document of a MongoDB collection.
 
     archive = mirror(app, "shop.orders", store=MirrorStore("mongodb://localhost/?replicaSet=rs0", "archive", "orders"))
 
-Documents go in unordered, many at once; one that is there already is as good as written.
+Documents are inserted unordered, many at once; an existing one counts as written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.projections.projection import Projection
 BATCH = 100
 FLUSH_SECONDS = 1.0
 BEYOND = 2**63
-"""Integers of BSON are smaller than this."""
+"""BSON integers are smaller than this."""
 
 
 def mirror(
@@ -36,7 +36,7 @@ def mirror(
     events: int = BATCH,
     within: float = FLUSH_SECONDS,
 ) -> Projection:
-    """A projection of the topics that keeps every event whole; so many go in at once, or what came `within` seconds."""
+    """Creates a projection that keeps every event whole. `events` and `within` limit a batch."""
     made = Projection(
         app, *topics, store=store, name=name, decode=mirror_decode, events=events, within=within, keep_markers=None
     )
@@ -45,12 +45,12 @@ def mirror(
 
 
 async def mirror_handler(event: Event, effects: MirrorEffects) -> None:
-    """One document for one event, whatever its type."""
+    """Inserts one document for each event."""
     effects.insert(mirror_document(event, datetime.now(UTC)))
 
 
-def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - JSON is what it is
-    """The payload as JSON, None if it is none: a mirror keeps such an event too, by its `raw`."""
+def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns the payload as JSON; None if it is not JSON: a mirror keeps such an event in `raw`."""
     try:
         return decode_json(event)
     except Rejected:
@@ -58,7 +58,7 @@ def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - JSON is what it is
 
 
 def mirror_document(event: Event, arrived: datetime) -> Document:
-    """`raw` is the value byte for byte, so that the event can be told again; `payload` is for queries."""
+    """Returns the document of an event: `raw` is the unchanged value, `payload` is for queries."""
     return {
         "_id": event.id,
         "type": event.type,
@@ -76,7 +76,7 @@ def mirror_document(event: Event, arrived: datetime) -> Document:
 
 
 def _storable(value: object) -> object:
-    """The same, with integers that are too large for BSON as decimals."""
+    """Replaces integers that are too large for BSON by decimals."""
     if isinstance(value, dict):
         return {name: _storable(each) for name, each in value.items()}
     if isinstance(value, list):

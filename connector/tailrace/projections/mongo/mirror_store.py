@@ -1,10 +1,10 @@
-"""The store of a mirror: documents that are named by their events, and the offset behind them.
+"""The store of a mirror: one document for each event, and the next offset.
 
-A document's `_id` is its event's id, so an event that comes again finds itself there, which is as good as writing it.
-This needs neither markers nor a transaction: documents go in unordered, many at once, and the next offset is stored
-after them. Whatever dies in between inserts the same documents again, and nothing happens.
+A document's `_id` is its event's id, so an event that arrives again finds its document. This needs neither markers nor
+a transaction: documents are inserted unordered, many at once, and the next offset is stored after them. After a crash
+in between, the same documents are inserted again without effect.
 
-Only that: a document that breaks another unique index is an error, since it would be lost.
+A document that violates another unique index is an error, since it would be lost.
 """
 
 from __future__ import annotations
@@ -17,53 +17,61 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from tailrace.errors import ConfigError, StoreUnavailable
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
-from tailrace.projections.mongo import client as mongo_server
-from tailrace.projections.mongo.client import DUPLICATE_KEY, TIMEOUT, Client, Database, Document, own, refusal
-from tailrace.projections.mongo.offsets import OFFSETS, offset_id, read_offsets, reset_offsets
+from tailrace.projections.mongo import client as mongo_client
+from tailrace.projections.mongo.client import (
+    DUPLICATE_KEY,
+    TIMEOUT,
+    Client,
+    Database,
+    Document,
+    kit_collection,
+    rejected,
+)
+from tailrace.projections.mongo.collections import OFFSETS, offset_id, reset_offsets, stored_offsets
 
 MIRROR_POOL = 10
 
 
 class MirrorEffects:
-    """What the handler of a mirror writes with."""
+    """The effects object of a mirror's handler."""
 
     def __init__(self, database: Database, collection: str) -> None:
         self._collection = database[collection]
         self._documents: list[Document] = []
 
     def insert(self, document: Document) -> None:
-        """Put off until the end of the block. A document with the same `_id` that is there already stays."""
+        """Inserts a document at the end of the batch. An existing document with the same `_id` stays."""
         self._documents.append(document)
 
     async def flush(self) -> None:
-        """Inserts them; returns when they are stored for good. Rejected for one that the server will never take."""
+        """Inserts the documents durably; raises Rejected for one that the server will never accept."""
         documents, self._documents = self._documents, []
         if not documents:
             return
         try:
             await self._collection.insert_many(documents, ordered=False)
         except BulkWriteError as error:
-            self._judge(error.details or {})
+            self._require_duplicates(error.details or {})
 
-    def _judge(self, details: Mapping[str, list[Document]]) -> None:
-        """Returns if all that was refused is there already, and stored for good."""
-        for refused in details["writeErrors"]:
-            if refused["code"] != DUPLICATE_KEY or list(refused.get("keyPattern", ())) != ["_id"]:
-                raise refusal(self._collection.name, refused) from None
+    def _require_duplicates(self, details: Mapping[str, list[Document]]) -> None:
+        """Returns if all rejected documents exist already, and are durable."""
+        for write_error in details["writeErrors"]:
+            if write_error["code"] != DUPLICATE_KEY or list(write_error.get("keyPattern", ())) != ["_id"]:
+                raise rejected(self._collection.name, write_error) from None
         if details["writeConcernErrors"]:
-            # What is there may be on one server alone, and be lost with it.
+            # They may be on one server only, and be lost with it.
             raise StoreUnavailable(
                 "the documents of a mirror are not stored by a majority yet",
-                why=f"MongoDB did not see it happen: code {details['writeConcernErrors'][0].get('code')}.",
-                remedy="Tailrace tries again by itself. See that the members of the replica set run.",
+                why=f"MongoDB did not confirm it: code {details['writeConcernErrors'][0].get('code')}.",
+                remedy="Tailrace retries automatically. Check that the members of the replica set run.",
             ) from None
 
 
 class MirrorTransaction:
-    """Documents, and the offset behind them. Of the rest, a mirror needs nothing."""
+    """Documents and the next offset. A mirror needs no markers, versions or waiting events."""
 
     def __init__(self, database: Database, collection: str, group: str, partition: Partition) -> None:
-        self._offsets = own(database, OFFSETS)
+        self._offsets = kit_collection(database, OFFSETS)
         self._name = offset_id(group, partition)
         self._partition = partition
         self._effects = MirrorEffects(database, collection)
@@ -75,7 +83,7 @@ class MirrorTransaction:
         return self._effects
 
     async def position(self) -> int | None:
-        """Locks nothing: who comes second inserts what is there, and then cannot store the offset."""
+        """Locks nothing: a second worker inserts documents that exist, and then cannot store the offset."""
         found = await self._offsets.find_one({"_id": self._name})
         self._stored = None if found is None else found.get("next_offset")
         return self._stored
@@ -84,11 +92,11 @@ class MirrorTransaction:
         self._next = offset
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
-        """All are new: a document that is there already tells by itself."""
+        """Returns all as new: existing documents are found by their `_id`."""
         return {marker.event_id for marker in markers}
 
     async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
-        """Nothing is marked, so nothing is to be corrected."""
+        """Does nothing: there are no markers."""
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
         raise _no_versions()
@@ -109,16 +117,16 @@ class MirrorTransaction:
         raise _no_versions()
 
     async def horizon(self) -> int:
-        """Nothing is ever forgotten."""
+        """Returns 0: documents are never pruned."""
         return 0
 
     async def flush(self) -> None:
         await self._effects.flush()
 
     async def finish(self) -> None:
-        """The documents, and then the offset, if it still is what `position` said.
+        """Inserts the documents, then stores the offset if it still is what `position` returned.
 
-        Another worker may have gone further meanwhile, or an operator may have set it back: neither must be undone.
+        Another worker may have advanced it meanwhile, or an operator may have reset it: neither must be undone.
         """
         await self.flush()
         if self._next is None:
@@ -135,14 +143,14 @@ class MirrorTransaction:
 
     def _moved(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"the offset of {self._partition} was stored by somebody else meanwhile",
-            why="Another worker owns the partition now, or an operator has set it.",
-            remedy="Tailrace looks where it stands, and goes on from there.",
+            f"the offset of {self._partition} was changed by someone else",
+            why="Another worker owns the partition now, or an operator has reset it.",
+            remedy="Tailrace reads it again and continues from there.",
         )
 
 
 class MirrorStore:
-    """One collection, with the indexes that its readers need."""
+    """Keeps a mirror in one collection, with the indexes that its readers need."""
 
     def __init__(
         self,
@@ -166,7 +174,7 @@ class MirrorStore:
     async def open(self, name: str) -> None:
         self._name = name
         wanted = {OFFSETS: (), self._collection: self._indexes}
-        self._client = await mongo_server.opened(
+        self._client = await mongo_client.opened(
             self._uri, name, self._database_name, wanted, timeout=self._timeout, pool_size=self._pool_size
         )
 
@@ -182,10 +190,10 @@ class MirrorStore:
         await transaction.finish()
 
     async def positions(self) -> dict[Partition, int]:
-        return await read_offsets(self._database, self._name)
+        return await stored_offsets(kit_collection(self._database, OFFSETS), self._name)
 
     async def furthest(self) -> dict[Partition, int]:
-        """None: what is told again is there already, whenever that was."""
+        """Returns nothing: repeated events are found by their `_id`, however old they are."""
         return {}
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
@@ -195,11 +203,11 @@ class MirrorStore:
         return 0
 
     async def prune(self, before_ms: int, limit: int) -> int:
-        """There are no markers."""
+        """Does nothing: there are no markers."""
         return 0
 
     def is_transient(self, error: BaseException) -> bool:
-        return mongo_server.is_transient(error)
+        return mongo_client.is_transient(error)
 
     @property
     def _connected(self) -> Client:
@@ -209,12 +217,12 @@ class MirrorStore:
 
     @property
     def _database(self) -> Database:
-        return mongo_server.database_of(self._connected, self._database_name)
+        return mongo_client.database_of(self._connected, self._database_name)
 
 
 def _no_versions() -> ConfigError:
     return ConfigError(
-        "a mirror was asked for versions of entities",
+        "a mirror does not support `versions`",
         why="It keeps every event, so none is stale and none has to wait.",
-        remedy="Leave out `versions` for a projection with a MirrorStore.",
+        remedy="Leave `versions` out for a projection with a MirrorStore.",
     )

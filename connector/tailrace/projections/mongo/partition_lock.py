@@ -1,8 +1,14 @@
-"""The turn of a worker at a partition: a lock on the document of its offset, until the end of the transaction.
+"""Locks a partition for one transaction, and ends the transaction of a dead previous owner.
 
-In MongoDB a conflict with another transaction is an error at once where others would wait, so the lock is waited for by
-beginning again. A rebuild that is about to swap holds partitions up by a mark in their documents, which outlives it if
-it is killed: whoever has waited for longer than a swap takes removes the mark.
+The lock is a change of the partition's document in `tailrace_offsets`. In MongoDB a conflict with another transaction
+is an error at once, where other databases wait; so a worker waits by starting its transaction again. A rebuild that is
+about to swap blocks partitions by a mark in their documents, which stays if the rebuild is killed: a worker that has
+waited for longer than a swap takes removes the mark.
+
+A worker that dies within a transaction leaves it open on the server, for more than a minute, and with it the lock. Its
+successor knows its session from `tailrace_owners`, and kills it if the lock is not released in time. A worker that
+seems dead may only be slow, and would then do the same to its successor. So each kill is recorded, and the next worker
+waits twice as long, until a transaction of the partition is committed.
 """
 
 from __future__ import annotations
@@ -12,28 +18,41 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from bson.binary import Binary
 from bson.objectid import ObjectId
 from pymongo import ReadPreference
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from tailrace.projections.mongo.client import DURABLE, LOCK_TIMEOUT, MAJORITY_SECONDS, WRITE_CONFLICT, Document
-from tailrace.projections.mongo.offsets import CLOSED, HELD, SEALED, swapping
-from tailrace.projections.mongo.owners import Evict
+from tailrace.projections.core.store import Partition
+from tailrace.projections.mongo.client import (
+    DURABLE,
+    LOCK_TIMEOUT,
+    MAJORITY_SECONDS,
+    WRITE_CONFLICT,
+    Client,
+    Database,
+    Document,
+    kit_collection,
+    translated,
+)
+from tailrace.projections.mongo.collections import CLOSED, HELD, OWNERS, SEALED, offset_id, swapping
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 LOCK_SECONDS = 120.0
-"""Longer than a server lets a transaction live whose worker has died: 60 s by default, and it looks every 30 s."""
+"""Longer than a server keeps the transaction of a dead worker: 60 s by default, checked every 30 s."""
 EVICT_SECONDS = 5.0
-"""A transaction that is alive is done by then, or can as well be done again by its successor. See `mongo_owners.py`."""
+"""A live transaction is complete by then, or its successor can as well repeat it."""
 HELD_SECONDS = 20.0
-"""Several times what a rebuild may hold a projection up for."""
+"""Several times as long as a rebuild may block a projection."""
 
-Ask = Callable[..., Awaitable[Any]]
-Call = Callable[[], Awaitable[None]]
+Run = Callable[..., Awaitable[Any]]
+Join = Callable[[], Awaitable[None]]
+Evict = Callable[[float, int], Awaitable[None]]
+"""Takes how long the caller has waited, in multiples of EVICT_SECONDS, and the number of committed locks (`turns`)."""
 
 
 async def begin(session: AsyncClientSession) -> None:
@@ -45,75 +64,101 @@ async def begin(session: AsyncClientSession) -> None:
     )
 
 
+async def take_ownership(
+    client: Client, database: Database, group: str, partition: Partition, session: AsyncClientSession
+) -> Evict:
+    """Records that `session` owns the partition; returns a function that ends the previous owner's transaction."""
+    ours = session.session_id["id"]
+    owners, key = kit_collection(database, OWNERS), {"_id": offset_id(group, partition)}
+    with translated("taking a partition over"):
+        found = await owners.find_one_and_update(key, {"$set": {"session": ours}}, upsert=True)
+    previous: Binary | None = None if found is None else found.get("session")
+
+    async def evict(patience: float, turns: int) -> None:
+        if previous is None or previous == ours:
+            return
+        try:
+            known = await owners.find_one(key) or {}
+            in_vain = known.get("evictions", 0) if known.get("turns") == turns else 0
+            if patience < 2**in_vain:
+                return
+            await owners.update_one(key, {"$set": {"evictions": in_vain + 1, "turns": turns}})
+            await client.admin.command({"killSessions": [{"id": previous}]})
+        except PyMongoError:
+            pass  # not allowed or unavailable: then the server ends the transaction at its time limit
+
+    return evict
+
+
 class PartitionLock:
-    """Of one transaction. `evict` ends that of the partition's owner before; `join` makes the partition's document."""
+    """The lock of one transaction. `evict` ends the previous owner's; `join` inserts the partition's document."""
 
     def __init__(
         self,
         offsets: AsyncCollection[Document],
         name: Document,
         session: AsyncClientSession,
-        ask: Ask,
+        run: Run,
         *,
         evict: Evict,
-        join: Call,
-        is_in_place: bool,
+        join: Join,
+        is_live: bool,
     ) -> None:
         self._offsets = offsets
-        self._is_in_place = is_in_place
-        self._name = {"_id": name}
+        self._is_live = is_live
+        self._key = {"_id": name}
         self._session = session
-        self._ask = ask
+        self._run = run
         self._evict = evict
         self._join = join
 
-    async def take(self) -> Document:
-        """The partition's document as it was, once it is locked; the transaction may be a new one by then."""
+    async def acquire(self) -> Document:
+        """Returns the partition's document once it is locked; the session may have a new transaction by then."""
         while True:
-            found = await self._locked()
-            if found is not None and (CLOSED in found or (SEALED in found and not self._is_in_place)):
+            found = await self._lock()
+            if found is not None and (CLOSED in found or (SEALED in found and not self._is_live)):
                 raise swapping()
             if found is not None and HELD not in found:
                 return found
-            # Not within the transaction: nobody must wait for us meanwhile, nor we see what is past.
+            # Outside of the transaction: it must not block others, nor see old data afterwards.
             await self._session.abort_transaction()
             if found is None:
                 await self._join()
             else:
-                await self._until_let_go(found[HELD])
+                await self._until_released(found[HELD])
             await begin(self._session)
 
-    async def _locked(self) -> Document | None:
+    async def _lock(self) -> Document | None:
         began = time.monotonic()
         pause = FIRST_PAUSE
         patience = 1.0
         while True:
             try:
-                # A real change: what writes the same again locks nothing.
-                found: Document | None = await self._ask(
-                    self._offsets.find_one_and_update, self._name, {"$inc": {"turns": 1}}
+                # A real change: an update that changes nothing locks nothing.
+                found: Document | None = await self._run(
+                    self._offsets.find_one_and_update, self._key, {"$inc": {"turns": 1}}
                 )
             except OperationFailure as error:
                 waited = time.monotonic() - began
                 if error.code not in {WRITE_CONFLICT, LOCK_TIMEOUT} or waited >= LOCK_SECONDS:
                     raise
                 if waited >= patience * EVICT_SECONDS:
-                    found = await self._offsets.find_one(self._name, {"turns": 1})  # outside of the transaction
+                    found = await self._offsets.find_one(self._key, {"turns": 1})  # outside of the transaction
                     await self._evict(patience, found["turns"] if found else 0)
                     patience *= 2
             else:
                 return found
-            # A new transaction, which will see what the other one did.
+            # A new transaction, which sees what the other one did.
             await self._session.abort_transaction()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
             await begin(self._session)
 
-    async def _until_let_go(self, hold: ObjectId) -> None:
-        waits = {**self._name, HELD: hold, CLOSED: {"$exists": False}}
+    async def _until_released(self, hold: ObjectId) -> None:
+        held = {**self._key, HELD: hold, CLOSED: {"$exists": False}}
         deadline = time.monotonic() + HELD_SECONDS
-        while await self._offsets.find_one(waits, {"_id": 1}) is not None:
+        while await self._offsets.find_one(held, {"_id": 1}) is not None:
             if time.monotonic() >= deadline:
-                # It was killed. If it was not, it finds its mark gone, and does not swap.
-                await self._offsets.update_one(waits, {"$unset": {HELD: ""}})
+                # The rebuild was killed. If not, it finds its mark gone, and does not swap.
+                await self._offsets.update_one(held, {"$unset": {HELD: ""}})
             await asyncio.sleep(LONGEST_PAUSE)

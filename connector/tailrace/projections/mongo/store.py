@@ -1,12 +1,12 @@
-"""A projection that lives in MongoDB: its collections, and beside them what the kit keeps, in one transaction.
+"""The MongoDB store: a projection's collections and the kit's own collections, changed in one transaction.
 
-Collections of the kit, shared by all projections of a database and told apart by `consumer_group`: `tailrace_offsets`,
-`tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`, `tailrace_owners`; beside them
-`tailrace_rebuilds`. Their `_id` is composed of what must be unique, so one event has one marker in each group and no
-further index is needed for that.
+All projections of a database share the kit's collections, separated by `consumer_group`: `tailrace_offsets`,
+`tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`, `tailrace_owners`; also
+`tailrace_rebuilds`. An `_id` consists of what must be unique, so an event has one marker in each group without
+a further index.
 
-Each partition has a session to itself. A worker that dies within a transaction leaves it open on the server; the next
-owner of the partition ends it after some seconds (`mongo_owners.py`).
+Each partition has its own session. A worker that dies within a transaction leaves it open on the server; the next owner
+of the partition ends it after some seconds (`partition_lock.py`).
 """
 
 from __future__ import annotations
@@ -21,33 +21,31 @@ from pymongo.errors import PyMongoError
 
 from tailrace.errors import ConfigError
 from tailrace.projections.core.store import CatchUp, EventOutcome, Partition
-from tailrace.projections.mongo import client as mongo_server
+from tailrace.projections.mongo import client as mongo_client
 from tailrace.projections.mongo.client import TIMEOUT, Client, Collections, Database, translated
-from tailrace.projections.mongo.generations import Generation, shadow_name
-from tailrace.projections.mongo.offsets import (
+from tailrace.projections.mongo.collections import (
     CLOSED,
+    ENTITIES,
     GROUP,
+    HORIZON,
+    MARKERS,
     OFFSETS,
+    OWNERS,
+    REBUILDS,
+    WAITING,
+    Generation,
     Swapping,
     reset_offsets,
+    shadow_name,
     stored_offsets,
     swapping,
 )
-from tailrace.projections.mongo.owners import OWNERS, Evict, take_over
-from tailrace.projections.mongo.partition_lock import begin
-from tailrace.projections.mongo.rebuilds import REBUILDS, begin_rebuild, ensure_account, ensure_horizon, join
+from tailrace.projections.mongo.partition_lock import Evict, begin, take_ownership
+from tailrace.projections.mongo.rebuilds import begin_rebuild, ensure_horizon, ensure_state, join
 from tailrace.projections.mongo.swap import finish, swap_generations
-from tailrace.projections.mongo.transaction import (
-    ENTITIES,
-    HORIZON,
-    MARKERS,
-    WAITING,
-    MongoTransaction,
-    commit,
-    horizon_of,
-)
+from tailrace.projections.mongo.transaction import MongoTransaction, commit, horizon_of
 
-KEPT_ASIDE: Collections = {OWNERS: [], REBUILDS: []}
+NOT_SWAPPED: Collections = {OWNERS: [], REBUILDS: []}
 SWAPPED: Collections = {
     MARKERS: [IndexModel([(GROUP, 1), ("event_time", 1)])],
     ENTITIES: [],
@@ -56,14 +54,14 @@ SWAPPED: Collections = {
         IndexModel([(GROUP, 1), ("topic", 1), ("partition", 1), ("since", 1)]),
     ],
     HORIZON: [],
-    # The last: until it is in its place, workers find the partitions closed.
+    # Renamed last: until then workers find the partitions closed.
     OFFSETS: [],
 }
-KEPT = [EventOutcome.DEAD.value, EventOutcome.WAITING.value]
+NEVER_PRUNED = [EventOutcome.DEAD.value, EventOutcome.WAITING.value]
 
 
 class MongoStore:
-    """`collections` are the projection's own, each with its indexes; they are made when the store is opened."""
+    """Keeps a projection in MongoDB. `collections` are its own, each with its indexes; `open` creates them."""
 
     def __init__(
         self, uri: str, database: str, *, collections: Collections | None = None, timeout: float = TIMEOUT
@@ -77,15 +75,15 @@ class MongoStore:
         self._sessions: set[AsyncClientSession] = set()
         self._idle: dict[Partition, tuple[AsyncClientSession, Evict]] = {}
         self._generation: Generation | None = None
-        self._next: MongoStore | None = None
-        self._is_next = False
+        self._shadow: MongoStore | None = None
+        self._is_shadow = False
 
     async def open(self, name: str) -> None:
         self._name = name
-        client = await mongo_server.connected(self._uri, name, timeout=self._timeout)
-        database = mongo_server.database_of(client, self._database_name)
+        client = await mongo_client.connected(self._uri, name, timeout=self._timeout)
+        database = mongo_client.database_of(client, self._database_name)
         try:
-            # First: it may be the old collections that do not take the indexes declared now.
+            # First: the old collections may not accept the indexes that are declared now.
             await finish(database)
             self._generation = await self._prepared(client, database)
         except BaseException:
@@ -94,12 +92,12 @@ class MongoStore:
         self._client = client
 
     async def _prepared(self, client: Client, database: Database) -> Generation:
-        declared = {} if self._is_next else self._declared
-        await mongo_server.prepare(database, {**SWAPPED, **KEPT_ASIDE, **declared})
+        declared = {} if self._is_shadow else self._declared
+        await mongo_client.prepare(database, {**SWAPPED, **NOT_SWAPPED, **declared})
         generation = Generation(database, self._declared)
         with translated("beginning"):
-            await ensure_account(database)
-            if self._is_next:
+            await ensure_state(database)
+            if self._is_shadow:
                 return await begin_rebuild(client, database, self._name, {**self._declared, **SWAPPED})
             await ensure_horizon(generation, self._name)
         return generation
@@ -110,7 +108,7 @@ class MongoStore:
         if client is None:
             return
         for session in tuple(self._sessions):
-            # The driver leaves to the server what is open: it would hold its partition for a minute.
+            # The driver would leave the transaction open: it would lock its partition for a minute.
             await _roll_back(session)
         await client.close()
 
@@ -133,14 +131,14 @@ class MongoStore:
             await _roll_back(session)
             await session.end_session()
             if isinstance(error, Swapping):
-                # Whoever decided it may be dead; if not, two are as good as one.
-                await finish(self._place.database)
+                # The process that decided it may be dead; if not, two can complete it together.
+                await finish(self._opened.database)
             raise
         finally:
             self._sessions.discard(session)
 
     def _transaction(self, partition: Partition, session: AsyncClientSession, evict: Evict) -> MongoTransaction:
-        client, generation = self._connected, self._place
+        client, generation = self._connected, self._opened
 
         async def enter() -> None:
             await join(client, generation, self._name, partition)
@@ -150,59 +148,59 @@ class MongoStore:
     async def _new_session(self, partition: Partition) -> tuple[AsyncClientSession, Evict]:
         session = self._connected.start_session()
         try:
-            number = self._place.number
+            number = self._opened.number
             owner = self._name if number is None else shadow_name(self._name, number)
-            evict = await take_over(self._connected, self._place.database, owner, partition, session)
+            evict = await take_ownership(self._connected, self._opened.database, owner, partition, session)
         except BaseException:
             await session.end_session()
             raise
         return session, evict
 
     async def positions(self) -> dict[Partition, int]:
-        return await stored_offsets(self._place.own(OFFSETS), self._name)
+        return await stored_offsets(self._opened.kit(OFFSETS), self._name)
 
     async def furthest(self) -> dict[Partition, int]:
-        return await stored_offsets(self._place.own(OFFSETS), self._name, "furthest")
+        return await stored_offsets(self._opened.kit(OFFSETS), self._name, "furthest")
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        await reset_offsets(self._connected, self._place.database, self._name, offsets)
+        await reset_offsets(self._connected, self._opened.database, self._name, offsets)
 
     async def horizon(self) -> int:
-        return horizon_of(await self._place.own(HORIZON).find_one({"_id": self._name}))
+        return horizon_of(await self._opened.kit(HORIZON).find_one({"_id": self._name}))
 
     async def prune(self, before_ms: int, limit: int) -> int:
         before = DatetimeMS(before_ms)
-        # Stored for good before the first marker goes.
+        # Durable before the first marker is deleted.
         ours = {"_id": self._name, CLOSED: {"$exists": False}}
-        if not (await self._place.own(HORIZON).update_one(ours, {"$max": {"before": before}})).matched_count:
+        if not (await self._opened.kit(HORIZON).update_one(ours, {"$max": {"before": before}})).matched_count:
             raise swapping()
-        markers = self._place.own(MARKERS)
-        old = {GROUP: self._name, "event_time": {"$lt": before}, "outcome": {"$nin": KEPT}}
+        markers = self._opened.kit(MARKERS)
+        old = {GROUP: self._name, "event_time": {"$lt": before}, "outcome": {"$nin": NEVER_PRUNED}}
         found = await markers.find(old, {"_id": 1}, sort=[("event_time", 1)], limit=limit).to_list()
-        # Asked for again in full: an outcome may have changed since.
+        # With the whole filter again: an outcome may have changed since.
         deleted = await markers.delete_many({**old, "_id": {"$in": [each["_id"] for each in found]}})
         return deleted.deleted_count
 
     def is_transient(self, error: BaseException) -> bool:
-        return mongo_server.is_transient(error)
+        return mongo_client.is_transient(error)
 
     def shadow(self) -> MongoStore:
-        """The store of the same projection made anew, in collections of its own."""
+        """Returns the store of the shadow copy, in its own collections."""
         if not self._declared:
             raise ConfigError(
-                "a projection can be made anew beside itself only if its collections are declared",
-                why="Those that handlers write to are made anew and renamed; nothing else tells which they are.",
+                "a projection can be rebuilt only if its collections are declared",
+                why="A rebuild copies and renames the collections that handlers write to, and must know them.",
                 remedy='Give its MongoStore all of them: collections={"cards": []}, with their indexes in the lists.',
             )
-        self._next = MongoStore(self._uri, self._database_name, collections=self._declared, timeout=self._timeout)
-        self._next._is_next = True
-        return self._next
+        self._shadow = MongoStore(self._uri, self._database_name, collections=self._declared, timeout=self._timeout)
+        self._shadow._is_shadow = True
+        return self._shadow
 
     async def swap(self, name: str, catch_up: CatchUp) -> bool:
-        """Puts what was made beside in its place, if it is as far; see `mongo_swap.py`."""
-        if self._next is None:
-            raise RuntimeError("nothing was made beside it")
-        return await swap_generations(self._next._connected, self._next._place, name, catch_up)
+        """Swaps the shadow copy in, if it has caught up; see `swap.py`."""
+        if self._shadow is None:
+            raise RuntimeError("there is no shadow copy")
+        return await swap_generations(self._shadow._connected, self._shadow._opened, name, catch_up)
 
     @property
     def _connected(self) -> Client:
@@ -211,7 +209,7 @@ class MongoStore:
         return self._client
 
     @property
-    def _place(self) -> Generation:
+    def _opened(self) -> Generation:
         if self._generation is None:
             raise RuntimeError("the store is not open")
         return self._generation
@@ -222,4 +220,4 @@ async def _roll_back(session: AsyncClientSession) -> None:
         if session.in_transaction:
             await session.abort_transaction()
     except PyMongoError:
-        pass  # the server is away: it ends the transaction by itself
+        pass  # the server is unavailable: it ends the transaction itself

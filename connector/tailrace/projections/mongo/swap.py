@@ -1,23 +1,23 @@
-"""What a rebuild has made takes the place of the old collections: decided in one transaction, then renamed one by one.
+"""Swaps in the result of a rebuild: decided in one transaction, then collections are renamed one by one.
 
-MongoDB renames a collection over another at once, but only one at a time. So the swap has three steps:
+MongoDB renames a collection over another atomically, but only one at a time. So the swap has three steps:
 
-1. **Hold up.** Every partition's document in `tailrace_offsets` is marked, and whoever applies events to the old ones
-   waits there (`mongo_turns.py`), while the new ones catch up with where these stand. A mark that is left behind by a
-   kill is removed by those who wait.
-2. **Decide.** One transaction, which fails if anybody has gone on meanwhile: the account says `swapping`, the old
-   offsets and the old horizon are closed, and the new offsets are sealed: no worker of the rebuild may go on, since
-   what it writes to is about to be renamed. Killed before it, nothing has happened. Behind it there is only forward.
-3. **Finish.** Each new collection is renamed over the old one, which is dropped with that; the offsets come last. Until
-   then all workers find the partitions closed, so none writes to some old and some new ones. Whoever comes across it
-   finishes it: the rebuild, a running worker at its next event, whatever opens the store next. Several may do so at
-   once: a collection is known by its identity, which a rename does not change.
+1. **Hold.** Each partition's document in `tailrace_offsets` gets a mark, and workers of the old projection wait for its
+   removal (`partition_lock.py`), while the copy catches up with their positions. If the rebuild is killed, the waiting
+   workers remove the mark.
+2. **Decide.** One transaction, which fails if a worker has made progress meanwhile. It sets the phase to `swapping`,
+   closes the old offsets and the old horizon, and seals the new offsets: workers of the rebuild must stop, since their
+   collections are about to be renamed. Killed before this commit, nothing has happened. After it, it completes.
+3. **Finish.** Each new collection is renamed over the old one, which drops the old one; the offsets come last. Until
+   then all workers find their partitions closed, so none writes to a mixture of old and new. Any process completes it:
+   the rebuild, a running worker at its next event, the next one that opens the store. Several may do so at the same
+   time: a collection is identified by its UUID, which a rename does not change.
 
-Locks that wait would be simpler, but a transaction of MongoDB fails at the first conflict: with busy partitions, one
-that needs them all would never come to its end. Hence the marks.
+Waiting for locks would be simpler, but a MongoDB transaction fails at its first conflict: with busy partitions, one
+that needs all of them would never succeed. Hence the marks.
 
-What a reader may see: each collection is whole at any time, old or new. Between the first and the last rename, one may
-be new and another old; the old ones stand still then, and the new ones are at least as far. Cursors and change streams
+Readers see each collection complete at any time, old or new. Between the first and the last rename, one may be new and
+another old; the old ones do not change then, and the new ones have at least the same events. Cursors and change streams
 on an old collection end with an error when it is replaced.
 """
 
@@ -39,15 +39,26 @@ from pymongo.read_concern import ReadConcern
 from tailrace import failpoints
 from tailrace.errors import ProjectionError, StoreUnavailable
 from tailrace.projections.core.store import CatchUp, Partition
-from tailrace.projections.mongo.client import DURABLE, Client, Database, is_transient, own, translated
-from tailrace.projections.mongo.generations import Generation, shadow_name
-from tailrace.projections.mongo.offsets import CLOSED, GROUP, HELD, OFFSETS, SEALED, offset_id, stored_offsets
-from tailrace.projections.mongo.owners import OWNERS
-from tailrace.projections.mongo.rebuilds import REBUILDS, Phase, RebuildState, identities, read, require_alone
-from tailrace.projections.mongo.transaction import HORIZON, horizon_of
+from tailrace.projections.mongo.client import DURABLE, Client, Database, is_transient, kit_collection, translated
+from tailrace.projections.mongo.collections import (
+    CLOSED,
+    GROUP,
+    HELD,
+    HORIZON,
+    OFFSETS,
+    OWNERS,
+    REBUILDS,
+    SEALED,
+    Generation,
+    offset_id,
+    shadow_name,
+    stored_offsets,
+)
+from tailrace.projections.mongo.rebuilds import Phase, RebuildState, identities, read, require_alone
+from tailrace.projections.mongo.transaction import horizon_of
 
 HOLDING_SECONDS = 5.0
-"""How long the blocks at hand may take to end."""
+"""How long running batches may take to end."""
 RENAME_SECONDS = 60.0
 PAUSE = 0.1
 NAMESPACE_NOT_FOUND = 26
@@ -58,67 +69,67 @@ log = logging.getLogger("tailrace.projections")
 
 
 async def swap_generations(client: Client, new: Generation, group: str, catch_up: CatchUp) -> bool:
-    """False if the new one does not get as far as the old one in time; nothing is changed then."""
+    """Returns False, with nothing changed, if the copy does not catch up in time."""
     database = new.database
-    offsets = own(database, OFFSETS)
+    offsets = kit_collection(database, OFFSETS)
     hold = ObjectId()
     with translated("swapping"):
         await require_alone(database, group)
-        account = await _whole(new)
+        state = await _complete_state(new)
         try:
             with pymongo.timeout(HOLDING_SECONDS):
                 await offsets.update_many({GROUP: group}, {"$set": {HELD: hold}})
             reached = await catch_up(await stored_offsets(offsets, group))
             if reached is None:
                 return False
-            await _decide(client, new, group, hold, reached, account)
+            await _decide(client, new, group, hold, reached, state)
         finally:
-            await _let_go(database, hold)
+            await _release(database, hold)
         failpoints.reached(SWAP_DECIDED)
     await finish(database)
     return True
 
 
-async def _whole(new: Generation) -> RebuildState:
-    """The account of what was made, if it is all there and nobody has begun anew."""
-    account = await read(new.database)
-    ours = account.phase is Phase.BUILDING and account.number == new.number
-    if not ours or await identities(new.database, account.made) != account.made:
+async def _complete_state(new: Generation) -> RebuildState:
+    """Returns the state of the rebuild; raises if a copy is missing or another rebuild was started."""
+    state = await read(new.database)
+    ours = state.phase is Phase.BUILDING and state.number == new.number
+    if not ours or await identities(new.database, state.copies) != state.copies:
         raise ProjectionError(
-            "what the rebuild has made is not there any more as it was",
-            why="Somebody has dropped a part of it, or has begun another rebuild.",
-            remedy="Run it again: it begins anew. The old projection is as it was.",
+            "the collections of the rebuild are gone or changed",
+            why="Someone has dropped some of them, or has started another rebuild.",
+            remedy="Run it again: it starts from the beginning. The old projection is unchanged.",
         )
-    return account
+    return state
 
 
 async def _decide(
-    client: Client, new: Generation, group: str, hold: ObjectId, reached: Mapping[Partition, int], account: RebuildState
+    client: Client, new: Generation, group: str, hold: ObjectId, reached: Mapping[Partition, int], state: RebuildState
 ) -> None:
-    offsets, horizon = own(new.database, OFFSETS), own(new.database, HORIZON)
+    offsets, horizon = kit_collection(new.database, OFFSETS), kit_collection(new.database, HORIZON)
 
     async def decide(session: AsyncClientSession) -> None:
         decided = {"$set": {"phase": Phase.SWAPPING.value}}
-        known = await own(new.database, REBUILDS).update_one(account.as_seen, decided, session=session)
-        await offsets.update_many({GROUP: group, HELD: hold}, {"$set": {CLOSED: account.number}}, session=session)
-        gone_on = await offsets.find_one({GROUP: group, HELD: {"$ne": hold}}, session=session)
-        if not known.matched_count or gone_on is not None:
+        known = await kit_collection(new.database, REBUILDS).update_one(state.as_seen, decided, session=session)
+        await offsets.update_many({GROUP: group, HELD: hold}, {"$set": {CLOSED: state.number}}, session=session)
+        progressed = await offsets.find_one({GROUP: group, HELD: {"$ne": hold}}, session=session)
+        if not known.matched_count or progressed is not None:
             raise StoreUnavailable(
-                f"{group} has gone on while it was to be held up",
-                why="That took too long, or a partition was added.",
-                remedy="Run it again: it goes on where it was.",
+                f"{group} made progress while it should have been blocked",
+                why="The swap took too long, or a partition was added.",
+                remedy="Run it again: it continues where it was.",
             )
         await require_alone(new.database, group, session)
-        closed = {"$set": {CLOSED: account.number}, "$setOnInsert": {"before": DatetimeMS(0)}}
-        forgotten = await horizon.find_one_and_update({"_id": group}, closed, upsert=True, session=session)
-        # Somebody may be about to prune by the old horizon, and then it is the new markers that he finds.
-        before = {"$max": {"before": DatetimeMS(horizon_of(forgotten))}}
-        await new.own(HORIZON).update_one({"_id": group}, before, session=session)
-        sealed = {"$set": {SEALED: account.number}}
-        await new.own(OFFSETS).update_many({GROUP: group}, sealed, session=session)
+        closed = {"$set": {CLOSED: state.number}, "$setOnInsert": {"before": DatetimeMS(0)}}
+        old_horizon = await horizon.find_one_and_update({"_id": group}, closed, upsert=True, session=session)
+        # A prune that has read the old horizon may delete new markers after the swap.
+        before = {"$max": {"before": DatetimeMS(horizon_of(old_horizon))}}
+        await new.kit(HORIZON).update_one({"_id": group}, before, session=session)
+        sealed = {"$set": {SEALED: state.number}}
+        await new.kit(OFFSETS).update_many({GROUP: group}, sealed, session=session)
         for partition, offset in reached.items():
             name = {"_id": offset_id(group, partition)}
-            await new.own(OFFSETS).update_one(name, {"$max": {"next_offset": offset}}, session=session)
+            await new.kit(OFFSETS).update_one(name, {"$max": {"next_offset": offset}}, session=session)
 
     async with client.start_session() as session:
         await session.with_transaction(
@@ -126,30 +137,30 @@ async def _decide(
         )
 
 
-async def _let_go(database: Database, hold: ObjectId) -> None:
+async def _release(database: Database, hold: ObjectId) -> None:
     try:
-        await own(database, OFFSETS).update_many({HELD: hold}, {"$unset": {HELD: ""}})
+        await kit_collection(database, OFFSETS).update_many({HELD: hold}, {"$unset": {HELD: ""}})
     except PyMongoError:
-        pass  # away: those who wait help themselves
+        pass  # unavailable: the waiting workers remove the mark
 
 
 async def finish(database: Database) -> None:
-    """Finishes a swap that is decided, if there is one."""
+    """Completes a decided swap, if there is one."""
     with translated("swapping"):
-        account = await read(database)
-        if account.phase is not Phase.SWAPPING:
+        state = await read(database)
+        if state.phase is not Phase.SWAPPING:
             return
-        for name in account.collections:
-            await _put_in_place(database, account, name)
+        for name in state.collections:
+            await _rename(database, state, name)
             failpoints.reached(SWAP_RENAMED)
-        await own(database, OWNERS).delete_many({GROUP: shadow_name(account.projection, account.number)})
-        await own(database, REBUILDS).update_one(account.as_seen, {"$set": {"phase": Phase.DONE.value}})
-    log.info("swapped", extra={"fields": {"projection": account.projection, "collections": len(account.collections)}})
+        await kit_collection(database, OWNERS).delete_many({GROUP: shadow_name(state.projection, state.number)})
+        await kit_collection(database, REBUILDS).update_one(state.as_seen, {"$set": {"phase": Phase.DONE.value}})
+    log.info("swapped", extra={"fields": {"projection": state.projection, "collections": len(state.collections)}})
 
 
-async def _put_in_place(database: Database, account: RebuildState, name: str) -> None:
-    """Returns when what was made is there under its own name, whoever did it."""
-    source, identity = shadow_name(name, account.number), account.collections[name]
+async def _rename(database: Database, state: RebuildState, name: str) -> None:
+    """Returns when the copy has its final name, no matter which process has renamed it."""
+    source, identity = shadow_name(name, state.number), state.collections[name]
     deadline = time.monotonic() + RENAME_SECONDS
     while True:
         found = await identities(database, [source, name])
@@ -165,12 +176,12 @@ async def _put_in_place(database: Database, account: RebuildState, name: str) ->
                     raise
             else:
                 return
-        elif (await read(database)).as_seen != account.as_seen:
-            return  # finished, long ago perhaps
+        elif (await read(database)).as_seen != state.as_seen:
+            return  # completed by another process
         elif late:
             raise ProjectionError(
-                f"{source} is not there any more, which was to become {name}",
-                why="Somebody has dropped it after the swap was decided.",
+                f"{source}, which should become {name}, does not exist any more",
+                why="Someone has dropped it after the swap was decided.",
                 remedy=f"Drop the collection {REBUILDS}, then run `tailrace project APP --rebuild` again.",
             )
         await asyncio.sleep(PAUSE)

@@ -1,7 +1,6 @@
-"""One transaction of the MongoDB store: markers, versions, what waits, and the next offset.
+"""One transaction of the MongoDB store: markers, versions, waiting events and the next offset.
 
-In MongoDB an error ends the transaction, a duplicate key too. So what may be there already is looked for before it is
-written.
+In MongoDB every error ends the transaction, even a duplicate key. So existing documents are looked up before inserts.
 """
 
 from __future__ import annotations
@@ -19,23 +18,16 @@ from pymongo.errors import PyMongoError
 
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
 from tailrace.projections.mongo.client import UNKNOWN_COMMIT, Document
+from tailrace.projections.mongo.collections import ENTITIES, HORIZON, MARKERS, OFFSETS, WAITING, Generation, offset_id
 from tailrace.projections.mongo.effects import MongoEffects, SessionGuard
-from tailrace.projections.mongo.generations import Generation
-from tailrace.projections.mongo.offsets import OFFSETS, offset_id
-from tailrace.projections.mongo.owners import Evict
-from tailrace.projections.mongo.partition_lock import Call, PartitionLock
-
-MARKERS = "tailrace_markers"
-ENTITIES = "tailrace_entities"
-WAITING = "tailrace_waiting"
-HORIZON = "tailrace_horizon"
+from tailrace.projections.mongo.partition_lock import Evict, Join, PartitionLock
 
 COMMIT_SECONDS = 60.0
 COMMIT_PAUSE = 0.1
 
 
 async def commit(session: AsyncClientSession) -> None:
-    """Returns when it is committed for good. Asks again while nobody knows; past the bound, that error is raised."""
+    """Commits. Retries while the result is unknown, for at most COMMIT_SECONDS."""
     deadline = time.monotonic() + COMMIT_SECONDS
     while True:
         try:
@@ -49,7 +41,7 @@ async def commit(session: AsyncClientSession) -> None:
 
 
 class MongoTransaction:
-    """For events of one partition of the projection `group`."""
+    """A transaction for events of one partition of the projection `group`."""
 
     def __init__(
         self,
@@ -59,37 +51,35 @@ class MongoTransaction:
         session: AsyncClientSession,
         *,
         evict: Evict,
-        join: Call,
+        join: Join,
     ) -> None:
-        """`evict` and `join` are for its turn at the partition."""
+        """`evict` and `join` are those of `PartitionLock`."""
         self._group = group
         self._partition = partition
-        self._conversation = SessionGuard(session)
-        self._effects = MongoEffects(generation, self._conversation)
-        self._ask = self._conversation.ask
-        self._offsets = generation.own(OFFSETS)
-        self._markers = generation.own(MARKERS)
-        self._entities = generation.own(ENTITIES)
-        self._waiting = generation.own(WAITING)
-        self._horizon = generation.own(HORIZON)
+        self._guard = SessionGuard(session)
+        self._effects = MongoEffects(generation, self._guard)
+        self._run = self._guard.run
+        self._offsets = generation.kit(OFFSETS)
+        self._markers = generation.kit(MARKERS)
+        self._entities = generation.kit(ENTITIES)
+        self._waiting = generation.kit(WAITING)
+        self._horizon = generation.kit(HORIZON)
         name = offset_id(group, partition)
-        in_place = generation.number is None
-        self._turn = PartitionLock(
-            self._offsets, name, session, self._ask, evict=evict, join=join, is_in_place=in_place
-        )
+        is_live = generation.number is None
+        self._lock = PartitionLock(self._offsets, name, session, self._run, evict=evict, join=join, is_live=is_live)
 
     @property
     def effects(self) -> MongoEffects:
         return self._effects
 
     async def position(self) -> int | None:
-        next_offset: int | None = (await self._turn.take()).get("next_offset")
+        next_offset: int | None = (await self._lock.acquire()).get("next_offset")
         return next_offset
 
     async def advance(self, offset: int) -> None:
         name = {"_id": offset_id(self._group, self._partition)}
         change = {"$set": {"next_offset": offset}, "$max": {"furthest": offset}}
-        await self._ask(self._offsets.update_one, name, change, upsert=True)
+        await self._run(self._offsets.update_one, name, change, upsert=True)
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         wanted: dict[str, Marker] = {}
@@ -99,14 +89,14 @@ class MongoTransaction:
         for each in await self._found(self._markers, {"_id": self._any(wanted)}, {"outcome": 1}):
             known[each["_id"]["event_id"]] = each["outcome"]
         now = datetime.now(UTC)
-        # Whoever marks one of them at the same time makes the insert a conflict: all is tried again, and seen then.
+        # If another transaction marks one of them meanwhile, the insert conflicts and the batch is retried.
         new = [self._marker(marker, now) for name, marker in wanted.items() if name not in known]
         if new:
-            await self._ask(self._markers.insert_many, new, ordered=False)
+            await self._run(self._markers.insert_many, new, ordered=False)
         dead = [name for name, outcome in known.items() if outcome == EventOutcome.DEAD]
         if dead:
             again = {"outcome": EventOutcome.APPLIED.value, "processed_at": now}
-            await self._ask(self._markers.update_many, {"_id": self._any(dead)}, {"$set": again})
+            await self._run(self._markers.update_many, {"_id": self._any(dead)}, {"$set": again})
         return {each["_id"]["event_id"] for each in new}.union(dead)
 
     async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
@@ -118,12 +108,12 @@ class MongoTransaction:
                 UpdateMany({"_id": self._any(names)}, {"$set": {"outcome": outcome.value}})
                 for outcome, names in by_outcome.items()
             ]
-            await self._ask(self._markers.bulk_write, writes)
+            await self._run(self._markers.bulk_write, writes)
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
         ids = [self._entity_id(name) for name in names]
         found = await self._found(self._entities, {"_id": {"$in": ids}})
-        known = [each for each in found if "version" in each]  # others are only waited for
+        known = [each for each in found if "version" in each]  # the others only have waiting events
         return {each["_id"]["entity_id"]: EntityState(each["version"], each["deleted"]) for each in known}
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
@@ -132,21 +122,21 @@ class MongoTransaction:
                 UpdateOne({"_id": self._entity_id(name)}, {"$set": state._asdict()}, upsert=True)
                 for name, state in states.items()
             ]
-            await self._ask(self._entities.bulk_write, writes, ordered=False)
+            await self._run(self._entities.bulk_write, writes, ordered=False)
 
     async def wait(self, events: Sequence[WaitingEvent]) -> None:
         if events:
-            # A conflict with whoever applies at this moment what they wait for.
+            # Conflicts with a transaction that applies their predecessor meanwhile.
             names = {event.entity for event in events}
             expected = [
                 UpdateOne({"_id": self._entity_id(name)}, {"$inc": {"waits": 1}}, upsert=True) for name in names
             ]
-            await self._ask(self._entities.bulk_write, expected, ordered=False)
+            await self._run(self._entities.bulk_write, expected, ordered=False)
             writes = [
                 UpdateOne({"_id": self._event_id(event.event_id)}, {"$setOnInsert": _kept(event)}, upsert=True)
                 for event in events
             ]
-            await self._ask(self._waiting.bulk_write, writes)
+            await self._run(self._waiting.bulk_write, writes)
 
     async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         wanted = {"_id.consumer_group": self._group, "entity_id": {"$in": list(names)}}
@@ -165,26 +155,26 @@ class MongoTransaction:
 
     async def release(self, event_ids: Collection[str]) -> None:
         if event_ids:
-            await self._ask(self._waiting.delete_many, {"_id": self._any(event_ids)})
+            await self._run(self._waiting.delete_many, {"_id": self._any(event_ids)})
 
     async def horizon(self) -> int:
-        found: Document | None = await self._ask(self._horizon.find_one, {"_id": self._group})
+        found: Document | None = await self._run(self._horizon.find_one, {"_id": self._group})
         return horizon_of(found)
 
     async def flush(self) -> None:
         await self._effects.flush()
 
     async def finish(self) -> None:
-        """Carries out what was put off; nobody can go on with it from here, so it may be committed."""
+        """Executes deferred writes and refuses further commands, so that it can be committed."""
         self._effects.end()
         await self.flush()
-        await self._conversation.end()
-        self._conversation.require_whole()
+        await self._guard.end()
+        self._guard.require_complete()
 
     async def abandon(self) -> None:
-        """Nobody can go on with it from here, so it may be rolled back."""
+        """Refuses further commands, so that it can be rolled back."""
         self._effects.end()
-        await self._conversation.end()
+        await self._guard.end()
 
     async def _found(
         self,
@@ -198,7 +188,7 @@ class MongoTransaction:
         async def listed(session: AsyncClientSession) -> list[Document]:
             return await collection.find(wanted, fields, sort=sort, limit=limit, session=session).to_list()
 
-        found: list[Document] = await self._ask(listed)
+        found: list[Document] = await self._run(listed)
         return found
 
     def _marker(self, marker: Marker, now: datetime) -> Document:

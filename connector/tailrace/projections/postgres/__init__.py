@@ -1,1 +1,1 @@
-"""Projections that are stored in Postgres."""
+"""The Postgres store of projections."""

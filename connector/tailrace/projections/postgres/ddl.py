@@ -1,9 +1,8 @@
-"""The kit's own tables in Postgres, and how a projection's schema is made ready.
+"""Creates the kit's own tables and a projection's schema.
 
-All names are unqualified: the session's `search_path` says in which schema they live, so that a second schema can be
-filled beside the first and take its place by being renamed. What exists already is left alone, without asking for the
-right to create it: a role that may only read and write can run a projection whose tables somebody else has made.
-Tables of an earlier version are brought up to date.
+All names are unqualified: the session's `search_path` selects the schema, so a rebuild can fill a second schema and
+swap it in by renaming. Existing tables are not created again: a role with only read and write rights can run a
+projection whose tables someone else created. Tables of an earlier version are upgraded.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from psycopg.errors import InsufficientPrivilege
 from tailrace.errors import AccessRefused
 
 _LOCK = 0x7461_696C_7261_6365
-"""The advisory lock of those who make tables: `CREATE … IF NOT EXISTS` alone fails when two do so at once."""
+"""The advisory lock for creating tables: two concurrent `CREATE … IF NOT EXISTS` can fail."""
 
 UNFINISHED = -1
-"""In `tailrace_offsets.unfinished` from the first statement of a transaction to its last.
+"""The value of `tailrace_offsets.unfinished` from the first statement of a transaction to its last.
 
-No partition has that number, and the foreign key is looked at by COMMIT: Postgres itself refuses one that comes before
-the transaction is complete, such as a handler's own.
+No partition has that number, and COMMIT checks the deferred foreign key: so Postgres itself refuses a COMMIT before the
+transaction is complete, such as one of a handler.
 """
 
-_PROOF: LiteralString = """ALTER TABLE {}.tailrace_offsets ADD COLUMN IF NOT EXISTS unfinished integer,
+_COMMIT_GUARD: LiteralString = """ALTER TABLE {}.tailrace_offsets ADD COLUMN IF NOT EXISTS unfinished integer,
     ADD CONSTRAINT tailrace_no_commit_by_handlers FOREIGN KEY (projection, topic, unfinished)
     REFERENCES {}.tailrace_offsets (projection, topic, partition) DEFERRABLE INITIALLY DEFERRED"""
-_HAS_PROOF = """
+_HAS_COMMIT_GUARD = """
     SELECT current_schema(), EXISTS (
         SELECT FROM pg_constraint WHERE conname = 'tailrace_no_commit_by_handlers' AND condeferred
         AND conrelid = format('%I.tailrace_offsets', current_schema())::regclass
     )
 """
 
-# Entities are written again and again: room on each page spares their index from it.
+# Offsets and entities are updated often: free space on each page allows updates without index writes (HOT).
 _TABLES: dict[str, LiteralString] = {
     "tailrace_offsets": """
         CREATE TABLE tailrace_offsets (
@@ -70,7 +69,7 @@ _TABLES: dict[str, LiteralString] = {
 
 
 async def prepare(connection: AsyncConnection[Any], schema: str, tables: str) -> None:
-    """Makes what is missing: the schema, the kit's tables, and whatever the user's `tables` say."""
+    """Creates the schema and the kit's tables if missing, then runs the user's DDL in `tables`."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         if schema:
@@ -85,24 +84,24 @@ async def prepare(connection: AsyncConnection[Any], schema: str, tables: str) ->
         for name, statement in _TABLES.items():
             if name not in present:
                 await connection.execute(statement)
-        await _add_proof(connection)
+        await _add_commit_guard(connection)
         if tables.strip():
-            # Without parameters it may be several statements. It is the user's own text, as their migrations are.
+            # Without parameters it may be several statements. It is the user's own SQL.
             await connection.execute(tables.encode())
 
 
-async def _add_proof(connection: AsyncConnection[Any]) -> None:
-    """Tables that an earlier version has made do not have it, and new ones get it here, too."""
-    [(schema, is_there)] = await (await connection.execute(_HAS_PROOF)).fetchall()
-    if is_there:
+async def _add_commit_guard(connection: AsyncConnection[Any]) -> None:
+    """Adds the constraint that refuses a COMMIT by handlers, to new tables and to those of an earlier version."""
+    [(schema, exists)] = await (await connection.execute(_HAS_COMMIT_GUARD)).fetchall()
+    if exists:
         return
-    place = sql.Identifier(schema)
-    statement = sql.SQL(_PROOF).format(place, place)
+    identifier = sql.Identifier(schema)
+    statement = sql.SQL(_COMMIT_GUARD).format(identifier, identifier)
     try:
         await connection.execute(statement)
     except InsufficientPrivilege:
         raise AccessRefused(
             f"the table {schema}.tailrace_offsets is of an earlier version, and this role does not own it",
-            why="A column was added to it, which proves that a transaction is whole.",
+            why="This version needs a new column in it, which protects against a COMMIT by handlers.",
             remedy=f"Have its owner start the worker once, or run: {' '.join(statement.as_string(connection).split())}",
         ) from None

@@ -1,8 +1,7 @@
-"""What handlers write with in Postgres: everything goes into the block's transaction.
+"""The effects object of Postgres handlers: all their writes go into the batch's transaction.
 
-`upsert` and `delete` are put off and carried out together, by a statement or two for each table; whatever reads or
-writes at once has them carried out first. So a handler reads its own writes, and a block of hundreds of events costs a
-handful of journeys.
+`upsert` and `delete` are deferred and executed together, with one or two statements for each table; every other call
+executes them first. So a handler reads its own writes, and a batch of hundreds of events needs a few round trips.
 """
 
 from __future__ import annotations
@@ -17,91 +16,91 @@ from psycopg.rows import dict_row
 from psycopg.sql import SQL, Composed
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.postgres.session import effects_ended
+from tailrace.projections.core.store import effects_ended
 from tailrace.projections.postgres.table import Table, look_up
-from tailrace.projections.postgres.values import Texts
+from tailrace.projections.postgres.values import ColumnEncoder
 from tailrace.projections.postgres.writes import Write, WriteStatement, plan
 
 Query = LiteralString | bytes | SQL | Composed
 Params = Sequence[Any] | Mapping[str, Any]
-Found = dict[str, Any]
+RowDict = dict[str, Any]
 
 
 class PostgresEffects:
-    """Writes to tables by name, and SQL. Unqualified names are those of the store's schema."""
+    """Upserts, deletes and SQL. Unqualified table names are those of the store's schema."""
 
     def __init__(self, connection: AsyncConnection[Any], tables: dict[str, Table]) -> None:
         self._open: AsyncConnection[Any] | None = connection
         self._tables = tables
-        self._texts = Texts(Transformer(connection))
+        self._encoder = ColumnEncoder(Transformer(connection))
         self._writes: list[Write] = []
         self._failed: Exception | None = None
 
     def upsert(self, table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Sets `values` in the row that has `key`, which is made if there is none. `key` is that of a unique index.
+        """Sets `values` in the row with `key`, or inserts that row. `key` must be the columns of a unique index.
 
-        Columns that are not named keep what they have. In a JSON column a dict or list is what it says, a str is JSON.
+        Other columns keep their values. For a JSON column give a dict or list, or a str that is JSON text.
         """
         twice = [name for name in key if name in values and values[name] != key[name]]
         if twice:
             raise ValueError(f"{table}.{twice[0]} is given two values, by key and by values")
-        self._put_off(Write(table, dict(key), dict(values)))
+        self._defer(Write(table, dict(key), dict(values)))
 
     def delete(self, table: str, key: Mapping[str, Any]) -> None:
-        """Deletes the rows that have `key`, which may be any columns."""
-        self._put_off(Write(table, dict(key), None))
+        """Deletes the rows with `key`, which may be any columns."""
+        self._defer(Write(table, dict(key), None))
 
     async def execute(self, sql: Query, params: Params | None = None) -> int:
-        """Runs a statement; how many rows it was about."""
+        """Runs a statement; returns the number of affected rows."""
         return (await self._run(sql, params)).rowcount
 
-    async def fetch_one(self, sql: Query, params: Params | None = None) -> Found | None:
-        """The first row by column name, None if there is none."""
+    async def fetch_one(self, sql: Query, params: Params | None = None) -> RowDict | None:
+        """Returns the first row as a dict, None if there is none."""
         return await (await self._run(sql, params)).fetchone()
 
-    async def fetch_all(self, sql: Query, params: Params | None = None) -> list[Found]:
-        """All rows by column name."""
+    async def fetch_all(self, sql: Query, params: Params | None = None) -> list[RowDict]:
+        """Returns all rows as dicts."""
         return await (await self._run(sql, params)).fetchall()
 
     async def connection(self) -> AsyncConnection[Any]:
-        """psycopg's own, for all else (COPY, savepoints): what was put off until now is carried out.
+        """Returns the psycopg connection, for COPY, savepoints and the like. Executes deferred writes first.
 
-        The transaction stays the kit's: `commit` and `rollback` raise, and whoever ends it by SQL stops the worker.
+        A handler must not end the transaction: `commit` and `rollback` raise, and ending it by SQL stops the worker.
         """
         await self.flush()
         return self._connection
 
     async def flush(self) -> None:
-        """Carries out what was put off; Rejected for values that a column will never take."""
+        """Executes deferred writes; raises Rejected for values that a column will never accept."""
         if self._failed is not None:
-            # A handler went on after its writes were refused: they must not be forgotten.
+            # A handler ignored that its writes were refused.
             raise self._failed
-        while self._writes:  # a task of the handler's may ask for more meanwhile
+        while self._writes:  # a task of the handler may add more meanwhile
             writes, self._writes = self._writes, []
             try:
-                await self._carry_all_out(writes)
+                await self._execute_writes(writes)
             except Exception as error:
                 self._failed = error
                 raise
 
-    async def _carry_all_out(self, writes: list[Write]) -> None:
+    async def _execute_writes(self, writes: list[Write]) -> None:
         for write in writes:
             if write.table not in self._tables:
                 self._tables[write.table] = await look_up(self._connection, write.table)
             self._tables[write.table].require((*write.key, *(write.values or ())))
-        steps = list(plan(writes, self._tables))
+        statements = list(plan(writes, self._tables))
         try:
-            if len(steps) == 1:
-                await self._carry_out(steps[0])
+            if len(statements) == 1:
+                await self._execute_statement(statements[0])
                 return
-            async with self._connection.pipeline():  # one journey for all of them
-                for step in steps:
-                    await self._carry_out(step)
+            async with self._connection.pipeline():  # one round trip
+                for statement in statements:
+                    await self._execute_statement(statement)
         except psycopg.DataError as error:
-            raise refused(error) from None
+            raise rejected(error) from None
 
     def end(self) -> None:
-        """The transaction is over: what comes from now on would belong to another."""
+        """Refuses all calls from now on: they would belong to another transaction."""
         self._open = None
 
     @property
@@ -110,34 +109,34 @@ class PostgresEffects:
             raise effects_ended()
         return self._open
 
-    def _put_off(self, write: Write) -> None:
+    def _defer(self, write: Write) -> None:
         if not write.key:
             raise ValueError(f"a write to {write.table} needs a key")
         for name, value in write.key.items():
             if value is None:
-                raise ValueError(f"{write.table}.{name} is None: no row has that as its key")
+                raise ValueError(f"{write.table}.{name} is None: no row has NULL as its key")
         if self._open is None:
             raise effects_ended()
         self._writes.append(write)
 
-    async def _run(self, sql: Query, params: Params | None) -> AsyncCursor[Found]:
+    async def _run(self, sql: Query, params: Params | None) -> AsyncCursor[RowDict]:
         await self.flush()
         return await self._connection.cursor(row_factory=dict_row).execute(sql, params)
 
-    async def _carry_out(self, step: WriteStatement) -> None:
-        table = self._tables[step.table]
-        names = (*step.key, *(step.values or ()))
+    async def _execute_statement(self, statement: WriteStatement) -> None:
+        table = self._tables[statement.table]
+        names = (*statement.key, *(statement.values or ()))
         columns = [
-            self._texts.column([row[at] for row in step.rows], table.columns[name].type)
+            self._encoder.column([row[at] for row in statement.rows], table.columns[name].type)
             for at, name in enumerate(names)
         ]
-        await self._connection.execute(table.statement(step.key, step.values).encode(), columns)
+        await self._connection.execute(table.statement(statement.key, statement.values).encode(), columns)
 
 
-def refused(error: psycopg.DataError) -> Rejected:
-    """Trying again would not help. The message goes without its detail, which quotes rows."""
+def rejected(error: psycopg.DataError) -> Rejected:
+    """Translates a data error, for which a retry cannot help. Leaves out the detail, which quotes rows."""
     return Rejected(
         Reason.PERMANENT_FAILURE,
-        f"Postgres does not take a value: {error.diag.message_primary or error}",
-        remedy="Mend the handler or the column, then put it back with `tailrace dlq redrive`.",
+        f"Postgres does not accept a value: {error.diag.message_primary or error}",
+        remedy="Fix the handler or the column, then publish the event again with `tailrace dlq redrive`.",
     )

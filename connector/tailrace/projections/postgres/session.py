@@ -1,11 +1,11 @@
-"""Sessions with a projection's Postgres: how they are opened, and what their errors mean.
+"""Connections to a projection's Postgres: settings, ownership, and the meaning of errors.
 
-Settings of the user stay, but for those a projection leans on: a commit must be on disk, its reader must see what was
-committed while it waited for a lock, and a worker that hangs must not hold a partition for ever.
+The user's settings stay, except those a projection relies on: a commit must be on disk, a transaction must see what was
+committed while it waited for a lock, and a hanging worker must not hold a partition for ever.
 
-A session belongs to one holder at a time: the code that took it, and the tasks started from there. A task that outlives
-the handler that started it may keep the connection, and psycopg lets it have its turn even behind the COMMIT it waited
-for; so each statement is checked when its turn has come.
+A session has one holder at a time: the code that acquired it, and the tasks it started. A task that outlives its
+handler may keep the connection, and psycopg would run its statement even after the COMMIT it waited for. So each
+statement is checked just before it is sent.
 """
 
 from __future__ import annotations
@@ -22,67 +22,64 @@ from psycopg.pq import TransactionStatus
 
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
+from tailrace.projections.core.store import effects_ended
 from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
 from tailrace.sql_names import quote
 
-_HELD: ContextVar[frozenset[object]] = ContextVar("held", default=frozenset())
-"""What the running code holds; a task that it starts holds the same."""
+_HOLDERS: ContextVar[frozenset[object]] = ContextVar("holders", default=frozenset())
+"""The holders of the running code; a task that it starts inherits them."""
 
 
 class Session(AsyncConnection[tuple[Any, ...]]):
-    """A connection that refuses statements of anybody but its holder, and in a transaction those behind its end."""
+    """A connection that refuses statements of others than its holder, and statements after the transaction's end."""
 
     _holder: object | None = None
     _is_in_transaction = False
 
-    def hold(self) -> None:
-        """Who calls it is the holder from now on, without the tasks that were started before."""
+    def acquire(self) -> None:
+        """Makes the caller the holder, without the tasks that were started before."""
         before, self._holder = self._holder, object()
-        _HELD.set(_HELD.get() - {before} | {self._holder})
+        _HOLDERS.set(_HOLDERS.get() - {before} | {self._holder})
 
-    def let_go(self) -> None:
-        _HELD.set(_HELD.get() - {self._holder})
+    def release(self) -> None:
+        _HOLDERS.set(_HOLDERS.get() - {self._holder})
         self._holder = object()
 
     def require_transaction(self, required: bool) -> None:
-        """Whether statements are refused once the transaction that is open now has ended."""
+        """Sets whether statements are refused once the open transaction has ended."""
         self._is_in_transaction = required
 
     @property
     def is_idle(self) -> bool:
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
-    async def wait(self, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - whatever psycopg gives
-        """All that psycopg says to the server goes through here, when it has the connection for itself."""
-        if self._holder is not None and self._holder not in _HELD.get():
+    async def wait(self, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - psycopg's arguments
+        """Checks the holder. psycopg sends everything through this method, after it has locked the connection."""
+        if self._holder is not None and self._holder not in _HOLDERS.get():
             raise effects_ended()
         if self._is_in_transaction and self.is_idle:
             raise transaction_ended()
         return await super().wait(*given, **options)
 
 
-def effects_ended() -> RuntimeError:
-    return RuntimeError("the transaction of these effects has ended: a handler must not keep them")
-
-
 def transaction_ended() -> TransactionEnded:
     return TransactionEnded(
         "a handler has ended the transaction that its events are applied in",
-        why="After a COMMIT or ROLLBACK of its own, marker, effect and next offset would not be one transaction.",
-        remedy="Remove it from the handler, then start again: the transaction was rolled back. SAVEPOINT, ROLLBACK TO"
-        " and blocks of `connection.transaction()` are allowed.",
+        why="After a COMMIT or ROLLBACK by a handler, marker, effect and next offset would not be one transaction.",
+        remedy="Remove it from the handler, then restart: the transaction was rolled back. SAVEPOINT, ROLLBACK TO"
+        " and `connection.transaction()` are allowed.",
     )
 
 
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
-    # A half-open connection looks alive: the kernel is to find out, within a minute.
+    # A half-open connection looks alive: the kernel must notice it within a minute.
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""What holds unless the user's connection string says otherwise."""
+"""Defaults that the user's connection string may override."""
 
 _SETTINGS = """
     SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END,
@@ -94,7 +91,7 @@ _SEARCH_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('
 
 
 async def connect(dsn: str, name: str, schema: str) -> Session:
-    """A session in autocommit mode for the projection `name`; our own errors, none of which shows the dsn."""
+    """Opens a session in autocommit mode for the projection `name`. No error shows the connection string."""
     fixed = {"application_name": f"tailrace {name}", "client_encoding": "utf8"}
     try:
         settings: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(dsn), **fixed}
@@ -102,11 +99,11 @@ async def connect(dsn: str, name: str, schema: str) -> Session:
     except psycopg.Error as error:
         if is_malformed(error):
             raise ConfigError(
-                "the connection string of the projection's database is not one that libpq understands",
+                "libpq cannot parse the connection string of the projection's database",
                 why=MALFORMED_WHY,
                 remedy=MALFORMED_REMEDY,
             ) from None
-        raise refusal(error) from None
+        raise translate(error) from None
     try:
         await session.set_isolation_level(IsolationLevel.READ_COMMITTED)
         await session.execute(_SETTINGS)
@@ -115,41 +112,41 @@ async def connect(dsn: str, name: str, schema: str) -> Session:
     except BaseException as error:
         await session.close()
         if isinstance(error, psycopg.Error):
-            raise refusal(error) from None
+            raise translate(error) from None
         raise
     return session
 
 
-def hang_up(session: Session) -> None:
+def shut_down(session: Session) -> None:
     """Ends a session that another task may be waiting on.
 
-    To close it would free a file number that the event loop still watches, and that the next connection may be given.
+    Closing it would free a file descriptor that the event loop still watches, and the next connection might get it.
     """
     if not session.closed:
         with socket.socket(fileno=os.dup(session.fileno())) as twin:
             twin.shutdown(socket.SHUT_RDWR)
 
 
-# SQLSTATEs, or their beginnings, that heal by trying again: connections, resources, shutdowns, conflicts, timeouts of
-# locks and idle sessions, and a server that is only a standby for now.
-_AWAY = ("08", "53", "57P01", "57P02", "57P03", "57P05", "40001", "40P01", "55P03", "25P03", "25P04", "25006")
+# SQLSTATEs, or their prefixes, after which a retry can succeed: connections, resources, shutdowns, conflicts, timeouts
+# of locks and idle sessions, and a server that is only a standby for now.
+_TRANSIENT = ("08", "53", "57P01", "57P02", "57P03", "57P05", "40001", "40P01", "55P03", "25P03", "25P04", "25006")
 _RIGHTS = ("28", "42501", "3D000")
-# A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
+# A failed login has no SQLSTATE, only a text.
 _RIGHTS_TEXT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether it heals by trying again."""
+    """Whether a retry can succeed after this error."""
     if not isinstance(error, psycopg.Error):
         return isinstance(error, Unavailable)
     if error.sqlstate is not None:
-        return error.sqlstate.startswith(_AWAY)
-    # Without a SQLSTATE it is not the server that speaks: the connection is gone, or never came to be.
+        return error.sqlstate.startswith(_TRANSIENT)
+    # Without a SQLSTATE the error is not the server's: the connection is lost, or was never made.
     return isinstance(error, psycopg.OperationalError) and certificate_error(str(error), "", "") is None
 
 
-def refusal(error: psycopg.Error) -> TailraceError:
-    """What an error means when a session is opened or tables are made."""
+def translate(error: psycopg.Error) -> TailraceError:
+    """Translates an error that occurred while a session was opened or tables were created."""
     text = " ".join(str(error).split())
     state = error.sqlstate
     invalid = certificate_error(text, "the projection's database", POSTGRES_TLS) if state is None else None
@@ -159,17 +156,17 @@ def refusal(error: psycopg.Error) -> TailraceError:
     if login or (state is not None and state.startswith(_RIGHTS)):
         return AccessRefused(
             f"the projection's database: {text}",
-            why="The role, its password or its rights do not allow it.",
+            why="The role, its password or its privileges do not allow it.",
             remedy="Check the connection string. The role needs LOGIN, CONNECT, and either CREATE on the schema or, "
             "where the tables exist already, SELECT, INSERT, UPDATE and DELETE on them.",
         )
     if is_transient(error):
         return StoreUnavailable(
             f"the projection's database: {text}",
-            remedy="Nothing is lost: it is tried again, from where the projection stands.",
+            remedy="Tailrace retries automatically. No events are lost.",
         )
     return ConfigError(
         f"the projection's database refuses: {text} [{state}]",
-        why="A statement that makes its tables is wrong, or does not fit what is there.",
-        remedy="Mend what it names; `tables` is run at each start, hence CREATE TABLE IF NOT EXISTS.",
+        why="A statement that creates its tables is wrong, or conflicts with existing tables.",
+        remedy="Fix the reported problem. `tables` is run at each start: use CREATE TABLE IF NOT EXISTS.",
     )

@@ -1,10 +1,10 @@
-"""A projection that lives in Postgres: its tables, and beside them what the kit keeps, in one transaction.
+"""The Postgres store: a projection's tables and the kit's own tables, changed in one transaction.
 
-Tables of the kit, shared by all projections of a schema and told apart by `projection`: `tailrace_offsets`,
+All projections of a schema share the kit's tables, separated by the column `projection`: `tailrace_offsets`,
 `tailrace_markers`, `tailrace_entities`, `tailrace_waiting`, `tailrace_horizon`.
 
-Each transaction has a session to itself: there are as many as partitions are at work at once. A session on which the
-server was away is not used again, nor are those that lie idle, since what ended one has probably ended all.
+Each transaction has its own session, so there are as many sessions as partitions at work. After a transient error the
+session and all idle ones are closed, since the same problem has probably hit all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.projections.core.store import CatchUp, Partition
 from tailrace.projections.postgres import session as postgres_session
 from tailrace.projections.postgres.ddl import prepare
 from tailrace.projections.postgres.effects import PostgresEffects
-from tailrace.projections.postgres.session import Session, connect, hang_up, refusal, transaction_ended
+from tailrace.projections.postgres.session import Session, connect, shut_down, transaction_ended, translate
 from tailrace.projections.postgres.swap import NEXT, swap_schemas
 from tailrace.projections.postgres.table import Table
 from tailrace.projections.postgres.transaction import PostgresTransaction, horizon_of
@@ -35,7 +35,7 @@ _RESET = """
     SELECT %s, u.* FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u
     ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, updated_at = now()
 """
-# A marker that a transaction holds at this moment is left for the next time.
+# A marker that is locked by a transaction is left for the next time.
 _PRUNE = """
     WITH raised AS (
         INSERT INTO tailrace_horizon AS known (projection, horizon_ms) VALUES (%(name)s, %(before)s)
@@ -50,9 +50,10 @@ _PRUNE = """
 
 
 class PostgresStore:
-    """`dsn` is a connection string of libpq. `schema` is made if it is missing, and comes first in the search path.
+    """Keeps a projection in Postgres. `dsn` is a libpq connection string.
 
-    `tables` is the projection's own DDL, run at each start: CREATE TABLE IF NOT EXISTS.
+    `schema` is created if missing, and comes first in the search path. `tables` is the projection's own DDL, run at
+    each start: use CREATE TABLE IF NOT EXISTS.
     """
 
     def __init__(self, dsn: str, *, schema: str = "", tables: str = "") -> None:
@@ -71,7 +72,7 @@ class PostgresStore:
         except BaseException as error:
             await session.close()
             if isinstance(error, psycopg.Error):
-                raise refusal(error) from None
+                raise translate(error) from None
             raise
         self._name = name
         self._tables.clear()
@@ -81,14 +82,14 @@ class PostgresStore:
         self._name = None
         busy, self._busy = self._busy, set()
         for session in busy:
-            hang_up(session)
+            shut_down(session)
         await self._close_idle()
 
     @asynccontextmanager
     async def transaction(self, partition: Partition) -> AsyncIterator[PostgresTransaction]:
         async with self._session() as session:
             effects = PostgresEffects(session, self._tables)
-            whole = False
+            is_complete = False
             async with session.transaction():
                 session.require_transaction(True)
                 try:
@@ -96,21 +97,21 @@ class PostgresStore:
                     yield transaction
                     await effects.flush()
                     effects.end()
-                    # Nobody else may come between the last statement, which is the proof, and the commit.
-                    session.hold()
-                    _require_sound(session)
+                    # No other task may come between the last statement, which removes the commit guard, and the commit.
+                    session.acquire()
+                    _require_healthy(session)
                     await transaction.finish()
-                    whole = True
+                    is_complete = True
                 except BaseException as error:
-                    session.hold()
+                    session.acquire()
                     if session.is_idle:
                         raise transaction_ended() from error
                     raise
                 finally:
                     effects.end()
                     session.require_transaction(False)
-            if not whole:
-                # psycopg.Rollback ends its block silently, and nobody must believe in a commit.
+            if not is_complete:
+                # psycopg.Rollback ends the `with` body silently; the caller must not assume a commit.
                 raise RuntimeError("a handler rolled the whole transaction back")
 
     async def positions(self) -> dict[Partition, int]:
@@ -124,11 +125,11 @@ class PostgresStore:
         return {Partition(topic, number): offset for topic, number, offset in rows}
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        places = sorted(offsets)
+        partitions = sorted(offsets)
         columns = [
-            array([place.topic for place in places]),
-            numbers([place.number for place in places]),
-            numbers([offsets[place] for place in places]),
+            array([each.topic for each in partitions]),
+            numbers([each.number for each in partitions]),
+            numbers([offsets[each] for each in partitions]),
         ]
         async with self._session() as session:
             await session.execute(_RESET, [self._opened, *columns])
@@ -146,16 +147,16 @@ class PostgresStore:
         return postgres_session.is_transient(error)
 
     def shadow(self) -> PostgresStore:
-        """The store of the same projection made anew, in a schema of its own."""
+        """Returns the store of the shadow copy, in its own schema."""
         if not self._schema:
             raise ConfigError(
-                "a projection can be made anew beside itself only if it has a schema of its own",
-                remedy="Give its PostgresStore a `schema`, or move its tables into one.",
+                "a projection can be rebuilt only if it has its own schema",
+                remedy="Give its PostgresStore a `schema`, and move its tables into it.",
             )
         return PostgresStore(self._dsn, schema=self._schema + NEXT, tables=self._ddl)
 
     async def swap(self, name: str, catch_up: CatchUp) -> bool:
-        """Puts what was made beside in its place, if it is as far; see `rebuilding.py`."""
+        """Swaps the shadow copy in, if it has caught up."""
         session = await connect(self._dsn, name, "")
         try:
             return await swap_schemas(session, self._schema, name, catch_up)
@@ -171,18 +172,18 @@ class PostgresStore:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         session = await self._take()
-        session.hold()
+        session.acquire()
         try:
             yield session
         except BaseException as error:
-            # What was known of tables may be what went wrong: they are looked up anew.
+            # A changed table may be the cause: look the tables up again.
             self._tables = {}
             if self.is_transient(error):
                 await session.close()
                 await self._close_idle()
             raise
         finally:
-            session.let_go()
+            session.release()
             await self._put_back(session)
 
     async def _take(self) -> Session:
@@ -197,7 +198,7 @@ class PostgresStore:
         return session
 
     async def _put_back(self, session: Session) -> None:
-        # One that is not among the busy any more was hung up by `close`.
+        # `close` has shut down the sessions that are no longer in `_busy`.
         ours = session in self._busy and self._name is not None
         self._busy.discard(session)
         if ours and session.is_idle:
@@ -210,11 +211,11 @@ class PostgresStore:
             await self._idle.pop().close()
 
 
-def _require_sound(session: Session) -> None:
-    """After an error that a handler has kept to itself, Postgres answers COMMIT with a rollback, and no error."""
+def _require_healthy(session: Session) -> None:
+    """Raises if a handler ignored an error: Postgres would answer COMMIT with a rollback, without an error."""
     if session.is_idle:
         raise transaction_ended()
     if session.info.transaction_status == TransactionStatus.INERROR:
         raise psycopg.errors.InFailedSqlTransaction(
-            "a handler went on after Postgres had refused a statement, which ends the transaction"
+            "a handler ignored an error of Postgres, which ends the transaction"
         )

@@ -1,7 +1,7 @@
-"""A schema that was filled beside another takes its place: by renaming, in one transaction.
+"""Swaps a rebuilt schema in by renaming, in one transaction.
 
-Sessions find their tables by the schema's name, so workers and readers that are running see the new tables from their
-next statement on.
+Sessions find their tables by the schema's name, so running workers and readers see the new tables from their next
+statement on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.sql_names import quote
 
 NEXT = "__next"
 OLD = "__old"
-# Whoever applies events waits here, and the positions of both stand still.
+# Workers wait for this lock, so the positions do not change.
 _LOCK = "LOCK TABLE {}.tailrace_offsets IN ACCESS EXCLUSIVE MODE"
 _REACHED = """
     UPDATE {}.tailrace_offsets AS known SET next_offset = greatest(known.next_offset, u.reached)
@@ -26,8 +26,8 @@ _REACHED = """
 _POSITIONS = """
     SELECT topic, partition, next_offset FROM {}.tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
 """
-# Views and foreign keys of other schemas: they would go with the old tables.
-_BUILT_UPON = """
+# Views and foreign keys of other schemas: they would be dropped with the old tables.
+_DEPENDENTS = """
     SELECT DISTINCT format('%%I.%%I', space.nspname, other.relname) FROM pg_class AS ours
     JOIN (
         SELECT d.refobjid AS upon, r.ev_class AS who FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid
@@ -42,7 +42,7 @@ _OTHERS = "SELECT DISTINCT projection FROM {}.tailrace_offsets WHERE projection 
 
 
 async def swap_schemas(session: Session, schema: str, name: str, catch_up: CatchUp) -> bool:
-    """False if the new one does not get as far as the old one in time; nothing is changed then."""
+    """Returns False, with nothing changed, if the copy does not catch up in time."""
     names = {"old": sql.Identifier(schema), "new": sql.Identifier(schema + NEXT), "away": sql.Identifier(schema + OLD)}
     async with session.transaction():
         if not await _exists(session, schema):
@@ -51,16 +51,16 @@ async def swap_schemas(session: Session, schema: str, name: str, catch_up: Catch
             await session.execute(sql.SQL("ALTER SCHEMA {new} RENAME TO {old}").format(**names))
             return True
         await session.execute(sql.SQL(_LOCK).format(names["old"]))
-        await _require_nobody_else(session, schema, name)
+        await _require_alone(session, schema, name)
         rows = await (await session.execute(sql.SQL(_POSITIONS).format(names["old"]), [name])).fetchall()
         reached = await catch_up({Partition(topic, number): offset for topic, number, offset in rows})
         if reached is None:
             return False
-        # A worker of another rebuild ends its block first, and begins no other.
+        # A worker of another rebuild finishes its batch first, and starts no other.
         await session.execute(sql.SQL(_LOCK).format(names["new"]))
-        places = [array([place.topic for place in reached]), numbers([place.number for place in reached])]
+        partitions = [array([each.topic for each in reached]), numbers([each.number for each in reached])]
         await session.execute(
-            sql.SQL(_REACHED).format(names["new"]), [*places, numbers(reached.values()), name]
+            sql.SQL(_REACHED).format(names["new"]), [*partitions, numbers(reached.values()), name]
         )  # fmt: skip
         await session.execute(sql.SQL("DROP SCHEMA IF EXISTS {away} CASCADE").format(**names))
         await session.execute(sql.SQL("ALTER SCHEMA {old} RENAME TO {away}").format(**names))
@@ -69,20 +69,20 @@ async def swap_schemas(session: Session, schema: str, name: str, catch_up: Catch
     return True
 
 
-async def _require_nobody_else(session: Session, schema: str, name: str) -> None:
+async def _require_alone(session: Session, schema: str, name: str) -> None:
     others = await (await session.execute(sql.SQL(_OTHERS).format(sql.Identifier(schema)), [name])).fetchall()
     if others:
         raise ConfigError(
-            f"the schema {schema} holds other projections, too: {', '.join(row[0] for row in others)}",
-            why="It is swapped as a whole.",
-            remedy="Give each projection a schema of its own.",
+            f"the schema {schema} also holds other projections: {', '.join(row[0] for row in others)}",
+            why="The schema is swapped as a whole.",
+            remedy="Give each projection its own schema.",
         )
-    built = await (await session.execute(_BUILT_UPON, {"schema": quote(schema)})).fetchall()
-    if built:
+    dependents = await (await session.execute(_DEPENDENTS, {"schema": quote(schema)})).fetchall()
+    if dependents:
         raise ConfigError(
-            f"others build on the tables of {schema}: {', '.join(row[0] for row in built)}",
-            why="They belong to the old tables, and would be dropped with them.",
-            remedy="Drop them, rebuild, and make them anew; or move them into the schema's own `tables`.",
+            f"other objects depend on the tables of {schema}: {', '.join(row[0] for row in dependents)}",
+            why="They would be dropped with the old tables.",
+            remedy="Drop them, rebuild, and create them again; or move them into the store's `tables`.",
         )
 
 

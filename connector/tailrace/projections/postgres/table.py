@@ -1,4 +1,4 @@
-"""A table that handlers write to, as the catalog knows it, and the statements that write many of its rows at once."""
+"""Tables that handlers write to: their catalog data, and the SQL that writes many rows at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Names = tuple[str, ...]
 
 
 class TableColumn(NamedTuple):
-    """`exact`: texts that differ are different to its collation. `required`: a new row is nothing without it."""
+    """A column. `exact`: its collation is deterministic. `required`: NOT NULL without a default."""
 
     type: str
     length: int
@@ -27,7 +27,7 @@ class TableColumn(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """A table as the catalog knows it. `bound`: its rows know of other rows. `checked`: it has CHECK constraints."""
+    """A table. `bound`: its rows depend on other rows (triggers, foreign keys). `checked`: it has CHECK constraints."""
 
     name: str
     columns: Mapping[str, TableColumn]
@@ -36,7 +36,7 @@ class Table:
     _statements: dict[tuple[Names, Names | None], str] = field(default_factory=dict)
 
     def identity(self, key: Mapping[str, Any]) -> Row | None:
-        """Tells rows apart; None if that is not certain."""
+        """Returns a value that is equal for equal keys only; None if that is not certain."""
         found = []
         for name in sorted(key):
             column = self.columns.get(name)
@@ -51,12 +51,12 @@ class Table:
             if name not in self.columns:
                 raise ConfigError(
                     f"the table {self.name} has no column {name!r}",
-                    why="A handler writes to it. Names are taken as they stand, capitals too.",
-                    remedy="Add the column, or correct the name.",
+                    why="A handler writes to it. Names are case-sensitive.",
+                    remedy="Add the column, or fix the name.",
                 )
 
     def statement(self, key: Names, values: Names | None) -> str:
-        """An upsert, or a deletion if `values` is None; its parameters are an array of texts for each column."""
+        """Returns an upsert, or a deletion if `values` is None; its parameters are a text array for each column."""
         known = self._statements.get((key, values))
         if known is None:
             known = _delete(key, self) if values is None else _upsert(key, values, self)
@@ -71,7 +71,7 @@ def _upsert(key: Names, values: Names, table: Table) -> str:
     conflict = f"ON CONFLICT ({', '.join(map(_name, key))}) DO {f'UPDATE {update}' if values else 'NOTHING'}"
     if _complete(names, table):
         return f"INSERT INTO {target} ({columns}) {given} {conflict}"
-    # Postgres would refuse the row that is to be inserted for what it lacks before it looks whether there is one.
+    # An INSERT of an incomplete row would fail before ON CONFLICT finds that the row exists.
     if values:
         update = f"SET {', '.join(f'{_name(each)} = given.{_name(each)}' for each in values)}"
         known = f"UPDATE {target} AS it {update} FROM given WHERE {_same('it', key)} RETURNING given.*"
@@ -82,7 +82,7 @@ def _upsert(key: Names, values: Names, table: Table) -> str:
 
 
 def _complete(names: Sequence[str], table: Table) -> bool:
-    """Whether a row of these columns alone could be a new one."""
+    """Whether a row with only these columns can be inserted."""
     missing = table.columns.keys() - set(names)
     return not missing or not (table.checked or any(table.columns[name].required for name in missing))
 
@@ -107,11 +107,11 @@ def _name(column: str) -> str:
 
 
 def _literal(sql: str) -> str:
-    """psycopg reads a % as the place of a parameter."""
+    """Escapes %, which psycopg reads as a placeholder."""
     return sql.replace("%", "%%")
 
 
-# The type without its length: a cast to varchar(3) would cut what an insert refuses.
+# The type without its length: a cast to varchar(3) would truncate what an insert refuses.
 _COLUMNS = """
     SELECT attname, format_type(atttypid, -1),
            CASE WHEN atttypid = 'varchar'::regtype AND atttypmod >= 0 THEN atttypmod - 4 ELSE atttypmod END,
@@ -129,7 +129,7 @@ _TABLE = """
 
 
 async def look_up(connection: AsyncConnection[Any], table: str) -> Table:
-    """A table as people write it: `table`, by the search path, or `schema.table`."""
+    """Loads a table by name: `table`, found by the search path, or `schema.table`."""
     schema, bare = split_table(table)
     name = quote(bare) if table in (bare, quote(bare)) else f"{quote(schema)}.{quote(bare)}"
     columns = await (await connection.execute(_COLUMNS, [name])).fetchall()
@@ -137,7 +137,7 @@ async def look_up(connection: AsyncConnection[Any], table: str) -> Table:
     if found is None:
         raise ConfigError(
             f"there is no table {name}",
-            why="A handler writes to it. Names are taken as they stand, capitals too.",
-            remedy="Create it (PostgresStore's `tables` does at each start), or correct the name.",
+            why="A handler writes to it. Names are case-sensitive.",
+            remedy="Create it (PostgresStore's `tables` does at each start), or fix the name.",
         )
     return Table(name, {each: TableColumn(*about) for each, *about in columns}, *found)

@@ -1,10 +1,10 @@
-"""One transaction of the Postgres store: markers, versions, what waits, and the next offset, a statement for each.
+"""One transaction of the Postgres store: markers, versions, waiting events and the next offset.
 
-The first statement marks the partition's row as unfinished, and the last removes that mark if it is still there: then
-the transaction that ends is the one that was begun, whatever handlers did meanwhile.
+The first statement marks the partition's row as unfinished; the last one removes that mark and fails if it is gone. So
+the transaction that commits is the one that was started, even if a handler ended it in between.
 
-Rows are written in the order of their keys, so that two workers that write the same ones wait for each other instead of
-ending in a deadlock.
+Rows are written in the order of their keys, so two workers that write the same rows wait for each other instead of
+deadlocking.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tailrace.projections.postgres.values import array, binary, numbers
 _POSITION = f"""
     UPDATE tailrace_offsets SET unfinished = {UNFINISHED} WHERE projection = %s AND topic = %s AND partition = %s
     RETURNING next_offset, current_schema()
-"""  # noqa: S608 - no value of anybody's in it
-# Where there is no row one is made; whoever comes second waits for it, and then reads what the first has made of it.
+"""  # noqa: S608 - contains no values
+# Inserts the row if missing. A second worker waits for the first, and then reads what it stored.
 _FIRST_POSITION = f"""
     INSERT INTO tailrace_offsets (projection, topic, partition, unfinished) VALUES (%s, %s, %s, {UNFINISHED})
     ON CONFLICT (projection, topic, partition) DO UPDATE SET unfinished = EXCLUDED.unfinished
@@ -54,8 +54,8 @@ _SETTLE = """
     WHERE known.projection = %s AND known.event_id = u.event_id
 """
 NO_VERSION = -(2**63)
-"""Of an entity that is only waited for: a row that can be locked."""
-# An entity whose events stand in two partitions, since their number was raised, has two writers: one waits here.
+"""The version of an entity that only has waiting events: its row is there to be locked."""
+# Events of an entity may be in two partitions, if partitions were added: then one of two writers waits here.
 _ENTITIES = """
     SELECT entity, version, deleted FROM tailrace_entities WHERE projection = %s AND entity = ANY(%s::text[])
     ORDER BY entity FOR UPDATE
@@ -90,7 +90,7 @@ _HORIZON = "SELECT horizon_ms FROM tailrace_horizon WHERE projection = %s"
 
 
 class PostgresTransaction:
-    """For events of one partition of the projection `name`; `schema` is empty if it has none of its own."""
+    """A transaction for events of one partition of the projection `name`; `schema` may be empty."""
 
     def __init__(
         self, session: Session, name: str, partition: Partition, effects: PostgresEffects, schema: str
@@ -100,25 +100,25 @@ class PostgresTransaction:
         self._schema = schema
         self._partition = partition
         self._effects = effects
-        self._is_taken = False
+        self._is_locked = False
         self._next: int | None = None
         self._unlocked: set[str] = set()
-        """Entities that were asked for and have no row yet."""
+        """Entities that were loaded and have no row yet."""
 
     @property
     def effects(self) -> PostgresEffects:
         return self._effects
 
     async def position(self) -> int | None:
-        place = [self._name, *self._partition]
+        key = [self._name, *self._partition]
         try:
-            found = await self._rows(_POSITION, place) or await self._rows(_FIRST_POSITION, place)
+            found = await self._rows(_POSITION, key) or await self._rows(_FIRST_POSITION, key)
         except UndefinedTable:
             raise self._schema_gone() from None
-        self._is_taken = True
+        self._is_locked = True
         [(offset, schema)] = found
         if self._schema and schema != self._schema:
-            # Otherwise tables of the same names would be written to that are somebody else's.
+            # Otherwise tables of the same name in another schema would be written.
             raise self._schema_gone()
         stored: int | None = offset
         return stored if self._next is None else self._next
@@ -126,19 +126,19 @@ class PostgresTransaction:
     def _schema_gone(self) -> ProjectionError:
         return ProjectionError(
             f"the tables of {self._name} in {self._schema or 'its schema'} are gone",
-            why="They were dropped or renamed; those of a rebuild are renamed when it is put in its place.",
-            remedy="Start the worker again: it makes them if they are missing, and begins from the start then.",
+            why="They were dropped or renamed; the tables of a rebuild are renamed by the swap.",
+            remedy="Restart the worker: it creates missing tables, and then starts from the beginning.",
         )
 
     async def advance(self, offset: int) -> None:
-        """It is stored by `finish`."""
-        if not self._is_taken:
+        """Sets the offset that `finish` stores."""
+        if not self._is_locked:
             await self.position()
         self._next = offset
 
     async def finish(self) -> None:
-        """The last statement: raises unless the transaction is sound, and is the one in which `position` was asked."""
-        if not self._is_taken:
+        """Runs the last statement; raises if this is not the transaction in which `position` was called."""
+        if not self._is_locked:
             return
         topic, number = self._partition
         given = {"name": self._name, "topic": topic, "number": number, "offset": self._next}
@@ -225,9 +225,11 @@ class PostgresTransaction:
 
 
 def _require_all(written: int, names: Sequence[str]) -> None:
-    """One that was not there to be locked when it was asked for may be there now."""
+    """Raises if another transaction has inserted an entity that had no row to lock before."""
     if written < len(names):
-        raise StoreUnavailable("another partition has written an entity at the same moment", remedy="Try again.")
+        raise StoreUnavailable(
+            "another partition has written the same entity at the same time", remedy="Tailrace retries automatically."
+        )
 
 
 async def horizon_of(session: Session, name: str) -> int:
@@ -235,7 +237,7 @@ async def horizon_of(session: Session, name: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-# Text of the type json, which keeps what it is given, where jsonb refuses a NUL.
+# The type json keeps the text as it is; jsonb would refuse a NUL.
 def _headers_text(headers: Sequence[tuple[str, bytes]]) -> str:
     return json.dumps([[name, base64.b64encode(value).decode()] for name, value in headers])
 
@@ -245,5 +247,5 @@ def _waiting(
     value: bytes | None, headers: list[list[str]], time_ms: int, since_ms: int,
 ) -> WaitingEvent:  # fmt: skip
     decoded = [(name, base64.b64decode(text)) for name, text in headers]
-    place = Partition(topic, partition)
-    return WaitingEvent(event_id, entity, version, place, offset, key, value, decoded, time_ms, since_ms)
+    source = Partition(topic, partition)
+    return WaitingEvent(event_id, entity, version, source, offset, key, value, decoded, time_ms, since_ms)

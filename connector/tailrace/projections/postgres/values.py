@@ -1,8 +1,8 @@
-"""Values on their way to Postgres as columns: many rows in one statement, one array of texts for each column.
+"""Encodes columns of values as text arrays, so that one statement writes many rows.
 
-Each value goes as the text that psycopg would send for it as a parameter, and the statement casts it to the column's
-type. That holds for every type, for arrays too (`unnest` would flatten an array of arrays), and a column may mix ints
-and Decimals. psycopg's own arrays must be of one Python type each, and take twice the time.
+Each value becomes the text that psycopg would send for it, and the statement casts it to the column's type. This works
+for every type, arrays included (`unnest` would flatten an array of arrays), and a column may mix ints and Decimals.
+psycopg's own arrays must have one Python type each, and take twice the time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _JSON = frozenset({"json", "jsonb"})
 
 
 def array(texts: Iterable[str | None]) -> str:
-    """The literal of a text[]."""
+    """Returns the literal of a text[]."""
     return "{" + ",".join(["NULL" if text is None else _element(text) for text in texts]) + "}"
 
 
 def numbers(values: Iterable[int | None]) -> str:
-    """The literal of a bigint[]."""
+    """Returns the literal of a bigint[]."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
 def binary(value: bytes | None) -> str | None:
-    """As text that casts to bytea."""
+    """Returns text that casts to bytea."""
     return None if value is None else "\\x" + value.hex()
 
 
@@ -41,18 +41,18 @@ def _element(text: str) -> str:
     return '"' + text.replace('"', '\\"') + '"'
 
 
-class Texts:
-    """How one session writes values as text."""
+class ColumnEncoder:
+    """Encodes values with the adapters of one connection."""
 
     def __init__(self, transformer: Transformer) -> None:
         self._transformer = transformer
 
     def column(self, values: Iterable[Any], kind: str) -> str:
-        """The literal of a column's values, `kind` being its type."""
+        """Returns the array literal of a column's values; `kind` is the column's type."""
         text = self._json if kind in _JSON else self._plain
         return array([None if value is None else text(value) for value in values])
 
-    def _plain(self, value: Any) -> str | None:  # noqa: ANN401 - whatever psycopg can adapt
+    def _plain(self, value: Any) -> str | None:  # noqa: ANN401 - any type that psycopg adapts
         cls = type(value)
         if cls is str:
             return str(value)
@@ -62,19 +62,19 @@ class Texts:
         return None if text is None else bytes(text).decode()
 
     def _json(self, value: Any) -> str | None:  # noqa: ANN401
-        # A str is JSON already, as everywhere in psycopg; Jsonb("…") is a string.
+        # A str is JSON text already, as elsewhere in psycopg; Jsonb("…") is a JSON string.
         if isinstance(value, (dict, list, tuple, bool, float)):
             try:
                 return orjson.dumps(value).decode()
             except TypeError:
-                value = Jsonb(value)  # what orjson does not write, psycopg may have been taught to
+                value = Jsonb(value)  # psycopg may have an adapter for what orjson cannot write
         return self._plain(value)
 
 
 def identity(value: Any, kind: str, length: int) -> Any:  # noqa: ANN401
-    """What two values have in common if and only if Postgres takes them for one key; None if that is not certain.
+    """Returns equal results for two values exactly if Postgres treats them as one key; None if that is not certain.
 
-    `length` bounds a `character varying`, which loses blanks beyond it; -1 for none.
+    `length` is the limit of a `character varying`, beyond which Postgres cuts blanks; -1 for none.
     """
     cls = type(value)
     try:
@@ -94,5 +94,5 @@ def identity(value: Any, kind: str, length: int) -> Any:  # noqa: ANN401
             case "bytea":
                 return value if cls is bytes else None
     except ValueError:
-        pass  # not of that type at all: Postgres shall say so
+        pass  # not of that type: Postgres will report it
     return None

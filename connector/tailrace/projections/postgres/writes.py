@@ -1,9 +1,9 @@
-"""Writes that were put off, carried out in as few steps as their order allows. Pure.
+"""Combines deferred writes into as few statements as their order allows. Pure.
 
-Writes of one row are merged, and rows of one table go together: all deletions, then the upserts of each set of columns.
-Nobody can see the difference as long as rows do not know of each other. Where they do, by a foreign key, a trigger or a
-second unique index, or where nobody can tell whether two keys are the same, the order is kept and only neighbours go
-together.
+Writes of one row are merged, and rows of one table are written together: first all deletions, then the upserts of each
+set of columns. The result is the same as long as rows are independent. If they are not (foreign keys, triggers, a
+second unique index), or if it is uncertain whether two keys are equal, the order is kept and only neighbours are
+combined.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class WriteStatement(NamedTuple):
 
 
 def plan(writes: Sequence[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
-    """The steps that come to the same as `writes`, one after the other."""
+    """Yields statements with the same result as executing `writes` one by one."""
     by_table: dict[str, list[Write]] = {}
     for write in writes:
         by_table.setdefault(write.table, []).append(write)
     free: set[str] = set()
     for name, own in by_table.items():
-        identities = _apart(own, tables[name])
+        identities = _independent(own, tables[name])
         if identities is not None:
             free.add(name)
             yield from _merged(name, own, identities)
     yield from _in_order([write for write in writes if write.table not in free], tables)
 
 
-def _apart(writes: Sequence[Write], table: Table) -> list[Row] | None:
-    """The identity of each write's row, if the order of rows is of no account."""
-    # Keys of other columns, such as a deletion by a part of the key, may mean the same rows.
+def _independent(writes: Sequence[Write], table: Table) -> list[Row] | None:
+    """Returns the identity of each write's row if the order of rows does not matter, else None."""
+    # Keys of different columns, such as a deletion by a part of the key, may select the same rows.
     if table.bound or len({frozenset(write.key) for write in writes}) > 1:
         return None
     identities = [table.identity(write.key) for write in writes]
@@ -70,7 +70,7 @@ def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> I
     if deleted:
         yield WriteStatement(table, key, None, [deleted[row] for row in sorted(deleted)])
     shapes: dict[tuple[str, ...], list[Row]] = {}
-    for row in sorted(upserts):  # so that two workers lock rows in one order
+    for row in sorted(upserts):  # so that two workers lock rows in the same order
         columns = upserts[row]
         names = tuple(sorted(columns.keys() - set(key)))
         shapes.setdefault(names, []).append(tuple([columns[name] for name in (*key, *names)]))
@@ -79,7 +79,7 @@ def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> I
 
 
 def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
-    step: WriteStatement | None = None
+    statement: WriteStatement | None = None
     rows: list[Row] = []
     seen: set[Row | None] = set()
     for write in writes:
@@ -87,14 +87,14 @@ def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[
         values = None if write.values is None else tuple(sorted(write.values.keys() - set(key)))
         whole = {**(write.values or {}), **write.key}
         identity = tables[write.table].identity(write.key)
-        # No statement writes a row twice; one whose identity is not certain might be any other.
+        # One statement must not write a row twice; a row with an uncertain identity may be any other.
         alone = identity is None or identity in seen or None in seen
-        if step is None or step[:3] != (write.table, key, values) or alone:
-            if step is not None:
-                yield step
+        if statement is None or statement[:3] != (write.table, key, values) or alone:
+            if statement is not None:
+                yield statement
             rows, seen = [], set()
-            step = WriteStatement(write.table, key, values, rows)
+            statement = WriteStatement(write.table, key, values, rows)
         rows.append(tuple([whole[name] for name in (*key, *(values or ()))]))
         seen.add(identity)
-    if step is not None:
-        yield step
+    if statement is not None:
+        yield statement

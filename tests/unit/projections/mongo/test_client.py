@@ -22,7 +22,7 @@ from pymongo.errors import (
 )
 
 from tailrace.errors import ConfigError, StoreUnavailable
-from tailrace.projections.mongo.client import is_transient, refusal, translate
+from tailrace.projections.mongo.client import is_transient, rejected, translate
 
 LATE = {"writeErrors": [], "writeConcernErrors": [{"code": 64}]}
 REFUSED = {"writeErrors": [{"code": 11000}], "writeConcernErrors": [{"code": 64}]}
@@ -80,7 +80,7 @@ def test_does_not_heal(error: Exception) -> None:
     ],
 )
 def test_a_refusal_says_what_but_not_which_values(write_error: dict[str, Any], said: str) -> None:
-    text = str(refusal("users", write_error))
+    text = str(rejected("users", write_error))
     assert said in text
     assert "users" in text
     assert "secret" not in text

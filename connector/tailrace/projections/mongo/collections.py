@@ -1,0 +1,133 @@
+"""The collections of a MongoDB projection: live ones and shadow copies of a rebuild, and the stored offsets.
+
+A shadow copy is named `<name>__next<number>` until the swap renames it (`swap.py`). Each rebuild has a new number, so a
+late rename by a suspended process finds nothing to rename.
+
+Handlers use the live names. Collections that they write must be declared, since only those are copied and renamed;
+undeclared collections belong to others, and are read as they are.
+
+`tailrace_offsets` has one document for each partition. All workers read and lock it first, so this is where a rebuild
+stops them for the swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+
+from tailrace.errors import ConfigError, StoreUnavailable
+from tailrace.projections.core.store import Partition
+from tailrace.projections.mongo.client import DURABLE, Client, Database, Document, kit_collection
+
+MARKERS = "tailrace_markers"
+ENTITIES = "tailrace_entities"
+WAITING = "tailrace_waiting"
+HORIZON = "tailrace_horizon"
+OFFSETS = "tailrace_offsets"
+OWNERS = "tailrace_owners"
+REBUILDS = "tailrace_rebuilds"
+
+GROUP = "_id.consumer_group"
+HELD = "held"
+"""Field with the id of a rebuild that is about to swap: workers wait."""
+CLOSED = "closed"
+"""Field of old offsets once the swap is decided: nothing may be written any more."""
+SEALED = "sealed"
+"""Field of new offsets once the swap is decided: nothing may be written until they are renamed."""
+NEXT = "__next"
+
+
+def shadow_name(name: str, number: int) -> str:
+    return f"{name}{NEXT}{number}"
+
+
+class Generation:
+    """The collections of one rebuild by its `number`, or the live ones (None)."""
+
+    def __init__(self, database: Database, declared: Collection[str] = (), number: int | None = None) -> None:
+        self.database = database
+        self.number = number
+        self._declared = declared
+
+    def kit(self, name: str) -> AsyncCollection[Document]:
+        """Returns one of the kit's own collections."""
+        return kit_collection(self.database, self._name_of(name))
+
+    def to_read(self, name: str) -> AsyncCollection[Document]:
+        return self.database[self._readable_name(name)]
+
+    def to_write(self, name: str) -> AsyncCollection[Document]:
+        if self.number is not None and name not in self._declared:
+            raise ConfigError(
+                f"a handler writes to {name}, which its MongoStore does not declare",
+                why="Only declared collections are copied by a rebuild: this write would change the live collection.",
+                remedy=f'Give the MongoStore collections={{"{name}": []}}, with its indexes in the list.',
+            )
+        return self.database[self._name_of(name)]
+
+    def pipeline(self, stages: Sequence[Mapping[str, Any]]) -> list[Document]:
+        """Returns the stages with the names of the collections that they read replaced."""
+        return [{operator: self._stage(operator, given) for operator, given in stage.items()} for stage in stages]
+
+    def _stage(self, operator: str, given: Any) -> Any:  # noqa: ANN401 - any argument of a stage
+        if not isinstance(given, Mapping):
+            return given
+        if operator == "$facet":
+            return {name: self.pipeline(stages) for name, stages in given.items()}
+        if operator not in ("$lookup", "$graphLookup"):
+            return given  # no other stage that names a collection is allowed in a transaction
+        named = {"from": self._readable_name(given["from"])} if isinstance(given.get("from"), str) else {}
+        nested = {"pipeline": self.pipeline(given["pipeline"])} if "pipeline" in given else {}
+        return {**given, **named, **nested}
+
+    def _readable_name(self, name: str) -> str:
+        return self._name_of(name) if name in self._declared else name
+
+    def _name_of(self, name: str) -> str:
+        return name if self.number is None else shadow_name(name, self.number)
+
+
+class Swapping(StoreUnavailable):
+    """A swap is decided and not complete."""
+
+
+def swapping() -> Swapping:
+    return Swapping(
+        "the result of a rebuild is being swapped in",
+        why="The swap is decided and not complete: nothing may be written to the old collections any more.",
+        remedy="Tailrace completes it and continues automatically.",
+    )
+
+
+def offset_id(group: str, partition: Partition) -> Document:
+    """Returns the `_id` of a partition's document. The order of the fields matters to the server."""
+    return {"consumer_group": group, "topic": partition.topic, "partition": partition.number}
+
+
+async def stored_offsets(
+    collection: AsyncCollection[Document], group: str, field: str = "next_offset"
+) -> dict[Partition, int]:
+    """Returns `field` of each partition that has it; `furthest` is the highest next offset it ever had."""
+    found = collection.find({GROUP: group, field: {"$ne": None}})
+    return {Partition(each["_id"]["topic"], each["_id"]["partition"]): each[field] async for each in found}
+
+
+async def reset_offsets(
+    client: Client, database: Database, group: str, offsets: Mapping[Partition, int | None]
+) -> None:
+    """Sets or removes next offsets, all or none; waits for transactions that are about to store theirs."""
+    collection = kit_collection(database, OFFSETS)
+
+    async def set_all(session: AsyncClientSession) -> None:
+        for partition, offset in offsets.items():
+            key = {"_id": offset_id(group, partition)}
+            change = {"$unset": {"next_offset": ""}} if offset is None else {"$set": {"next_offset": offset}}
+            found = await collection.find_one_and_update(key, change, upsert=offset is not None, session=session)
+            if found is not None and CLOSED in found:
+                raise swapping()
+
+    async with client.start_session() as session:
+        await session.with_transaction(set_all, write_concern=DURABLE)
