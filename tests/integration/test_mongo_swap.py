@@ -19,7 +19,7 @@ from tailrace.projections.mongo import partition_lock, rebuilds, swap
 from tailrace.projections.mongo.client import Database
 from tailrace.projections.mongo.collections import HELD, Swapping
 from tailrace.projections.mongo.rebuilds import RebuildState, read
-from tailrace.projections.mongo.store import KEPT_ASIDE, SWAPPED, MongoStore
+from tailrace.projections.mongo.store import NOT_SWAPPED, SWAPPED, MongoStore
 from tailrace.projections.mongo.swap import finish
 from tailrace.projections.mongo.transaction import MongoTransaction
 from tailrace.testkit.stack import MongoServer
@@ -96,7 +96,7 @@ class Scene:
         assert self.history() == expected(events, events if second is None else second)
         assert [each["sum"] for each in self.documents("totals")] == [sum(self.history().values())]
         making = {f"{name}__next{number}" for name in (*COLLECTIONS, *SWAPPED)} if number else set()
-        assert self.collections() == {*COLLECTIONS, *SWAPPED, *KEPT_ASIDE, *making}
+        assert self.collections() == {*COLLECTIONS, *SWAPPED, *NOT_SWAPPED, *making}
         with self.server.client() as client:
             assert "name_1" in client[self.place].totals.index_information()
 
