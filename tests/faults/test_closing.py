@@ -13,16 +13,16 @@ from tailrace.errors import OutcomeUnknown
 from tailrace.event import Record
 from tailrace.kafka import publisher as publishing
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
-from tailrace.kafka.topics import TopicManager
+from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
 from tailrace.state.owner_watch import OwnerWatch
 from tailrace.state.ownership import Ownership
+from tailrace.state.stored_state import StoredState
 from tailrace.testkit.stack import KafkaBroker, ServerChoice, wait_until
 from tailrace.testkit.topic_reader import read_all
 from tailrace.wakeup import Wakeup
@@ -52,7 +52,7 @@ def opened(options: KafkaOptions) -> Callable[[], Publisher]:
         watch = PartitionWatch(options.pipeline)
         topic_manager = TopicManager(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
         topic_manager.require([options.pipeline])
-        publisher = Publisher(options, topic_manager, wake=Wakeup())
+        publisher = Publisher(options, topic_manager, StoredState(options), wake=Wakeup())
         publisher.open()
         return publisher
 

@@ -78,9 +78,9 @@ def unfenced(options, **more):
 publisher.producer_config = unfenced
 """
 BELIEVE_ABORTED = """
-from tailrace.state import offsets
-config = offsets.consumer_config
-offsets.consumer_config = lambda *given: {**config(*given), "isolation.level": "read_uncommitted"}
+from tailrace.kafka import reader
+config = reader.consumer_config
+reader.consumer_config = lambda *given: {**config(*given), "isolation.level": "read_uncommitted"}
 """
 POSITION_APART = """
 from tailrace.state import offsets

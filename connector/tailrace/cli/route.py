@@ -15,7 +15,8 @@ from tailrace.errors import ConfigError, Rejected, TailraceError
 from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.client import KafkaOptions, producer_config
 from tailrace.kafka.tail import ClusterObserver
-from tailrace.kafka.topics import GLANCE_TIMEOUT, partition_counts
+from tailrace.kafka.topic_manager import SHORT_TIMEOUT
+from tailrace.kafka.topics import partition_counts
 from tailrace.records.plain import chosen_key
 from tailrace.routing.folder import load_topics
 from tailrace.routing.partition import PARTITIONERS, partition_of
@@ -142,7 +143,7 @@ def _live_partitions(topic: str, options: KafkaOptions) -> int | None:
     """What Kafka says, if it is there to ask: this command is also for machines without one."""
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     try:
-        return partition_counts(ClusterObserver(options).admin, timeout=GLANCE_TIMEOUT).get(topic)
+        return partition_counts(ClusterObserver(options).admin, timeout=SHORT_TIMEOUT).get(topic)
     except TailraceError:
         return None
 

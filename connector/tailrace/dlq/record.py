@@ -15,6 +15,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import struct
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import orjson
@@ -160,6 +162,11 @@ def reason_and_type(letter: Record) -> tuple[str, str]:
         for name, value in letter.headers
     }
     return said["tailrace.reason"], said.get("type", "unknown")
+
+
+def count_dead_letters(records: Iterable[Record]) -> Counter[tuple[str, str]]:
+    """How many dead letters there are of each reason and event type."""
+    return Counter(map(reason_and_type, records))
 
 
 def _explanation(rejected: Rejected, *, details: bool) -> str:

@@ -32,8 +32,8 @@ from tailrace.errors import (
 from tailrace.event import Headers, Record
 from tailrace.kafka.client import KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.rejected_records import CONCERN_A_RECORD
-from tailrace.kafka.timestamps import stamp
-from tailrace.kafka.topics import NameRefused
+from tailrace.kafka.topic_limits import publish_time
+from tailrace.kafka.topic_manager import NameRefused
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.state.rewind_marker import HEADER as REPLAY
 
@@ -75,7 +75,7 @@ def pass_again(processor: EventProcessor, letter: DeadLetter, *, edited: bool = 
     except LayoutMismatch as error:
         raise Rejected(Reason.PERMANENT_FAILURE, error.what, remedy=error.remedy) from None
     made = processor.to_record(event)
-    return redriven(made._replace(timestamp=stamp(made.timestamp, _now_ms())), letter, edited=edited)
+    return redriven(made._replace(timestamp=publish_time(made.timestamp, _now_ms())), letter, edited=edited)
 
 
 def publish_again(letter: DeadLetter, *, edited: bool = False) -> Record:

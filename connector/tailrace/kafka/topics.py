@@ -18,20 +18,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tailrace.errors import ConfigError, TailraceError, TopicMissing, TopicRefused
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.kafka.client import error_of, translate
-from tailrace.kafka.partition_watch import PartitionWatch
-from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_plan import Change, Kind, TopicState, differences
-from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec
+from tailrace.routing.specs import TopicSpec
 
 ADMIN_TIMEOUT = 15.0
-GLANCE_TIMEOUT = 3.0
 SETTLE_SECONDS = 10.0
 ABSENCE_PAUSES = (0.2, 0.4, 0.8, 1.6)
 """Seconds between the looks after which a topic is taken for gone."""
-LOOK_SECONDS = 30.0
-"""How often partitions are counted again while events flow."""
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
@@ -44,109 +39,6 @@ _REFUSALS = {
     KafkaError.INVALID_REPLICATION_FACTOR: "replication",
 }
 """What a broker answers when the declaration itself is at fault, and the field if the answer tells."""
-
-
-class TopicManager:
-    """Answers once per topic whether it may be written to; creates it if that is allowed."""
-
-    def __init__(
-        self,
-        admin: AdminClient,
-        specs: dict[str, TopicSpec],
-        default: TopicSpec,
-        watch: PartitionWatch,
-        limits: TopicLimits,
-        *,
-        create: bool,
-    ) -> None:
-        """`default` lends its partitions, replication and config to topics without a spec of their own."""
-        self.limits = limits
-        self._admin = admin
-        self._specs = specs
-        self._default = default
-        self._watch = watch
-        self._create = create
-        self._known: set[str] = set()
-        self._look_at = 0.0
-
-    @property
-    def known(self) -> frozenset[str]:
-        """Those that were written to."""
-        return frozenset(self._known)
-
-    def require(self, topics: list[str]) -> None:
-        """Makes sure that all of them exist. Called once per batch."""
-        missing = [topic for topic in topics if topic not in self._known]
-        if missing:
-            existing = partition_counts(self._admin)
-            for topic in missing:
-                if topic not in existing and (made := self._make(topic)) != BROKER_DEFAULT:
-                    existing[topic] = made
-                self._known.add(topic)
-            self.learn(missing)
-            self._watch.note(existing, self._known)
-            self._look_at = time.monotonic() + LOOK_SECONDS
-        elif time.monotonic() > self._look_at:
-            self._look()
-
-    def learn(self, topics: Iterable[str]) -> None:
-        """Reads the limits of these topics. Those that are not shown to us stay as they are: a refusal teaches them."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        try:
-            answers = self._admin.describe_configs(resources, request_timeout=GLANCE_TIMEOUT)
-        except KafkaException:
-            return
-        for resource, answer in answers.items():
-            try:
-                entries = answer.result(2 * GLANCE_TIMEOUT)
-            except (KafkaException, TimeoutError):
-                continue
-            self.limits.note(resource.name, {name: entry.value for name, entry in entries.items()})
-
-    def vanished(self, topics: list[str]) -> list[str]:
-        """Which of these existed before and no longer do."""
-        # Asked after a failure, perhaps because Kafka is away: that is not worth a long wait.
-        return absent(self._admin, [topic for topic in topics if topic in self._known], timeout=GLANCE_TIMEOUT)
-
-    def _look(self) -> None:
-        try:
-            self._watch.note(partition_counts(self._admin, timeout=GLANCE_TIMEOUT), self._known)
-        except TailraceError:
-            pass  # whatever ails Kafka, publishing is going to tell
-        self._look_at = time.monotonic() + LOOK_SECONDS
-
-    def _make(self, topic: str) -> int:
-        """Creates it; how many partitions it was asked to have."""
-        if not self._create:
-            raise TopicMissing(
-                f"there is no topic {topic}",
-                why="topics.create is false, so Tailrace does not create it.",
-                remedy=f"Create it: kafka-topics --create --topic {topic}; nothing was skipped.",
-            )
-        spec = self._specs.get(topic)
-        if spec is not None:
-            create_topic(self._admin, spec)
-            return spec.partitions
-        spec = TopicSpec(topic, self._default.partitions, self._default.replication, self._default.config)
-        try:
-            _create(self._admin, spec, spec.config, validate_only=True)
-        except KafkaException as error:
-            if error_of(error).code() == KafkaError.TOPIC_EXCEPTION:
-                raise NameRefused(topic, error_of(error).str()) from None
-        create_topic(self._admin, spec)
-        return spec.partitions
-
-
-class NameRefused(TopicRefused):
-    """Kafka takes no topic of a name that an event gave: it is one of Kafka's own, or collides with another."""
-
-    def __init__(self, topic: str, why: str) -> None:
-        super().__init__(
-            f"Kafka does not take the name {topic} for a topic",
-            why=why,
-            remedy="Have the service use another name, or add a topic spec that covers the event.",
-        )
-        self.topic = topic
 
 
 def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> dict[str, int]:
@@ -208,14 +100,14 @@ def topic_retention(admin: AdminClient, topic: str, partitions: int) -> TopicRet
 def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:
     """Creates it; that another did so meanwhile is as good."""
     try:
-        _create(admin, spec, spec.config, validate_only=validate_only)
+        send_create(admin, spec, spec.config, validate_only=validate_only)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return
         # Kafka's answer is about the whole request: ask about each setting alone which of them it means.
         for name, value in spec.config.items():
             try:
-                _create(admin, spec, {name: value}, validate_only=True)
+                send_create(admin, spec, {name: value}, validate_only=True)
             except KafkaException as single:
                 if error_of(single).code() == KafkaError.INVALID_CONFIG:
                     raise _refused(error_of(single), spec, name) from None
@@ -274,7 +166,8 @@ def unsettled(admin: AdminClient, changes: Sequence[Change]) -> list[Change]:
         time.sleep(0.1)
 
 
-def _create(admin: AdminClient, spec: TopicSpec, config: dict[str, str], *, validate_only: bool) -> None:
+def send_create(admin: AdminClient, spec: TopicSpec, config: dict[str, str], *, validate_only: bool) -> None:
+    """Sends the request as it is; raises KafkaException."""
     new = NewTopic(spec.topic, spec.partitions, spec.replication, config=dict(config))
     admin.create_topics(
         [new], operation_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT, validate_only=validate_only

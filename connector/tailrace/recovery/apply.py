@@ -36,6 +36,7 @@ from tailrace.recovery.rules import RecoveryTally
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Ownership
 from tailrace.state.status import announce
+from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.wiring import Wiring
@@ -203,7 +204,7 @@ def fence(wiring: Wiring, ownership: Ownership | None = None) -> None:
     if ownership is not None:
         ownership.take()
     # Not the publisher of the wiring, which would create missing topics; a missing topic must be noticed.
-    publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), wake=Wakeup())
+    publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), StoredState(wiring.kafka), wake=Wakeup())
     try:
         publisher.open()
     finally:

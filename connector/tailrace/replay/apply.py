@@ -25,7 +25,8 @@ from tailrace.errors import (
 from tailrace.event import Headers, Record, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.publisher import Publisher
-from tailrace.kafka.topics import TopicManager, topic_states
+from tailrace.kafka.topic_manager import TopicManager
+from tailrace.kafka.topics import topic_states
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
@@ -37,6 +38,7 @@ from tailrace.replay.targets import UncompactedTopics, require_order, require_ow
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets, position_history
 from tailrace.state.rewind_marker import HEADER, SHADOW
+from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.wiring import Wiring
@@ -169,7 +171,9 @@ class ReplayRun:
         processor = wiring.processor()
         offsets.ensure(self.options, admin)
         self._before = self._counts()
-        self._publisher = publisher = Publisher(self.options, self._keeper(admin), wake=self._wake)
+        self._publisher = publisher = Publisher(
+            self.options, self._keeper(admin), StoredState(self.options), wake=self._wake
+        )
         source = open_selected(
             wiring,
             processor,

@@ -22,6 +22,7 @@ from tailrace.replay.source_log import SourceLog, describe_position
 from tailrace.state import rewind_marker
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
+from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
@@ -82,7 +83,8 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
     admin = wiring.admin()
     ownership = Ownership(wiring.kafka, uuid.uuid4().hex)
     ownership.take()
-    publisher = wiring.publisher(admin, Wakeup(), lambda *_: None)
+    state = StoredState(wiring.kafka)
+    publisher = wiring.publisher(admin, Wakeup(), lambda *_: None, stored=state)
     try:
         before = publisher.open()
         if before is None:
@@ -92,7 +94,7 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
         _require_back(before, to)
         require_unparked(wiring)
         # The rest of an earlier rewind is published again as well.
-        earlier = publisher.rewind
+        earlier = state.rewind
         until = before
         if earlier is not None and earlier.until.is_alike(before) and earlier.until.progress > before.progress:
             until = earlier.until

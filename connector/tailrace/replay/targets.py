@@ -13,7 +13,8 @@ from tailrace.dlq import requests
 from tailrace.errors import ConfigError
 from tailrace.kafka.reader import read_topic
 from tailrace.kafka.tail import ClusterObserver
-from tailrace.kafka.topics import TopicManager, topic_states
+from tailrace.kafka.topic_manager import TopicManager
+from tailrace.kafka.topics import topic_states
 from tailrace.state.offsets import Admin
 from tailrace.state.rewind_marker import HEADER
 from tailrace.worker.wiring import Wiring

@@ -32,6 +32,7 @@ from tailrace.positions.base import Position
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
 from tailrace.state.status import announce
+from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_letters import KnownLetters
 from tailrace.worker.logs import StructuredLogger
@@ -156,10 +157,11 @@ class Supervisor:
             self._step_aside()
         if not self._ownership.taken and not self._take_over():
             return
+        state = StoredState(self._wiring.kafka)
         publisher = self._wiring.publisher(
-            admin, self._wake, self._alerts.dead_lettered, require_owned=self._ownership.require_held
+            admin, self._wake, self._alerts.dead_lettered, require_owned=self._ownership.require_held, stored=state
         )
-        source = self._wiring.source(self._wake, lambda: publisher.rewind.until if publisher.rewind else None)
+        source = self._wiring.source(self._wake, lambda: state.rewind.until if state.rewind else None)
         parking = self._wiring.parking(admin)
         pipeline = PipelineLoop(
             source,
@@ -169,7 +171,7 @@ class Supervisor:
             stopping=self._stopped.is_set,
             parking=parking,
             ready=lambda processor: self._ready(
-                processor, publisher, followed(publisher.rewind, source), parks=parking is not None
+                processor, publisher, followed(state.rewind, source), parks=parking is not None
             ),
         )
         books = self._wiring.position_recorder(admin, publisher, source, self._unnoted)

@@ -12,7 +12,7 @@ from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
 from tailrace.dlq.parking import Bounds, Parking
-from tailrace.dlq.record import dead_letter
+from tailrace.dlq.record import count_dead_letters, dead_letter
 from tailrace.dlq.resolutions import resolutions_topic
 from tailrace.errors import (
     ConfigError,
@@ -24,13 +24,13 @@ from tailrace.errors import (
     TailraceError,
     install_remedy,
 )
-from tailrace.event import OutboxEvent, Route
+from tailrace.event import OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions, require_usable
-from tailrace.kafka.partition_watch import PartitionWatch
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.tail import answering, certificate_trouble
 from tailrace.kafka.topic_limits import TopicLimits
-from tailrace.kafka.topics import TopicManager, partition_counts
+from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
+from tailrace.kafka.topics import partition_counts
 from tailrace.outbox.layouts import ColumnMap, Layout, bookkeeping, layout_map
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
@@ -50,6 +50,7 @@ from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.offsets import Admin
 from tailrace.state.position_recorder import PositionRecorder
 from tailrace.state.prior_run import require_position_known, require_stored
+from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
@@ -244,12 +245,25 @@ class Wiring:
         wake: Wakeup,
         tell: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
+        stored: StoredState | None = None,
     ) -> Publisher:
         """Connects to Kafka, and makes sure that the topics are there, and that the rules are remembered."""
         known_topics.remember(self.kafka, self.declared, self.settings.topics.template, partition_counts(admin))
         topic_manager = self.topic_manager(admin)
         topic_manager.require([*(topic for topic in self.specs), self.kafka.dead_letter_topic])
-        return Publisher(self.kafka, topic_manager, wake=wake, tell=tell, require_owned=require_owned)
+
+        def dead_lettered(records: list[Record]) -> None:
+            for (reason, type_name), count in count_dead_letters(records).items():
+                tell(reason, type_name, count)
+
+        return Publisher(
+            self.kafka,
+            topic_manager,
+            stored or StoredState(self.kafka),
+            wake=wake,
+            dead_lettered=dead_lettered,
+            require_owned=require_owned,
+        )
 
 
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:

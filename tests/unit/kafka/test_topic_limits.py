@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tailrace.kafka.timestamps import OLD_MS
-from tailrace.kafka.topic_limits import BATCH_BYTES, TopicLimits
+import pytest
+
+from tailrace.kafka.topic_limits import BATCH_BYTES, OLD_MS, TopicLimits, publish_time
+
+NOW = 1_800_000_000_000
 
 
 def test_the_smallest_limit_counts_and_may_change() -> None:
@@ -40,3 +43,19 @@ def test_batches_shrink_until_each_record_is_alone() -> None:
         limits.note("orders", {"max.message.bytes": "1048588"})  # what was tried is not forgotten
         size, steps = limits.batch_bytes, steps + 1
     assert (size, steps) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("committed_ms", "stamped"),
+    [
+        (NOW, NOW),
+        (NOW - 5, NOW - 5),
+        (NOW + 5, NOW),
+        (NOW + 90 * OLD_MS, NOW),
+        (NOW - OLD_MS, NOW),
+        (0, NOW),
+        (NOW - OLD_MS + 1, NOW - OLD_MS + 1),
+    ],
+)
+def test_a_commit_long_ago_or_in_the_future_gets_the_time_of_publishing(committed_ms: int, stamped: int) -> None:
+    assert publish_time(committed_ms, NOW) == stamped
