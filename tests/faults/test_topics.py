@@ -85,7 +85,7 @@ def test_check_finds_that_a_topic_has_grown(shop: Shop, capsys: pytest.CaptureFi
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     found = checks[f"topic {shop.topic}"]
     assert found["state"] == "WARN"
-    assert "has 5 partitions, its spec says 3" in found["found"]
+    assert "has 5 partitions, but its spec declares 3" in found["found"]
     assert "partitions: 5 in its spec" in found["remedy"]
 
 

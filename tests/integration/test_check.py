@@ -178,7 +178,7 @@ def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
     report = run(shop.file)
     assert (report.failures(), report.state("rules")) == ([], "WARN")
-    assert "match.column.tenant looks at tenant" in report.checks["rules"]["found"]
+    assert "match.column.tenant uses tenant" in report.checks["rules"]["found"]
     shop.execute("ALTER TABLE outbox ADD COLUMN tenant text")
     assert "rules" not in run(shop.file).checks
 
@@ -267,7 +267,7 @@ def test_topics_that_do_not_fit(shop: Shop, run: Run, make_topic: Callable[..., 
     report = run(shop.file)
     assert report.failures() == ["offsets topic"]
     assert "cleanup.policy=compact" in report.checks["offsets topic"]["remedy"]
-    assert "has 2 partitions, its spec says 3" in report.checks[f"topic {shop.topic}"]["found"]
+    assert "has 2 partitions, but its spec declares 3" in report.checks[f"topic {shop.topic}"]["found"]
     assert report.state(f"topic {shop.topic}") == report.state("dead-letter topic") == "WARN"
 
 

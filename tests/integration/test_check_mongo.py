@@ -126,7 +126,7 @@ def test_does_not_disturb_a_running_pipeline(users: Users, run: Run) -> None:
         assert "runs now at the stored position" in report.found("start")
     event = users.insert()
     wait_until(lambda: [seen.id for seen in users.published()] == [event], 60, what="the event")
-    assert "the newest 1 documents fit" in run(users).found("fields")
+    assert "the newest 1 documents are valid" in run(users).found("fields")
     assert connector.stop() == 0
     assert "resumes at the stored position" in run(users).found("start")
 
@@ -262,7 +262,7 @@ def test_a_rule_that_looks_at_a_field_that_no_document_has(users: Users, run: Ru
     users.insert()
     report = run(users)
     assert (report.failures(), report.state("rules")) == ([], WARN)
-    assert "match.column.tenant looks at tenant" in report.found("rules")
+    assert "match.column.tenant uses tenant" in report.found("rules")
     users.insert(tenant="acme")
     assert "rules" not in run(users).checks
 

@@ -27,4 +27,4 @@ def test_a_standby_and_synchronous_names(kafka: KafkaBroker, tmp_path: Path, tai
         assert (found["primary"]["state"], "start" in found) == ("FAIL", False), json.dumps(found)
         connector = shop.start(wait=False)
         connector.failed("SourceReadOnly")
-        assert "Use the primary in source.postgres" in connector.log
+        assert "Name the primary in source.postgres" in connector.log

@@ -27,7 +27,7 @@ CAUSES = {
     ),
     "partitions instead": (
         [PARTITIONED, "CREATE TABLE part PARTITION OF outbox DEFAULT", "CREATE PUBLICATION pub FOR ALL TABLES"],
-        "publishes the partitions",
+        "sends the partitions",
         "publish_via_partition_root = true",
     ),
 }

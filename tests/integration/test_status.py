@@ -175,16 +175,16 @@ def test_watching_looks_again_until_interrupted(
 ) -> None:
     """Ctrl-C comes at the third look."""
     looks = 0
-    asked = command.look
+    read = command.read_health
 
-    def look(settings: Any) -> Any:
+    def read_health(settings: Any) -> Any:
         nonlocal looks
         looks += 1
         if looks == 3:
             raise KeyboardInterrupt
-        return asked(settings)
+        return read(settings)
 
-    monkeypatch.setattr(command, "look", look)
+    monkeypatch.setattr(command, "read_health", read_health)
     monkeypatch.setattr(command, "REFRESH_SECONDS", 0.01)
     with pytest.raises(SystemExit) as caught:
         main(["status", str(shop.file), "--watch", "--json"])

@@ -158,7 +158,7 @@ def test_mongo_is_away(users: Users, status: Status) -> None:
     users.configure(source={"mongo": "mongodb://127.0.0.1:1/", "link_timeout": 1})
     told = status()
     assert (told["state"], list(told["away"])) == ("UNKNOWN", ["mongo"])
-    assert "MongoDB gives no answer" in told["detail"]
+    assert "MongoDB does not answer" in told["detail"]
     assert told["position"] is not None
 
 

@@ -1,6 +1,5 @@
-"""The settings of a pipeline: one YAML file, checked as a whole before anything is connected to.
+"""The settings of a pipeline: one YAML file, validated completely before anything connects to a server.
 
-`load.load_pipeline` is the way in, `model.Pipeline` is what comes out, `secrets.mask` is the last guard on
-any text that leaves the process. Nothing is imported here: `mask` must stay cheap for commands that need no
-settings.
+`load.load_pipeline` reads the file and returns a `model.PipelineSettings`. `secrets.mask` removes secrets from every
+text that leaves the process. Nothing is imported here: `mask` must stay cheap for commands without settings.
 """

@@ -1,4 +1,4 @@
-"""Settings of the archive: where outbox rows go that are no longer to be in the table."""
+"""Settings of the archive of old outbox rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 def archive_url(text: str) -> str:
     if not re.fullmatch(rf"file:///\S.*|(?:{'|'.join(SCHEMES[1:])})://[^\s/?#:@]+(?:/[^\s?#]*)?", text):
         raise wrong(
-            "where the archive is: file:///…, s3://bucket/prefix, gs://… or az://…, without credentials",
+            "the archive's address: file:///…, s3://bucket/prefix, gs://… or az://…, without credentials",
             "write it like `url: s3://cold/outbox`, credentials in the environment or under `options`",
         )
     return text.rstrip("/")
 
 
 def hidden_options(options: dict[str, Setting]) -> dict[str, Setting]:
-    """A store's secrets are keys, signatures and tokens, under names that differ from store to store."""
+    """Wraps the options whose names look like secrets: each kind of store has its own names."""
     return {
         name: setting_secret("secret" if _is_secret(name) else name, value)
         if isinstance(value, str | Secret)
@@ -42,7 +42,7 @@ Options = Annotated[dict[str, Annotated[Setting, PlainValidator(setting_value)]]
 
 
 class ArchiveSettings(Section):
-    """Where it is. `options` are those of the store's client; without, it takes its own from the environment."""
+    """The archive. `options` go to the store's client, which otherwise reads its environment."""
 
     url: ArchiveUrl = Field(
         description="an address: file:///…, s3://…, gs://… or az://…", examples=["s3://cold/outbox"]
@@ -54,5 +54,5 @@ class ArchiveSettings(Section):
     """Options of the object store client, such as region and credentials."""
 
     def option_values(self) -> dict[str, str]:
-        """With secrets revealed: for the store and nothing else."""
+        """Returns the options with secrets revealed, only for the store."""
         return {name: str(value) for name, value in revealed(self.options).items()}

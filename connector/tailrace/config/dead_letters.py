@@ -1,4 +1,4 @@
-"""Settings of what happens to events that cannot be published: what is kept, for how long, and who is told."""
+"""Settings of dead letters: contents, retention, failure policies and the webhook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ReasonName = Annotated[str, AfterValidator(reason_name)]
 
 
 class WebhookSettings(Section):
-    """Whom to tell of new dead letters."""
+    """The webhook that is called for new dead letters."""
 
     url: WebhookUrl = Field(description="an http or https address", examples=["https://hooks.example.org/tailrace"])
     """Address of the webhook. Its path is treated as a secret."""
@@ -50,12 +50,12 @@ class WebhookSettings(Section):
     """Seconds to wait for an answer of the webhook."""
 
     def header_values(self) -> dict[str, str]:
-        """With secrets revealed: for the call and nothing else."""
+        """Returns the headers with secrets revealed, only for the call."""
         return {name: str(value) for name, value in revealed(self.headers).items()}
 
 
 class DeadLetterSettings(Section):
-    """What a dead letter keeps. The topic itself is kafka.dead_letter_topic."""
+    """Dead letters. Their topic is kafka.dead_letter_topic."""
 
     payload: Literal["keep", "hash"] = Field(default="keep", description="keep or hash", examples=["keep"])
     """Whether a dead letter keeps the payload or only its length and SHA-256."""
@@ -84,8 +84,8 @@ class DeadLetterSettings(Section):
     def _kept_while_parked(self) -> Self:
         if self.park_hours > self.retention_days * 24:
             raise wrong(
-                f"at most what retention_days allows, {self.retention_days * 24} hours",
-                "raise retention_days, or lower park_hours: the letter in front of a key must outlast its parking",
+                f"at most retention_days, {self.retention_days * 24} hours",
+                "raise retention_days, or lower park_hours: a parked key needs its dead letter",
                 "dead_letters",
                 "park_hours",
             )
@@ -93,6 +93,6 @@ class DeadLetterSettings(Section):
 
 
 def reasons_with(policy: Policy, on_invalid: Policy, letters: DeadLetterSettings) -> frozenset[Reason]:
-    """The reasons for which this policy holds."""
+    """Returns the reasons to which this policy applies."""
     chosen = {reason: letters.reasons.get(reason.value, on_invalid) for reason in Reason}
     return frozenset(reason for reason, each in chosen.items() if each == policy)

@@ -1,8 +1,7 @@
-"""Which of librdkafka's settings a user may pass through, and which of their values contradict a guarantee.
+"""Validates the librdkafka settings of a user.
 
-Everything may be set except what exactly-once, order and completeness stand on: those are ours to set, and
-a refusal says which guarantee would be lost. The check knows no list of valid names: librdkafka itself has
-it.
+Users may set everything except the settings that exactly-once, order and completeness depend on; the error names the
+guarantee that would be lost. Whether a name is valid is left to librdkafka.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ Setting = str | int | float | bool | Secret
 
 TRANSACTION_TIMEOUT_MS = 60_000
 MESSAGE_TIMEOUT_MS = 30_000
-"""What the publisher uses when a user sets only one of the two."""
+"""The defaults of the publisher."""
 
 RESERVED = {
-    "transactional.id": "it is the pipeline's name: with another one an old instance could not be fenced off",
-    "enable.idempotence": "without it a retried send can appear twice, or out of order",
-    "isolation.level": "the stored position must be read committed, or an aborted one would be believed",
+    "transactional.id": "it is the pipeline's name: with another value an old instance could not be fenced",
+    "enable.idempotence": "without it a retried send can be duplicated or reordered",
+    "isolation.level": "the stored position must be read with read_committed, or an aborted one would be used",
     "bootstrap.servers": "the address has its own setting, kafka.bootstrap",
     "metadata.broker.list": "the address has its own setting, kafka.bootstrap",
-    "acks": "anything but `all` can lose events that were reported as stored",
-    "request.required.acks": "anything but `all` can lose events that were reported as stored",
-    "delivery.report.only.error": "Tailrace itself listens for failed deliveries",
-    "on_delivery": "Tailrace itself listens for failed deliveries",
-    "error_cb": "Tailrace itself listens for errors",
-    "client.id": "it is made of the pipeline's name, so that brokers can tell pipelines apart",
-    "group.id": "no consumer group is used: the position is stored with the events",
+    "acks": "values other than `all` can lose acknowledged events",
+    "request.required.acks": "values other than `all` can lose acknowledged events",
+    "delivery.report.only.error": "Tailrace handles failed deliveries itself",
+    "on_delivery": "Tailrace handles failed deliveries itself",
+    "error_cb": "Tailrace handles errors itself",
+    "client.id": "it contains the pipeline's name, so that brokers can distinguish pipelines",
+    "group.id": "there is no consumer group: the position is stored with the events",
 }
 
 _PLACE = ("kafka", "settings")
@@ -40,15 +39,15 @@ _MESSAGE_TIMEOUTS = ("message.timeout.ms", "delivery.timeout.ms")
 
 
 def wrong(expected: str, remedy: str, *place: str) -> PydanticCustomError:
-    """A broken setting, in the words that the user reads; `place` if it is not the one being checked."""
+    """Creates the error for an invalid setting; `place` if it is not the one being validated."""
     return PydanticCustomError("tailrace", "{expected}", {"expected": expected, "remedy": remedy, "place": place})
 
 
 def setting_name(name: str) -> str:
-    """Refuses what is not the user's to set."""
+    """Refuses reserved settings."""
     reason = RESERVED.get(name.lower())
     if reason is None and name.endswith("_cb"):
-        reason = "it is a function, which a file cannot hold"
+        reason = "it is a function, which cannot be written in a file"
     if reason:
         hint = "use kafka.bootstrap instead" if "kafka.bootstrap" in reason else "remove it"
         raise wrong(f"nothing: Tailrace sets this itself, because {reason}", f"{hint} (kafka.settings)")
@@ -56,14 +55,14 @@ def setting_name(name: str) -> str:
 
 
 def setting_value(value: object) -> Setting:
-    """Single values only: librdkafka knows no lists, and an empty line in YAML is most likely a slip."""
+    """Refuses lists, which librdkafka does not have, and empty values, which are most likely mistakes."""
     if not isinstance(value, str | int | float | bool | Secret):
-        raise wrong("a text, a number, true or false", "give one value; join several with commas")
+        raise wrong("a text, a number, true or false", "write one value; join several with commas")
     return value
 
 
 def checked_settings(settings: dict[str, Setting], payload_bytes: int, *, transactional: bool) -> None:
-    """Refuses values that contradict each other or a guarantee."""
+    """Refuses values that contradict each other or break a guarantee."""
     if str(settings.get("partitioner", "")).lower() == "random":
         raise wrong(
             "a partitioner that respects the key",
@@ -86,7 +85,7 @@ def checked_settings(settings: dict[str, Setting], payload_bytes: int, *, transa
 def _check_timeouts(settings: dict[str, Setting]) -> None:
     transaction = _number(settings, _TRANSACTION_TIMEOUT)
     limit = TRANSACTION_TIMEOUT_MS if transaction is None else transaction
-    why = "so that a message that times out still finds a transaction to abort"
+    why = "so that a message times out before its transaction"
     numbers = {name: _number(settings, name) for name in _MESSAGE_TIMEOUTS}
     for name, number in numbers.items():
         if number is not None and (number == 0 or number >= limit):  # 0 means for ever
@@ -106,7 +105,7 @@ def _check_timeouts(settings: dict[str, Setting]) -> None:
 
 
 def hidden_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The same settings with everything secret wrapped; texts that are no secret stay as they are."""
+    """Wraps the secret settings."""
     return {
         name: setting_secret(name, value) if isinstance(value, str | Secret) else value
         for name, value in settings.items()
@@ -114,7 +113,7 @@ def hidden_settings(settings: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def revealed(settings: Mapping[str, Setting]) -> dict[str, str | int | float | bool]:
-    """The same settings with secrets revealed: for a client library and nothing else."""
+    """Returns the settings with secrets revealed, only for a client library."""
     return {name: value.reveal() if isinstance(value, Secret) else value for name, value in settings.items()}
 
 

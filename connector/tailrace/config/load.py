@@ -1,10 +1,8 @@
-"""From a file and the environment to a checked `Pipeline`, or to one error that lists everything that is
-wrong.
+"""Loads and validates the settings of a pipeline; raises one error that lists everything that is wrong.
 
-Order: the file, then `TAILRACE_<SECTION>__<FIELD>` variables over it, then references, then the model.
-Variables are settings only where their first part is a section or a setting of the file; everything else
-that begins with `TAILRACE_` (kill points, addresses of the local stack, logging) belongs to others and is
-left alone.
+Steps: read the file, apply `TAILRACE_<SECTION>__<FIELD>` variables, resolve references, validate with the model. A
+variable is a setting only if its first part is a section or a setting; other variables that begin with `TAILRACE_`
+(failpoints, addresses of the local stack, logging) are ignored.
 """
 
 from __future__ import annotations
@@ -18,25 +16,32 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tailrace.config.document import KeyPath, YamlDocument, read_document
 from tailrace.config.model import SECRET_PLACES, PipelineSettings
 from tailrace.config.problems import SettingProblem, config_error, field_at, found_problems, section_of
 from tailrace.config.references import UnresolvedError, has_reference, resolve
 from tailrace.config.secrets import Secret, fit_connection
 from tailrace.config.section import Section
-from tailrace.yaml_document import read_value
+from tailrace.yaml_document import ExpectedContent, KeyPath, YamlDocument, read_document, read_value
 
 PREFIX = "TAILRACE_"
 ADDRESSES = (("source", "postgres"), ("source", "mongo"))
-"""A referenced password becomes a piece of these, in the form that its place asks for."""
+"""A referenced password in these is escaped as its place in the address needs."""
 _LISTS = (("source", "order_by"), ("source", "collection"), ("outbox", "columns"), ("kafka", "settings"))
-"""Settings that are not single values: their variables are read as YAML (`[created_at, id]`)."""
+"""Settings with several values: their variables are parsed as YAML (`[created_at, id]`)."""
+
+PIPELINE_FILE = ExpectedContent(
+    name="a pipeline",
+    setting="pipeline: orders",
+    if_absent="Correct the path, or create a first pipeline with `tailrace init`.",
+    if_empty="Write a pipeline into it, or create one with `tailrace init`.",
+    if_other="Start from the file that `tailrace init` writes.",
+)
 
 
 def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> PipelineSettings:
-    """Loads and checks a pipeline's file; ConfigError names every problem, with its line and its remedy."""
+    """Loads and validates a pipeline's file. ConfigError lists every problem with its line and remedy."""
     file, environ = Path(path), os.environ if environ is None else environ
-    document = read_document(file)
+    document = read_document(file, PIPELINE_FILE)
     folder = file.absolute().parent
     _fill_empty_sections(document.data)
     origins, problems = _override(document, environ)
@@ -44,18 +49,18 @@ def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) ->
     try:
         pipeline = PipelineSettings.model_validate(tree, context={"folder": folder})
     except ValidationError as error:
-        # A setting whose reference failed is not validated a second time: the first message is the true one.
+        # A setting whose reference failed has its message already.
         known = {problem.place for problem in problems}
         problems += [p for p in found_problems(error, document.data) if p.place not in known]
     if problems:
-        # Without its cause: pydantic's own text repeats the problems in other words.
+        # Without its cause: pydantic's text repeats the problems.
         raise config_error(file, problems, document.lines, origins) from None
     _remember_written(pipeline, document.data)
     return pipeline
 
 
 def _fill_empty_sections(data: dict[str, Any]) -> None:
-    """A section whose lines are all commented out stands, with its defaults: `schemas:` still checks."""
+    """Gives sections without content (all lines commented out) their defaults: `schemas:` still validates."""
     for name, value in data.items():
         field = field_at((str(name),))
         if value is None and field is not None and section_of(field) is not None:
@@ -63,7 +68,7 @@ def _fill_empty_sections(data: dict[str, Any]) -> None:
 
 
 def _override(document: YamlDocument, environ: Mapping[str, str]) -> tuple[dict[KeyPath, str], list[SettingProblem]]:
-    """Lays the variables over the file's data; returns which place came from which variable."""
+    """Applies variables to the file's data; returns which setting came from which variable."""
     origins: dict[KeyPath, str] = {}
     problems: list[SettingProblem] = []
     for variable in sorted(environ):
@@ -83,7 +88,7 @@ def _override(document: YamlDocument, environ: Mapping[str, str]) -> tuple[dict[
         section: object = document.data
         for name in place[:-1]:
             section = section.setdefault(name, {}) if isinstance(section, dict) else None
-        if isinstance(section, dict):  # otherwise the section itself is wrong, which the model is going to say
+        if isinstance(section, dict):  # otherwise the section is wrong, and the model reports it
             section[place[-1]] = value
     return origins, problems
 
@@ -105,7 +110,7 @@ def _place_of(variable: str) -> KeyPath | None:
 def _resolved(
     value: object, place: KeyPath, environ: Mapping[str, str], folder: Path, problems: list[SettingProblem]
 ) -> object:
-    """A copy of the data with references resolved; below places that may hold secrets, as `Secret`."""
+    """Returns a copy of the data with references resolved; as `Secret` where a secret may be."""
     if isinstance(value, dict):
         return {k: _resolved(v, (*place, str(k)), environ, folder, problems) for k, v in value.items()}
     if isinstance(value, list):
@@ -124,7 +129,7 @@ def _resolved(
 
 
 def _remember_written(section: Section, written: dict[str, Any]) -> None:
-    """Lets every setting that came through a reference be shown as it was written."""
+    """Makes every setting that contains a reference show the reference instead of its value."""
     for name, value in written.items():
         inner = getattr(section, name)
         if isinstance(inner, Section):

@@ -1,7 +1,7 @@
-"""Every setting of a pipeline, in one place: names, defaults, and what is expected of each.
+"""Every setting of a pipeline: names, defaults and expected values.
 
-`description` says what is expected and `examples` shows it: both are what a user reads when a setting is
-wrong, so a setting and its error message cannot drift apart.
+`description` and `examples` appear in error messages: what is expected, and how to write it. The docstring below a
+field is its meaning in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SECRET_PLACES = (
     ("archive", "url"),
     ("archive", "options"),
 )
-"""Settings that may hold secrets: the loader hands references below them on as `Secret`."""
+"""Settings that may hold secrets: the loader resolves references below them to `Secret`."""
 
 DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
-"""Debezium's own naming: used when neither rules nor a template are given."""
+"""Debezium's naming, used without rules and template."""
 
 
 class SourceSettings(Section):
@@ -104,7 +104,7 @@ class SourceSettings(Section):
     """What to do if the log is lost: stop, or recover the missed events from the outbox and continue."""
     replay_window: Window = Field(
         default="",
-        description="an age, a size, or both: what reaches less far back counts",
+        description="an age, a size, or both; the smaller one applies",
         examples=["24 h", "2 GiB", "24 h, 2 GiB"],
     )
     """How much published WAL the slot keeps for replays, by age, size or both. Empty: none. Postgres only."""
@@ -125,7 +125,7 @@ class SourceSettings(Section):
 
 
 class ColumnOverrides(Section):
-    """Where the table's columns are named differently from the layout. Only `version` may be inside a JSON column."""
+    """Columns whose names differ from the layout. Only `version` may be inside a JSON column."""
 
     id: Column | None = Field(default=None, description="a column name", examples=["event_id"])
     """Column of the event id."""
@@ -139,7 +139,7 @@ class ColumnOverrides(Section):
     """Column of the payload."""
     version: PathColumn | None = Field(
         default=None,
-        description="a column name, or a place in a JSON column",
+        description="a column name, or a path in a JSON column",
         examples=["schema_version", "headers#/schema/version"],
     )
     """Column of the schema version, or a path into a JSON column."""
@@ -151,7 +151,7 @@ class ColumnOverrides(Section):
     """Column of the topic name that `{stream}` stands for."""
 
     def given(self) -> dict[str, str]:
-        """Only what was overridden, by the layout's own names."""
+        """Returns the overridden columns, by the layout's names."""
         return {name: column for name in type(self).model_fields if (column := getattr(self, name)) is not None}
 
 
@@ -171,7 +171,7 @@ class TopicSettings(Section):
     """Folder of routing rules, relative to this file."""
     template: Template | None = Field(
         default=None,
-        description="a topic name in which {aggregate}, {type} and {stream} may stand",
+        description="a topic name that may contain {aggregate}, {type} and {stream}",
         examples=[DEFAULT_TEMPLATE],
     )
     """Topic of events that no rule matches. Default, if there is no `folder` either: `outbox.event.{aggregate}`."""
@@ -179,7 +179,7 @@ class TopicSettings(Section):
     """Whether missing topics are created."""
     partitions: Whole = Field(default=3, ge=1, le=10_000, description="a whole number from 1 to 10000", examples=["3"])
     """Partitions of topics that are created from the template."""
-    replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
+    replication: Replication = Field(default=-1, description="a number of replicas, or -1", examples=["3"])
     """Replication factor of topics that are created from the template; -1 is the broker's default."""
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class KafkaSettings(Section):
     """Compacted topic with the stored positions. Pipelines may share it."""
     dead_letter_topic: Topic = Field(default="", description="a topic name", examples=["orders.dead-letters"])
     """Topic of dead letters. Default: `<pipeline>.dead-letters`."""
-    internal_replication: Replication = Field(default=-1, description="a number of copies, or -1", examples=["3"])
+    internal_replication: Replication = Field(default=-1, description="a number of replicas, or -1", examples=["3"])
     """Replication factor of the internal topics; -1 is the broker's default."""
     settings: KafkaClientSettings = Field(
         default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
@@ -208,7 +208,7 @@ class KafkaSettings(Section):
     """Settings passed to librdkafka, such as `security.protocol`."""
 
     def client_settings(self) -> dict[str, str | int | float | bool]:
-        """The pass-through settings with secrets revealed: for the client library and nothing else."""
+        """Returns the librdkafka settings with secrets revealed, only for the client library."""
         return revealed(self.settings)
 
 
@@ -232,7 +232,7 @@ class LimitSettings(Section):
 
 
 class PipelineSettings(Section):
-    """One outbox to Kafka. `name` is the transactional id and the key on the offsets topic."""
+    """The settings of one pipeline."""
 
     pipeline: str = Field(
         pattern=r"^[a-z0-9_-]{1,48}$",
@@ -290,7 +290,7 @@ class PipelineSettings(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Fills in what depends on the name or on other sections, and checks what spans sections."""
+        """Fills in defaults that depend on other settings, and validates settings across sections."""
         slot = f"tailrace_{self.pipeline.replace('-', '_')}"
         columns = self.outbox.columns
         order = tuple(column for column in (columns.timestamp, columns.id or "id") if column)
@@ -306,14 +306,14 @@ class PipelineSettings(Section):
         if letters == self.kafka.offsets_topic:
             raise wrong(
                 "another topic than kafka.offsets_topic",
-                "rename kafka.dead_letter_topic: the offsets topic is compacted and would lose letters",
+                "rename kafka.dead_letter_topic: the offsets topic is compacted and would lose dead letters",
                 "kafka",
                 "dead_letter_topic",
             )
         if self.kafka.delivery == "at_least_once" and "park" in (self.on_invalid, *self.dead_letters.reasons.values()):
             raise wrong(
-                "exactly_once, because what is parked and what is published must change together",
-                "set kafka.delivery: exactly_once, or another policy than `park`",
+                "exactly_once, because parking and publishing must be one transaction",
+                "set kafka.delivery: exactly_once, or use another policy than `park`",
                 "kafka",
                 "delivery",
             )

@@ -1,7 +1,7 @@
-"""What is wrong with a pipeline's file, in words: pydantic's findings become sentences with a remedy.
+"""Turns pydantic's validation errors into messages with file, line, expectation and remedy.
 
-All problems are told at once, each with its place in the file. What was given is shown only for settings
-that cannot hold a secret, and as it was written: a resolved reference never appears.
+All problems are reported at once. A given value is shown only for settings that cannot hold a secret, and as it was
+written: a resolved reference never appears.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from tailrace.config.document import KeyPath
 from tailrace.config.model import SECRET_PLACES, PipelineSettings
 from tailrace.config.secrets import hide_passwords, mask
 from tailrace.config.section import Section
 from tailrace.errors import ConfigError
+from tailrace.yaml_document import KeyPath
 
 _SHOWN = 60
-"""Longer values are cut: the place in the file says the rest."""
+"""Longer values are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """One broken setting: what is the matter with it, and what to do."""
+    """One invalid setting: what is wrong, and what to do."""
 
     place: KeyPath
-    matter: str
+    what: str
     remedy: str
 
 
 def config_error(
     file: Path, problems: list[SettingProblem], lines: dict[KeyPath, int], origins: dict[KeyPath, str]
 ) -> ConfigError:
-    """One error for all problems; each names the file, the line or the variable, and the field."""
+    """Combines all problems into one error; each names the file, the line or the variable, and the setting."""
 
     def located(problem: SettingProblem) -> str:
         line = next((lines[place] for place in _upwards(problem.place) if place in lines), None)
         origin = next((origins[place] for place in _upwards(problem.place) if place in origins), None)
         where = f"{file} (from {origin})" if origin else f"{file}:{line}" if line else str(file)
-        return f"{where}: {'.'.join(problem.place) or 'the file'} {problem.matter}"
+        return f"{where}: {'.'.join(problem.place) or 'the file'} {problem.what}"
 
     if len(problems) == 1:
         return ConfigError(mask(located(problems[0])), remedy=mask(_sentence(problems[0].remedy)))
-    told = "".join(f"\n    {located(p)}\n      remedy: {_sentence(p.remedy)}" for p in problems)
+    listed = "".join(f"\n    {located(p)}\n      remedy: {_sentence(p.remedy)}" for p in problems)
     return ConfigError(
         f"{file} has {len(problems)} problems",
-        why=mask(told),
-        remedy="Correct them all, then check with `tailrace check`.",
+        why=mask(listed),
+        remedy="Correct all of them, then run `tailrace check`.",
     )
 
 
 def found_problems(error: ValidationError, written: dict[str, Any]) -> list[SettingProblem]:
-    """Pydantic's findings in our words; `written` is the file's data before references were resolved."""
+    """Translates pydantic's errors; `written` is the file's data before references were resolved."""
     details = error.errors(include_url=False, include_input=True)
     return [_problem(detail, written) for detail in details]
 
 
 def field_at(place: KeyPath) -> FieldInfo | None:
-    """The setting's declaration, or None for what is not declared."""
+    """Returns the declaration of a setting, or None if there is no such setting."""
     model: type[Section] | None = PipelineSettings
     found: FieldInfo | None = None
     for name in place:
@@ -78,7 +78,7 @@ def field_at(place: KeyPath) -> FieldInfo | None:
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """The model behind a field that is a section of its own."""
+    """Returns the model of a field that is a section."""
     annotation = field.annotation
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
@@ -93,7 +93,7 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
         context = detail.get("ctx", {})
         place = context["place"] or place
         return SettingProblem(place, f"{_given(place, written)}expected {context['expected']}", context["remedy"])
-    expected = field.description if field and field.description else "a setting that is known here"
+    expected = field.description if field and field.description else "a known setting"
     example = f"{leaf}: {field.examples[0]}" if field and field.examples else ""
     if kind == "missing":
         under = f" under `{'.'.join(place[:-1])}:`" if len(place) > 1 else ""
@@ -104,7 +104,7 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
 
 
 def _unknown(place: KeyPath) -> SettingProblem:
-    """An unknown field; its value is not shown, since a misspelt `password` may be among them."""
+    """Reports an unknown setting without its value, which may be a misspelt password."""
     parent = field_at(place[:-1])
     model = (section_of(parent) if parent else None) or PipelineSettings
     known = list(model.model_fields)
@@ -129,7 +129,7 @@ def _all_places(model: type[Section] = PipelineSettings, above: KeyPath = ()) ->
 
 def _given(place: KeyPath, written: dict[str, Any]) -> str:
     if not place:
-        return "does not fit together: "
+        return "is inconsistent: "
     value: object = written
     for depth, name in enumerate(place, 1):
         if isinstance(value, dict) and name in value:
@@ -151,7 +151,7 @@ def _given(place: KeyPath, written: dict[str, Any]) -> str:
 
 
 def _upwards(place: KeyPath) -> list[KeyPath]:
-    """The place and those around it: a missing field has no line, its section has."""
+    """The place and its parents: a missing setting has no line, but its section has one."""
     return [place[:length] for length in range(len(place), 0, -1)]
 
 

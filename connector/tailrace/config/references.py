@@ -1,8 +1,7 @@
-"""References in settings: `${env:NAME}`, `${file:/path}`, `${file:/path:key}`, and `$${` for a plain `${`.
+"""Resolves references in settings: `${env:NAME}`, `${file:/path}`, `${file:/path:key}`, and `$${` for a plain `${`.
 
-They are resolved late, when the file is already parsed, so that a secret can neither break the YAML nor end
-up in its error messages. A reference that cannot be resolved says what to do about it; it never becomes an
-empty text, because an empty password is tried against the server and looks like a wrong one.
+They are resolved after the file is parsed, so that a secret can neither break the YAML nor appear in its errors. A
+reference that cannot be resolved is an error and never an empty text: an empty password would be sent to the server.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _HOW = "write ${env:NAME}, ${file:/path} or ${file:/path:key}, and $${ for a pla
 
 
 class UnresolvedError(Exception):
-    """A reference that leads nowhere: `why`, and the `remedy`. The loader adds the file and the field."""
+    """A reference that cannot be resolved: `why`, and the `remedy`. The loader adds file and setting."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -28,19 +27,19 @@ class UnresolvedError(Exception):
 Fit = Callable[[str, str, str], str]
 
 
-def _as_it_is(value: str, _before: str, _after: str) -> str:
+def _unchanged(value: str, _before: str, _after: str) -> str:
     return value
 
 
 def has_reference(text: str) -> bool:
-    """Whether resolving would change the text: it holds a reference or an escape."""
+    """Whether the text contains a reference or an escape."""
     return "${" in text
 
 
-def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _as_it_is) -> str:
-    """The text with its references replaced; relative paths count from `folder`.
+def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _unchanged) -> str:
+    """Replaces the references in a text; paths are relative to `folder`.
 
-    `fit` is given each value with what stands before and after its reference, and may escape it.
+    `fit` gets each value with the text before and after its reference, and may escape it.
     """
 
     def value(token: re.Match[str]) -> str:
@@ -54,7 +53,7 @@ def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _as_
             return _variable(rest, environ)
         if kind == "file" and rest:
             return _file(rest, folder)
-        raise UnresolvedError(f"{token[0]} is not a reference that is known here", _HOW)
+        raise UnresolvedError(f"{token[0]} is not a known reference", _HOW)
 
     return _TOKEN.sub(value, text)
 
@@ -83,12 +82,12 @@ def _file(rest: str, folder: Path) -> str:
         raise UnresolvedError(f"the file {name} is not text in UTF-8", f"store {name} as plain text") from error
     value = _entry(text, key, name) if key else text.strip()
     if not value:
-        raise UnresolvedError(f"the file {name} gives an empty value", f"put the value into {name}")
+        raise UnresolvedError(f"the file {name} has an empty value", f"put the value into {name}")
     return value
 
 
 def _entry(text: str, key: str, name: str) -> str:
-    """The value of `key` among `key=value` lines; a later line wins, as in a properties file."""
+    """Returns the value of `key` in `key=value` lines; the last line wins, as in a properties file."""
     entries = [line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#")]
     values = [value.strip() for found, equals, value in entries if equals and found.strip() == key]
     if not values:

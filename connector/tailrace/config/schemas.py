@@ -1,4 +1,4 @@
-"""Settings of what goes on Kafka: which schemas hold, and in which form values and keys are written."""
+"""Settings of schemas, of the registry, and of the format of values and keys."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tailrace.config.values import Folder, RegistryClientSettings, RegistryUrl, 
 
 
 class RegistrySettings(Section):
-    """A registry that speaks Confluent's API."""
+    """A schema registry with Confluent's API."""
 
     url: RegistryUrl = Field(description="the registry's address", examples=["https://registry.example.org"])
     """Address of the registry, without credentials."""
     subject: Subject = Field(
         default="{type}",
-        description="a subject in which {type} and {topic} may stand",
+        description="a subject that may contain {type} and {topic}",
         examples=["{topic}-{type}"],
     )
     """Subject of a schema."""
@@ -39,7 +39,7 @@ class RegistrySettings(Section):
 
 
 class SchemaSettings(Section):
-    """Where the schemas are: in a folder, in a registry, or in a folder whose ids a registry knows."""
+    """Where schemas come from: a folder, a registry, or a folder whose ids come from a registry."""
 
     folder: Folder | None = Field(default=None, description="a folder of schemas", examples=["schemas"])
     """Folder of schemas, relative to this file. Default: `schemas`, if no registry is given."""
@@ -62,7 +62,7 @@ class SchemaSettings(Section):
 
 
 class FormatSettings(Section):
-    """How values and keys are written."""
+    """The format of values and keys."""
 
     value: Literal["json", "avro"] = Field(default="json", description="json or avro", examples=["json"])
     """Encoding of values. `avro` needs `schema_id`."""
@@ -88,7 +88,7 @@ class FormatSettings(Section):
     """CloudEvents `source` attribute."""
 
     def require_registry(self, *, has_registry: bool) -> None:
-        """Refuses what readers could not make sense of."""
+        """Refuses combinations that consumers could not read."""
         if "avro" in (self.value, self.key) and self.schema_id == "none":
             raise wrong(
                 "prefix or header, because Avro cannot be read without its schema",
@@ -98,7 +98,7 @@ class FormatSettings(Section):
             )
         if self.schema_id != "none" and not has_registry:
             raise wrong(
-                "none, as long as no registry gives schemas their ids",
+                "none, because without a registry schemas have no ids",
                 "name one under schemas.registry, such as `registry: {url: http://localhost:8081}`",
                 "format",
                 "schema_id",
@@ -106,14 +106,14 @@ class FormatSettings(Section):
         if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
             raise wrong(
                 "binary, because a structured event is one JSON text without a schema's id",
-                "write `cloudevents: binary`, or leave schema_id and avro out",
+                "write `cloudevents: binary`, or remove schema_id and avro",
                 "format",
                 "cloudevents",
             )
         if (self.cloudevents, self.value, self.schema_id) == ("binary", "json", "prefix"):
             raise wrong(
                 "header, because a CloudEvent of the type application/json cannot begin with a schema's id",
-                "write `schema_id: header`, which leaves the value alone",
+                "write `schema_id: header`, which does not change the value",
                 "format",
                 "schema_id",
             )

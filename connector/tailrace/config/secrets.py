@@ -1,12 +1,11 @@
-"""Values that must not be shown: how they are kept, displayed, and struck out of text.
+"""Secret settings: how they are stored, shown and masked.
 
-A `Secret` holds what the user wrote (shown wherever the setting is shown, with written-out passwords struck
-out) and what it stands for (only `reveal()` gives it). Whatever is known to be secret is remembered for the
-life of the process, and `mask` replaces it in any text: a last guard for log lines and messages of other
-libraries.
+A `Secret` holds the text of the file, with literal passwords masked, which may be shown, and the resolved value, which
+only `reveal()` returns. Known secrets are kept for the life of the process, and `mask` replaces them in any text, as a
+last protection for log lines and messages of other libraries.
 
-In a connection string only the passwords are secret; in a Kafka setting every referenced value is, unless
-the setting is known to hold a name or an address. Striking those out as well would make messages useless.
+In a connection string only passwords are secret. In a Kafka setting every referenced value is, unless the setting is
+known to hold a name or an address: masking those as well would make messages useless.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 MASK = "***"
 
 SHORTEST = 4
-"""Shorter values are not struck out: they occur in ordinary words and would make every text unreadable."""
+"""Shorter values are not masked: they occur in ordinary words."""
 
 REFERENCE = re.compile(r"\$\{[^}]*\}")
 
-# Connection strings. A reference may stand anywhere and may hold `:` and `/`, so it is matched as one piece.
-# The password is taken up to the last `@`: one that should have been percent-encoded is hidden as well.
+# Connection strings. A reference may contain `:` and `/`, so it is matched as one piece. The password extends to the
+# last `@`, so that one that should have been percent-encoded is hidden as well.
 _PIECE = r"(?:\$\{[^}]*\}|[^:/?#@\s])*"
 _URL_PASSWORD = re.compile(rf"(?P<before>://{_PIECE}:)(?P<value>\S*)(?=@)")
 _KEY = (
@@ -56,7 +55,7 @@ _pattern: re.Pattern[str] | None = None
 
 
 class Secret:
-    """A setting that may hold a secret: `text` is safe to show, `reveal()` is what to connect with."""
+    """A setting that may hold a secret: `text` may be shown, `reveal()` returns the value."""
 
     __slots__ = ("_text", "_value")
 
@@ -66,11 +65,11 @@ class Secret:
 
     @property
     def text(self) -> str:
-        """The setting as written, references unresolved, written-out passwords struck out."""
+        """The setting as written, with unresolved references and masked passwords."""
         return self._text
 
     def reveal(self) -> str:
-        """The resolved value. Hand it to a driver; never to a log, an error or a formatted string."""
+        """Returns the resolved value. Pass it to a driver, never to a log, an error or a formatted string."""
         return self._value
 
     def __str__(self) -> str:
@@ -93,44 +92,44 @@ class Secret:
 
 
 def connection_secret(given: str | Secret) -> Secret:
-    """A Postgres connection string whose passwords are hidden and remembered."""
+    """Wraps a connection string, and registers its passwords for masking."""
     text, value = (given, given) if isinstance(given, str) else (given.text, given.reveal())
     passwords = [found["value"] for found in _passwords(value)]
     remember(value if passwords else "", *passwords, *(plain for raw in passwords for plain in _decoded(raw)))
     if text != value and "=" not in value and "://" not in value:
-        remember(value)  # not a connection string at all: nothing tells which part of it is the secret
+        remember(value)  # not a connection string: any part of it may be the secret
     return Secret(hide_passwords(text), value)
 
 
 def setting_secret(name: str, given: str | Secret) -> str | Secret:
-    """A Kafka setting: hidden if its name says so or if it came through a reference, else left as it is."""
+    """Wraps a client setting if its name marks a secret or if it came through a reference."""
     named_secret = _SECRET_SETTING.search(name) is not None
     if isinstance(given, str):
         if not named_secret:
-            # An address of a proxy or an endpoint may have a password in it.
+            # The address of a proxy or an endpoint may contain a password.
             return given if hide_passwords(given) == given else connection_secret(given)
         remember(given)
         return Secret(MASK, given)
     if named_secret or not _OPEN_SETTING.match(name):
         remember(given.reveal())
     if _passwords(given.reveal()):
-        connection_secret(given)  # remembers the password of an address
+        connection_secret(given)  # registers the password of an address
     only_references = not REFERENCE.sub("", given.text).strip()
     return Secret(given.text if only_references or not named_secret else MASK, given.reveal())
 
 
 def hide_passwords(text: str) -> str:
-    """Strikes the passwords out of a connection string; a reference is not a password and stays."""
+    """Masks the passwords of a connection string; references stay."""
     for pattern in (_URL_PASSWORD, _QUERY_PASSWORD, _KEYWORD_PASSWORD):
-        text = pattern.sub(_strike, text)
+        text = pattern.sub(_masked, text)
     return text
 
 
 def fit_connection(value: str, before: str, after: str) -> str:
-    """A referenced value in the form its place in a connection string asks for.
+    """Escapes a referenced value as its place in a connection string needs.
 
-    A password is a value, not a piece of URL: `p@ss/1` would end it early and make a host of its rest.
-    What is already percent-encoded stays as it is.
+    Unescaped, a password like `p@ss/1` would end early, and its rest would become the host. Percent-encoded characters
+    stay as they are.
     """
     before, after = REFERENCE.sub("", before), REFERENCE.sub("", after)
     scheme, separator, rest = before.partition("://")
@@ -142,20 +141,20 @@ def fit_connection(value: str, before: str, after: str) -> str:
 
 
 def remember(*values: str) -> None:
-    """Makes `mask` strike these out from now on, in the forms in which other libraries may print them."""
-    global _pattern  # noqa: PLW0603  one process, one set of secrets: a guard that must be handed around is no guard
+    """Registers values for `mask`, in the forms in which other libraries may print them."""
+    global _pattern  # noqa: PLW0603  one set of secrets for the process: masking must work everywhere
     for value in values:
         lines = [line for line in value.splitlines() if len(line) > 16 and not line.startswith("-----")]
         for whole in {value, value.strip(), *lines}:
             forms = (whole, quote(whole, safe=""), json.dumps(whole)[1:-1], repr(whole)[1:-1])
             _known.update(form for form in forms if len(form) >= SHORTEST)
     if _known:
-        # The longest first, so that a secret that begins with another one is struck out as a whole.
+        # The longest first, so that a secret that begins with another one is masked as a whole.
         _pattern = re.compile("|".join(map(re.escape, sorted(_known, key=len, reverse=True))))
 
 
 def mask(text: str) -> str:
-    """The text with every secret known to this process struck out."""
+    """Replaces every known secret in a text."""
     return _pattern.sub(MASK, text) if _pattern else text
 
 
@@ -165,11 +164,11 @@ def _passwords(value: str) -> list[re.Match[str]]:
 
 
 def _decoded(raw: str) -> list[str]:
-    """The password as the server gets it, and the parts into which a parser divides one that is not encoded."""
+    """The decoded password, and the parts into which a parser splits one that is not encoded."""
     unquoted = re.sub(r"\\(.)", r"\1", raw[1:-1] if raw[:1] == raw[-1:] == "'" else raw)
     return [unquote(raw), unquoted, *re.split(r"[@/?#:]", raw)]
 
 
-def _strike(found: re.Match[str]) -> str:
+def _masked(found: re.Match[str]) -> str:
     value = found["value"]
     return found[0] if not REFERENCE.sub("", value).strip("'") else found["before"] + MASK

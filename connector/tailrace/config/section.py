@@ -1,7 +1,7 @@
-"""Section: what every part of a pipeline's file has in common.
+"""The base class of all sections of a pipeline's file.
 
-Frozen, without unknown fields. A setting that came through a reference is shown as it was written, whether printed or
-dumped; the attribute holds the resolved value.
+Sections are frozen and refuse unknown fields. A setting with a reference is printed and dumped as it was written; the
+attribute holds the resolved value.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializerFunctionWrapH
 
 
 class Section(BaseModel):
-    """A part of the file. `_written` holds, by field, what was written where a reference was used."""
+    """A section of the file. `_written` maps fields with references to the text of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
     _written: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def remember_written(self, field: str, written: object) -> None:
-        """Shows `written` instead of the field's resolved value from now on."""
+        """Makes the field show `written` instead of its resolved value."""
         self._written[field] = written
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:

@@ -1,4 +1,4 @@
-"""What the settings of a source must look like together: one database, and nothing that only the other one has."""
+"""Validates the settings of a source: one database, and no settings of the other kind."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def one_or_more(given: object) -> object:
 
 
 def collections(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Of one database, because one stream watches one collection or one database."""
+    """Requires one database, because a change stream watches one collection or one database."""
     expected = "the outbox collection as database.collection, or a list of several of one database"
     if not all(re.fullmatch(r"[^\s/\\.\"$*<>:|?]{1,63}\.[^\s$\0]{1,190}", name) for name in names) or not names:
         raise wrong(expected, "write it like `collection: shop.outbox`")
     if len({name.partition(".")[0] for name in names}) > 1 or len(set(names)) < len(names):
-        raise wrong(expected, "make a pipeline for each database, and name each collection once")
+        raise wrong(expected, "create one pipeline per database, and name each collection once")
     return names
 
 
 def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool, has_outbox: bool) -> None:
-    """Refuses both, neither, and settings of the one for the other."""
+    """Refuses both or no databases, and settings of the other kind."""
     if has_postgres == has_mongo:
         if has_mongo:
-            raise wrong("one database", "remove source.postgres or source.mongo: a pipeline tails one", "source")
+            raise wrong("one database", "remove source.postgres or source.mongo: a pipeline reads one", "source")
         kind = "mongo" if {"mongo", *MONGO_ONLY} & given and "postgres" not in given else "postgres"
         raise wrong("an address of the database", f"add `{_ADDRESS[kind]}` under `source:`", "source", kind)
     own, foreign = (("postgres", MONGO_ONLY), ("mongo", POSTGRES_ONLY))[has_mongo]
@@ -59,11 +59,9 @@ def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool
 
 
 def require_orderable(order_by: tuple[str, ...], *, has_mongo: bool) -> None:
-    """A field inside another one cannot say where reading stopped."""
+    """Refuses nested fields: the position of a first read cannot be stored for them."""
     if has_mongo and any("." in field for field in order_by):
-        raise wrong(
-            "fields of the document itself", "leave out fields inside of others, such as a.b", "source", "order_by"
-        )
+        raise wrong("fields of the document itself", "remove nested fields such as a.b", "source", "order_by")
 
 
 MongoAddress = Annotated[Secret, BeforeValidator(mongo_address)]

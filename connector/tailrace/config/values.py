@@ -1,7 +1,6 @@
-"""What single settings must look like, beyond their type: connection, table, address, topic, folder.
+"""Validators of single settings: connections, tables, addresses, topics, folders.
 
-Each check returns the value or raises the sentence the user is going to read: what is expected, and a remedy.
-None of them connects to anything: whether a server agrees is for `tailrace check` to find out.
+Each returns the value, or raises what is expected and a remedy. None of them connects to a server.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def connection(given: object) -> object:
 
 
 def table(name: str) -> str:
-    """One parser for table names in the whole product; without a schema, `public` is written out."""
+    """Uses the common parser for table names, and adds the schema `public` if none is given."""
     try:
         schema, bare = split_table(name)
         quote(schema)
@@ -48,8 +47,8 @@ def table(name: str) -> str:
 def column(name: str) -> str:
     if INSIDE in name:
         raise wrong(
-            f"the name of a column, without a place inside it ({INSIDE})",
-            f"name a column; only outbox.columns.version may be a place such as headers{INSIDE}version",
+            f"the name of a column, without a path inside it ({INSIDE})",
+            f"name a column; only outbox.columns.version may have a path, such as headers{INSIDE}version",
         )
     return name
 
@@ -73,7 +72,7 @@ def template(text: str) -> str:
     bare = re.sub(r"\{(aggregate|type|stream)\}", "x", text)
     if unknown or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", bare):
         raise wrong(
-            "a topic name in which {aggregate}, {type} and {stream} may stand",
+            "a topic name that may contain {aggregate}, {type} and {stream}",
             "write it like `template: outbox.event.{aggregate}`",
         )
     return text
@@ -90,7 +89,7 @@ def registry_url(text: str) -> str:
 
 
 def webhook_url(given: object) -> object:
-    """A secret as a whole but for its host: services put a token into the path."""
+    """Treats everything after the host as a secret: services put tokens into the path."""
     if not isinstance(given, str | Secret):
         return given
     text, value = (given, given) if isinstance(given, str) else (given.text, given.reveal())
@@ -105,12 +104,12 @@ def webhook_url(given: object) -> object:
 
 
 def revealed_text(given: object) -> object:
-    """The value of a setting that is shown only if it is valid: `ArchiveUrl` allows no credentials in it."""
+    """Reveals a setting that cannot hold credentials once it is valid."""
     return given.reveal() if isinstance(given, Secret) else given
 
 
 def hidden_headers(headers: dict[str, Setting]) -> dict[str, Setting]:
-    """Every value of a header may be a secret, whatever its name."""
+    """Treats the value of every header as a secret."""
     return {name: setting_secret("secret", _as_text(value)) for name, value in headers.items()}
 
 
@@ -121,12 +120,12 @@ def _as_text(value: Setting) -> str | Secret:
 def subject(text: str) -> str:
     unknown = sorted(set(re.findall(r"\{([^}]*)\}", text)) - {"topic", "type"})
     if unknown or "{" in re.sub(r"\{(topic|type)\}", "", text) or not text:
-        raise wrong("a subject in which {type} and {topic} may stand", 'write it like `subject: "{topic}-{type}"`')
+        raise wrong("a subject that may contain {type} and {topic}", 'write it like `subject: "{topic}-{type}"`')
     return text
 
 
 def folder(path: Path, info: ValidationInfo) -> Path:
-    """Relative to the pipeline's file, whatever directory Tailrace was started in."""
+    """Resolves a folder relative to the pipeline's file."""
     return existing_folder(path, (info.context or {}).get("folder"))
 
 
@@ -143,7 +142,7 @@ def existing_folder(path: Path, base: Path | None, *place: str) -> Path:
 
 
 def not_bool(given: object) -> object:
-    """To Python `true` is the number 1, and `partitions: yes` is a mistake."""
+    """Refuses booleans, which Python treats as numbers: `partitions: yes` is a mistake."""
     if isinstance(given, bool):
         raise wrong("a number", "write a number instead of true or false")
     return given
@@ -151,7 +150,7 @@ def not_bool(given: object) -> object:
 
 def replication(number: int) -> int:
     if number == 0 or number < -1:
-        raise wrong("a number of copies, or -1 for the broker's own default", "write 3 (1 where there is one broker)")
+        raise wrong("a number of replicas, or -1 for the broker's default", "write 3 (1 where there is one broker)")
     return number
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config.document import read_document
+from tailrace.config.load import PIPELINE_FILE
 from tailrace.errors import ConfigError
+from tailrace.yaml_document import read_document
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -17,13 +18,13 @@ def write(tmp_path: Path, text: str | bytes) -> Path:
 
 
 def test_reads_data_and_lines(tmp_path: Path) -> None:
-    document = read_document(write(tmp_path, "﻿a: 1\n\nb:\n  c: [x,\n    y]\n"))
+    document = read_document(write(tmp_path, "﻿a: 1\n\nb:\n  c: [x,\n    y]\n"), PIPELINE_FILE)
     assert document.data == {"a": 1, "b": {"c": ["x", "y"]}}
     assert document.lines == {("a",): 1, ("b",): 3, ("b", "c"): 4, ("b", "c", "0"): 4, ("b", "c", "1"): 5}
 
 
 def test_allows_aliases_and_merges(tmp_path: Path) -> None:
-    document = read_document(write(tmp_path, "a: &x {p: 1}\nb:\n  <<: *x\n  q: 2\nc: *x\n"))
+    document = read_document(write(tmp_path, "a: &x {p: 1}\nb:\n  <<: *x\n  q: 2\nc: *x\n"), PIPELINE_FILE)
     assert document.data == {"a": {"p": 1}, "b": {"p": 1, "q": 2}, "c": {"p": 1}}
 
 
@@ -53,7 +54,7 @@ def test_allows_aliases_and_merges(tmp_path: Path) -> None:
 )
 def test_refuses(tmp_path: Path, text: str | bytes, told: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_document(write(tmp_path, text))
+        read_document(write(tmp_path, text), PIPELINE_FILE)
     for part in told:
         assert part in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -62,6 +63,6 @@ def test_refuses(tmp_path: Path, text: str | bytes, told: list[str]) -> None:
 
 def test_refuses_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        read_document(tmp_path / "absent.yaml")
+        read_document(tmp_path / "absent.yaml", PIPELINE_FILE)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_document(tmp_path)
+        read_document(tmp_path, PIPELINE_FILE)
