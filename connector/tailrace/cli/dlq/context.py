@@ -156,5 +156,5 @@ def _brokers(bootstrap: str, kafka_settings: list[str]) -> KafkaOptions:
         kafka = _Cluster.model_validate({"kafka": {"bootstrap": bootstrap, "settings": given}}).kafka
     except ValidationError as error:
         problem = found_problems(error, {"kafka": {"bootstrap": bootstrap, "settings": dict.fromkeys(given, "")}})[0]
-        raise ConfigError(f"{'.'.join(problem.place)} {problem.matter}", remedy=problem.remedy) from None
+        raise ConfigError(f"{'.'.join(problem.place)} {problem.what}", remedy=problem.remedy) from None
     return KafkaOptions(kafka.bootstrap, "", settings=kafka.client_settings())
