@@ -21,7 +21,7 @@ from benchmarks.processes import Connector, drain, write_pipeline
 from tailrace.config.load import load_pipeline
 from tailrace.dlq.requests import board
 from tailrace.testkit.stack import Stack, wait_until
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 SHAPE = Shape("100 rows a transaction", 2000, 100)
 WARM_UP = Shape("warm-up", 1000, 100)

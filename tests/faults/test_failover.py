@@ -20,7 +20,7 @@ from tailrace.positions.base import to_stored
 from tailrace.state import rewind_marker
 from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import position_history
 from tailrace.state.position_history import PositionEntry
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 
 def note_long_ago(shop: Shop, *minutes: int) -> None:

@@ -17,7 +17,7 @@ from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.state import position_history
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 
 def again(service: Service) -> tuple[Counter[str], Counter[str]]:

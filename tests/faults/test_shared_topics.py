@@ -20,7 +20,7 @@ from tailrace.state.offsets import read_keys
 from tailrace.testkit.oracle import ConsumedRecord
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import consumed_records, header, read_all
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 Verify = Callable[..., dict[str, Any]]
 

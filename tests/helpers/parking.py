@@ -15,7 +15,7 @@ from tailrace.dlq.parked_keys import ParkingState, Request
 from tailrace.kafka.client import KafkaOptions
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.topic_reader import header, read_all
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 BAD = json.dumps({"order": "x"})
 

@@ -25,7 +25,7 @@ from tailrace.testkit.oracle import OracleVerdict, backward_positions
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import stored_positions
 from tailrace.testkit.workload.writer import Mix
-from tailrace.worker.wiring import kafka_options
+from tailrace.worker.options import kafka_options
 
 PATIENCE = 180
 """Seconds for one command: a transaction that was left open holds readers up for a minute."""

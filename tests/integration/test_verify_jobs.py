@@ -33,8 +33,9 @@ from tailrace.verify.spill import BUCKETS, SpillFile
 from tailrace.verify.topic_reader import ScanSettings
 from tailrace.verify.topic_scan import PartitionScan
 from tailrace.verify.workers import WorkerPool
+from tailrace.worker.options import column_map
 from tailrace.worker.schemas import wire_format
-from tailrace.worker.wiring import column_map, wire
+from tailrace.worker.wiring import wire
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'

@@ -21,7 +21,7 @@ from tailrace.archive.manifest import ManifestEntry, TimeRange
 from tailrace.archive.object_store import AlreadyExistsError, ObjectStore
 from tailrace.config.model import PipelineSettings
 from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, TailraceError
-from tailrace.worker.wiring import column_map
+from tailrace.worker.options import column_map
 
 AT_ONCE = 8
 """Entries fetched at a time, since each is small and a bucket is slow."""

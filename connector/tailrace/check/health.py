@@ -24,7 +24,7 @@ from tailrace.positions.base import Position
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import offsets
 from tailrace.state.status import standby_key, status_key
-from tailrace.worker.wiring import column_map, kafka_options, source_options
+from tailrace.worker.options import column_map, kafka_options, source_options
 
 READ_SECONDS = 10.0
 """How long to wait for the end of the offsets topic, which an open transaction of another pipeline delays."""

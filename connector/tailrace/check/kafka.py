@@ -16,7 +16,7 @@ from tailrace.positions.base import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
 from tailrace.state.prior_run import require_position_known
-from tailrace.worker.wiring import DEAD_LETTER_BYTES, own_topics
+from tailrace.worker.options import DEAD_LETTER_BYTES, own_topics
 
 RECORD_OVERHEAD = 512
 """About how many bytes key, headers and framing add to a payload."""

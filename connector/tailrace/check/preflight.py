@@ -24,9 +24,9 @@ from tailrace.routing.router import Router
 from tailrace.routing.specs import TopicSpec
 from tailrace.schemas.folder import load_folder
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.worker.options import column_map, declared_for, kafka_options, routing_view, source_options
 from tailrace.worker.pipeline_topics import read_known
 from tailrace.worker.schemas import PipelineSchemas
-from tailrace.worker.wiring import column_map, declared_for, kafka_options, routing_view, source_options
 
 
 class DatabaseChecks(Protocol):

@@ -23,7 +23,7 @@ from tailrace.routing.partition import PARTITIONERS, partition_of
 from tailrace.routing.router import Router, Tried
 from tailrace.routing.specs import BROKER_DEFAULT
 from tailrace.routing.view import View
-from tailrace.worker.wiring import column_map, kafka_options, own_topics, routing_view
+from tailrace.worker.options import column_map, kafka_options, own_topics, routing_view
 
 app = typer.Typer(
     help="Explain where an event goes: which rule wins, which topic and partition.",

@@ -21,7 +21,7 @@ from tailrace.config.model import PipelineSettings
 from tailrace.kafka.tail import Seen, TopicTail, topic_matcher
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.routing.folder import load_topics
-from tailrace.worker.wiring import kafka_options, own_topics
+from tailrace.worker.options import kafka_options, own_topics
 
 PIPED_WIDTH = 2000
 """Where there is no terminal to cut a line for, `less -S` and `grep` still want an end to it."""

@@ -24,7 +24,7 @@ from tailrace.kafka.topics import make_change, topic_states, unsettled
 from tailrace.routing.folder import load_topics
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
-from tailrace.worker.wiring import column_map, dead_letter_spec, kafka_options, routing_view
+from tailrace.worker.options import column_map, dead_letter_spec, kafka_options, routing_view
 
 app = typer.Typer(
     help="Compare declared topics with the cluster, and make them so.",

@@ -16,7 +16,8 @@ from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.replay.points import EventId, Point
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state.position_history import PositionEntry
-from tailrace.worker.wiring import Wiring, own_topics
+from tailrace.worker.options import own_topics
+from tailrace.worker.wiring import Wiring
 
 
 class SourceLog(Protocol):

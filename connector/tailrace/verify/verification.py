@@ -35,9 +35,10 @@ from tailrace.verify.retention import Horizon
 from tailrace.verify.spill import SpillFile
 from tailrace.verify.topic_reader import ScanSettings, seldom_collected
 from tailrace.verify.workers import WorkerPool
+from tailrace.worker.options import column_map, own_topics
 from tailrace.worker.pipeline_topics import KnownPipelines, read_known
 from tailrace.worker.schemas import wire_format
-from tailrace.worker.wiring import Wiring, column_map, own_topics, wire
+from tailrace.worker.wiring import Wiring, wire
 
 POLL_SECONDS = 0.5
 MOST_JOBS = 4

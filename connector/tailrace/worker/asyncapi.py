@@ -1,7 +1,7 @@
-"""A pipeline's streams, messages and schemas as an AsyncAPI document: which type of event may go to which topic.
+"""Describes a pipeline as an AsyncAPI document: its topics, the event types they may contain, and their schemas.
 
-Rules may look at more than the type (aggregate, columns), so a type is listed on every topic that a rule could send it
-to, up to the first rule that takes it whatever else its row says.
+Rules may use more than the type (aggregate, columns), so a type is listed for every topic that a rule could send it to,
+up to the first rule that matches the type without other conditions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tailrace.routing.view import View
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.strict_json import Json
+from tailrace.worker.options import column_map, routing_view
 from tailrace.worker.schemas import DEFAULT_SUBJECT, KEY_SUFFIX, wire_format
-from tailrace.worker.wiring import column_map, routing_view
 
 SECURE = ("SSL", "SASL_SSL")
 
 
 def describe(settings: PipelineSettings, version: str) -> dict[str, Json]:
-    """The document. Asks no server, except the registry where the schemas come from one."""
+    """Returns the document. Asks no server except the registry, if schemas come from one."""
     compiled_schemas = _schemas(settings)
     kafka, registry = settings.kafka, settings.schemas.registry if settings.schemas else None
     server = Server(
@@ -55,7 +55,7 @@ def _schemas(settings: PipelineSettings) -> list[CompiledSchema]:
 
     if schemas.registry is None or schemas.registry.subject != DEFAULT_SUBJECT:
         raise ConfigError(
-            "the registry's subjects do not tell the types of events",
+            "the registry's subjects do not show the types of events",
             why=f"Only with the subject {DEFAULT_SUBJECT} is each of them a type.",
             remedy="Describe the schemas of a folder instead: set schemas.folder.",
         )

@@ -1,7 +1,6 @@
-"""Log lines: one event each, with names, counts and positions beside it; never a payload, never a secret (I12).
+"""Structured log lines: an event name with fields such as names, counts and positions; no payloads, no secrets (I12).
 
-Plain lines for people, `--log-json` for machines, both to stderr and both through the mask. The standard library does
-it: a logging framework would cost the connector 5 MB.
+Plain lines for people and JSON lines with `--log-json`, both to stderr and both masked.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any
 from tailrace.config.secrets import mask
 
 SENTENCES = ("what", "why", "remedy")
-"""Fields of an error that are sentences for a person."""
+"""Fields of an error that get a line each."""
 
 _logger = logging.getLogger("tailrace")
 
 
 class StructuredLogger:
-    """Logs events with some fields bound to each of them."""
+    """Logs events; the bound fields are added to each of them."""
 
     def __init__(self, **bound: object) -> None:
         self._bound = bound
@@ -44,20 +43,20 @@ class StructuredLogger:
 
 
 class _Lines(logging.Formatter):
-    """`12:00:01.123 info    running  pipeline=orders position=0/19602D8`; errors with a line for each sentence."""
+    """`12:00:01.123 info    running  pipeline=orders position=0/19602D8`; errors with a line for each of SENTENCES."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
         sentences = {name: fields[name] for name in SENTENCES if name in fields and record.levelno >= logging.ERROR}
-        told = " ".join(f"{name}={_plain(value)}" for name, value in fields.items() if name not in sentences)
+        shown = " ".join(f"{name}={_plain(value)}" for name, value in fields.items() if name not in sentences)
         lines = "".join(f"\n  {name + ':':<7} {value}" for name, value in sentences.items())
         return mask(
-            f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {told}{lines}"
+            f"{_time(record):%H:%M:%S.%f}"[:12] + f" {record.levelname.lower():7} {record.getMessage()}  {shown}{lines}"
         )
 
 
 class _Json(logging.Formatter):
-    """One object a line; values are masked before they are encoded, or an escaped secret would pass."""
+    """One JSON object per line. Values are masked before encoding, because escaping could hide a secret."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -70,7 +69,7 @@ class _Json(logging.Formatter):
 
 
 def configure(*, as_json: bool) -> None:
-    """Sets up logging for the process; librdkafka's own chatter is left out, its errors reach us as exceptions."""
+    """Sets up logging for the process. librdkafka's own log is off: its errors arrive as exceptions."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if as_json else _Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,9 +1,9 @@
-"""The wait between two attempts, cut short when the server that was away answers again.
+"""Waits between two attempts, and ends the wait early when an unavailable server answers again.
 
-Delays grow with an outage, so that nobody is disturbed by attempts that must fail; the last of them would be waited
-out after the server's return. So a cheap question is asked every few seconds, in a thread of its own: a request to stop
-must not wait for a server that is silent. Only a server that was silent before and answers now ends a wait early. One
-that answers all the time fails for another reason, and attempts must not become a tight loop.
+Delays grow during an outage, so without this the last delay would be waited out after the server is back. A cheap probe
+runs every few seconds in its own thread, because a request to stop must not wait for a server. Only a server that did
+not answer before and answers now ends the wait: a server that answers all the time fails for another reason, and
+attempts must not become a tight loop.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 PROBE_SECONDS = 2.0
-"""How often the question is asked."""
+"""The time between two probes."""
 SETTLE_SECONDS = 1.0
-"""An attempt begins at a random moment within this time of the answer: many pipelines may wait for one server."""
-ASK_SECONDS = 2.0
+"""An attempt begins at a random moment within this time: many pipelines may wait for one server."""
+CONNECT_SECONDS = 2.0
 STOP_SECONDS = 0.1
-"""How soon an answer or a request to stop is noticed."""
+"""How often the wait checks for an answer or a request to stop."""
 
 
 class Probe(NamedTuple):
-    """A question to one server: whether it answers, asked anew by each call, which must be bounded in time."""
+    """A test whether a server answers. Each call asks again, and must be bounded in time."""
 
     server: str
     answers: Callable[[], bool]
@@ -37,27 +37,27 @@ def listens(url: str) -> bool:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((parts.hostname or "", port), ASK_SECONDS).close()
+        socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
 class ServerOutage:
-    """Remembers, over the waits of one outage, which servers were silent when they were last asked."""
+    """Remembers during an outage which servers did not answer the last probe."""
 
     def __init__(self, say: Callable[[str, str], None] = lambda *_: None, *, every: float = PROBE_SECONDS) -> None:
-        """`say` is given what happens, and of which server, from any thread."""
+        """`say` is called with an event and the server, from any thread."""
         self._say = say
         self._every = every
-        self._silent: set[str] = set()
+        self._unavailable: set[str] = set()
 
     def end(self) -> None:
-        """The pipeline runs again."""
-        self._silent.clear()
+        """Forgets the outage: the pipeline runs again."""
+        self._unavailable.clear()
 
     def wait(self, seconds: float, stopped: threading.Event, probe: Probe | None) -> bool:
-        """Waits that long, or until stopped. True if it was cut short because the server is back."""
+        """Waits that long, or until stopped. Returns True if the server answered and the wait ended early."""
         if probe is None:
             stopped.wait(seconds)
             return False
@@ -77,11 +77,11 @@ class ServerOutage:
             answers = probe.answers()
             if over.is_set():
                 return
-            if not answers and probe.server not in self._silent:
-                self._silent.add(probe.server)
+            if not answers and probe.server not in self._unavailable:
+                self._unavailable.add(probe.server)
                 self._say("no answer", probe.server)
-            elif answers and probe.server in self._silent:
-                self._silent.discard(probe.server)
+            elif answers and probe.server in self._unavailable:
+                self._unavailable.discard(probe.server)
                 self._say("answers again", probe.server)
                 back.set()
                 return

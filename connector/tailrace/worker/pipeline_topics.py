@@ -1,4 +1,4 @@
-"""A pipeline's topics: where its records are, whatever its rules say today, and which other pipelines are beside it."""
+"""Reads from Kafka which topics a pipeline has written to, also under earlier rules, and which others share them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tailrace.state.known_topics import KnownTopics
 from tailrace.state.position_history import PositionEntry
 
 _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
-"""As names of pipelines are; those of replays, and of what stands beside a position, have other signs, too."""
+"""Matches names of pipelines; keys of replays and of other entries contain further characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPipelines:
-    """What Kafka knows of a pipeline's topics, and of the other pipelines that store their positions beside it.
+    """What Kafka stores about a pipeline's topics, and about other pipelines with the same offsets topic.
 
-    `others`: the topics that other pipelines have written to, by the pipeline's name, as their histories tell; `rules`:
-    those of other pipelines.
+    `others` maps other pipelines to the topics they have written to, from their position histories; `rules` maps them
+    to their routing rules.
     """
 
     stored: Position | None = None
@@ -35,46 +35,46 @@ class KnownPipelines:
 
     @property
     def noted(self) -> set[str]:
-        """Topics that the pipeline's own history names."""
+        """The topics in the pipeline's position history."""
         return {topic for entry in self.entries for topic in entry.offsets}
 
     @property
     def of_others(self) -> set[str]:
-        """Topics that other pipelines have written to."""
+        """The topics that other pipelines have written to."""
         return set().union(*self.others.values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether earlier rules are known; without them, records under another template cannot be found."""
+        """Whether earlier rules are known; without them, topics of an earlier template cannot be found."""
         return self.stored is None or self.remembered.complete or bool(self.entries)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known: offsets topic and history are lost, or it has never run. Rules that are remembered
-        all the same are those of starts that were refused since."""
+        """Whether the pipeline has never run, or its offsets topic and history are lost. Stored rules do not count:
+        refused starts store them as well."""
         return self.stored is None and not self.entries
 
     def matcher(self, topics: Collection[str], template: str | None, never: set[str]) -> Callable[[str], bool]:
-        """Whether a topic is one of `topics`, or of those written or declared before, or made from any template."""
+        """Returns a test whether a topic is, or ever was, one of this pipeline, by name or by template."""
         named = {*topics, *self.noted, *self.remembered.topics} - never
         matchers = [topic_matcher(named, each, never) for each in {template, *self.remembered.templates}]
         return lambda topic: any(matches(topic) for matches in matchers)
 
     def elsewhere(self, mine: Position | None) -> set[str]:
-        """Pipelines that certainly read another outbox than the one of the position `mine`."""
+        """Returns the pipelines that certainly read another outbox than that of the position `mine`."""
         if mine is None:
             return set()
         return {name for name, its in self.positions.items() if not is_same_outbox(mine, its)}
 
     def shared_with(self, name: str, declared: Collection[str], template: str | None) -> list[str]:
-        """Topics, or a template, by which this pipeline and another one publish the same events to the same topics."""
+        """Returns the topics, or the template, to which this pipeline and another one both publish."""
         rules = self.rules.get(name, KnownTopics())
         topics = {*declared, *self.noted} & {*rules.topics, *self.others.get(name, ())}
         return [*sorted(topics), *([template] if template in rules.templates and not topics else [])]
 
 
 def read_known(options: KafkaOptions) -> KnownPipelines:
-    """All of it, up to now. Reads the offsets topic and the position history."""
+    """Reads the offsets topic and the position history to their present ends."""
     existing = ClusterObserver(options).look().topics
     found = offsets.read_keys(options, None) if options.offsets_topic in existing else {}
     entries, others = position_history.read_all(options)
@@ -99,5 +99,5 @@ def _positions(found: Mapping[bytes, bytes]) -> dict[str, Position]:
         try:
             positions[name] = from_stored(json.loads(value))
         except (ValueError, KeyError, TypeError):
-            continue  # a newer version's: nothing is known of it
+            continue  # written by a newer version
     return positions

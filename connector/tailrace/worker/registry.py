@@ -1,6 +1,6 @@
-"""A pipeline's schema registry: its client, and contracts made of what it has.
+"""The schema registry of a pipeline: its client, and compiled schemas from its content.
 
-Imported when a pipeline has a registry, and not before: with the libraries behind it that is 10 MB.
+Imported only for pipelines with a registry: its libraries need 10 MB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.worker.schemas import KEY_SUFFIX
 
 
 def ask(registry: RegistrySettings, folder: SchemaSet | None, warn: Callable[[str], None]) -> SchemaLookup:
-    """The registry's own contracts, or those of a folder with the ids it gave them; RegistryUnavailable if away."""
+    """Returns the schemas of the registry, or of a folder with the registry's ids; may raise RegistryUnavailable."""
     client = registry_client(registry)
     if folder is not None:
         with client:
@@ -36,7 +36,7 @@ def registry_client(registry: RegistrySettings) -> RegistryClient:
 
 
 def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
-    """A contract of what a registry has."""
+    """Compiles a schema of a registry."""
     address = f"{BASE}{quote(fetched.subject)}/{fetched.version}.json"
     if fetched.kind == "avro":
         named = {name: definition for doc in fetched.named.values() for name, definition in avro_names.definitions(doc)}
@@ -62,5 +62,5 @@ def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
 
 
 def registered_as(template: str, schema: CompiledSchema) -> str:
-    # The schema of a topic's keys has a name of its own, whatever those of events are called.
+    # The template applies to event types, not to the schemas of keys.
     return schema.subject if schema.subject.endswith(KEY_SUFFIX) else template.format(type=schema.subject, topic="")

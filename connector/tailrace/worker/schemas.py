@@ -1,8 +1,7 @@
-"""What a pipeline's payloads are held to and how its records are written, from its settings.
+"""The schemas and the record format of a pipeline, from its settings.
 
-A folder is read and compiled before anything runs. A registry is asked when a pipeline starts: until it answers, the
-pipeline waits as it does for its other servers. All of it is kept while the pipeline is restarted, so that a registry
-which goes away later is not missed.
+A folder is compiled before anything runs. A registry is asked when the pipeline starts, and waited for like the other
+servers. Schemas are kept across attempts, so that the pipeline can go on without the registry.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from tailrace.schemas.validation import PayloadValidator
 
 DEFAULT_SUBJECT = "{type}"
 KEY_SUFFIX = "-key"
-"""The schema of a topic's keys is the subject of this name behind the topic's, as Confluent's clients have it."""
+"""The subject of a topic's key schema is `<topic>-key`, as with Confluent's clients."""
 
 
 class PipelineSchemas:
-    """Made once per process; `checker` and `records` once its registry, if it has one, has answered."""
+    """Created once per process. `validator` and `records` need `ready` first."""
 
     def __init__(self, settings: PipelineSettings, *, warn: Callable[[str], None]) -> None:
         self._settings = settings
@@ -33,15 +32,15 @@ class PipelineSchemas:
         if schemas and schemas.folder and self._registry and "{topic}" in self._registry.subject:
             raise ConfigError(
                 "schemas.registry.subject names the topic, but the schemas come from a folder",
-                why="A folder has one schema for an event type, whatever topic it goes to.",
-                remedy="Leave {topic} out of the subject, or leave schemas.folder out.",
+                why="A folder has one schema per event type, independent of the topic.",
+                remedy="Remove {topic} from the subject, or remove schemas.folder.",
             )
         self._folder = load_folder(schemas.folder) if schemas and schemas.folder else None
         self._schemas: SchemaLookup | None = None if self._registry else self._folder
         self._format = wire_format(settings)
 
     def ready(self) -> None:
-        """Asks the registry, the first time. Raises RegistryUnavailable as long as it is away."""
+        """Asks the registry at the first call. Raises RegistryUnavailable if it does not answer."""
         if self._registry is None or self._schemas is not None:
             return
         from tailrace.worker import registry
@@ -64,7 +63,7 @@ class PipelineSchemas:
         return record_maker(self._format, key_schema=keys, pipeline=self._settings.pipeline)
 
     def _key_schema(self, topic: str) -> CompiledSchema:
-        """Rejected if there is none that can be used: the topic may be one that the event itself names."""
+        """Finds the schema of a topic's keys; raises Rejected without one, because the event may choose the topic."""
         subject = topic + KEY_SUFFIX
         try:
             found = self._schemas.find(subject, None) if self._schemas else None
@@ -73,8 +72,7 @@ class PipelineSchemas:
         if found is None:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"there is no schema {subject} for the keys of {topic}, and with format.key: {self._format.key} keys "
-                "carry the id of their schema",
+                f"there is no schema {subject} for the keys of {topic}, which format.key: {self._format.key} needs",
                 remedy=f'Register one under {subject}, such as {{"type": "string"}}, or set format.key: bytes.',
             )
         return found

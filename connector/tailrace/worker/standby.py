@@ -1,7 +1,7 @@
-"""What an instance does before it takes a pipeline over: it waits while another one runs it, and disturbs nobody.
+"""Standby: waits while another instance runs the pipeline, without disturbing it, before taking over.
 
-The order is a guarantee: look at the source and at the stored position, read-only; wait while the slot or the pipeline
-is in use; only then claim and fence. An instance that cannot run never stops one that does.
+The order is a guarantee: read the source and the stored position; wait while the slot or the pipeline is in use; only
+then take ownership and fence. An instance that cannot run never stops one that does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.wiring import Wiring
 
 LOOK_SECONDS = 0.5
-"""How often a waiting instance looks whether the pipeline is free."""
+"""How often a waiting instance checks whether the pipeline is free."""
 ANNOUNCE_SECONDS = 10.0
-"""How often it says that it waits."""
+"""How often it announces that it waits."""
 
 
 class Standby:
-    """One instance before its claim. Owned by the supervisor's thread."""
+    """One instance before it owns the pipeline. Used by the supervisor's thread only."""
 
     def __init__(self, wiring: Wiring, log: StructuredLogger, stopped: threading.Event) -> None:
         self._wiring = wiring
@@ -37,10 +37,7 @@ class Standby:
         self._is_announced = False
 
     def wait(self) -> bool:
-        """Returns once this instance may take the pipeline over; False if it was stopped before that.
-
-        Raises what keeps it from running.
-        """
+        """Waits until this instance may take over; returns False if it was stopped. Raises what prevents a start."""
         watch = self.watch
         while not self._stopped.is_set():
             watch.look()
@@ -53,34 +50,34 @@ class Standby:
         return False
 
     def _busy(self, watch: OwnerWatch) -> TailraceError | None:
-        """Who else runs the pipeline, as an error; None if nobody does."""
+        """Returns an error that describes who else runs the pipeline; None if nobody does."""
         if watch.is_live and self._reported:
-            return _in_use(watch)  # the source was looked at before: it is looked at again when the other has gone
+            return _in_use(watch)  # the source was checked before, and is checked again when the other instance ends
         try:
-            self._look(watch)
+            self._check_source(watch)
         except SlotBusy as busy:
             return _in_use(watch) if watch.in_use else _held(busy, watch)
         return _in_use(watch) if watch.in_use else None
 
-    def _look(self, watch: OwnerWatch) -> None:
+    def _check_source(self, watch: OwnerWatch) -> None:
         try:
-            self._look_at(watch.stored, watch)
+            self._check_start(watch.stored, watch)
         except TailraceError as error:
             if error.action is Action.RETRY:
                 raise
             if watch.is_free:
-                return  # there is nobody to disturb: the start itself says what is wrong
-            # Perhaps the position has moved meanwhile, or was never committed.
-            self._look_at(offsets.read(self._wiring.kafka), watch)
+                return  # no other instance: the start itself reports the error
+            # The position may have moved meanwhile, or was never committed.
+            self._check_start(offsets.read(self._wiring.kafka), watch)
 
-    def _look_at(self, stored: Position | None, watch: OwnerWatch) -> None:
-        self._wiring.look(stored)
+    def _check_start(self, stored: Position | None, watch: OwnerWatch) -> None:
+        self._wiring.check_start(stored)
         if watch.is_live:
-            # Another instance runs, and not with this server's slot: perhaps this server is a copy of the other's.
-            self._wiring.prove(stored)
+            # Another instance runs without this server's slot: this server may be a copy of the other one.
+            self._wiring.check_same_log(stored)
 
     def is_in_use(self, *, wait: bool) -> bool:
-        """Whether another instance runs the pipeline, or may. `wait`: for some seconds, until it is known."""
+        """Whether another instance runs the pipeline, or may. `wait`: up to some seconds, until it is certain."""
         try:
             if self._watch is None and self._wiring.kafka.offsets_topic not in partition_counts(self._wiring.admin()):
                 return False
@@ -94,17 +91,17 @@ class Standby:
         return watch.in_use
 
     def has_position(self) -> bool:
-        """Whether a position was stored when the topic was last looked at."""
+        """Whether a position was stored when the topic was last read."""
         return self._watch is not None and self._watch.stored is not None
 
     def announce(self, state: str, error: TailraceError | None) -> bool:
-        """Beside the state of the pipeline, which is the other instance's."""
+        """Announces the state of this instance, separately from the state of the pipeline."""
         self._announced_at = time.monotonic()
         self._is_announced = True
         return announce(self._wiring.kafka, state, error, standby=True)
 
     def end(self, *, keep_watch: bool) -> None:
-        """This instance does not wait any longer. `keep_watch`: somebody else uses the watch from now on."""
+        """Ends the waiting. `keep_watch`: the watch stays open for another user."""
         if self._watch is not None and not keep_watch:
             self._watch.close()
         self._watch = None
@@ -119,7 +116,7 @@ class Standby:
         return self._watch
 
     def _report(self, busy: TailraceError, *, standby: bool) -> None:
-        """Once in the log; in `status` again and again, as long as it is so."""
+        """Logs the reason once, and announces it again and again for `tailrace status`."""
         if busy.what != self._reported:
             self._reported = busy.what
             self._announced_at = float("-inf")
@@ -136,18 +133,16 @@ class Standby:
 def _in_use(watch: OwnerWatch) -> PipelineBusy:
     return PipelineBusy(
         f"another instance runs this pipeline: {watch.owner}",
-        why="One instance publishes at a time. This one waits, and does not disturb it.",
-        remedy="It takes over within seconds when the other one ends. If that is not wanted, stop this one.",
+        why="Only one instance publishes at a time. This one waits without disturbing it.",
+        remedy="It takes over within seconds after the other one ends. Stop this one if you do not want that.",
     )
 
 
 def _held(busy: SlotBusy, watch: OwnerWatch) -> SlotBusy:
-    last = (
-        "" if watch.owner is None else f". The last instance to run the pipeline, {watch.owner}, shows no sign of life"
-    )
+    last = "" if watch.owner is None else f". The last instance of the pipeline, {watch.owner}, sends no heartbeat"
     return SlotBusy(
         busy.what,
         why=f"{busy.why}{last}",
-        remedy="This instance waits until the slot is free. The server frees the slot of a client that hangs after "
+        remedy="This instance waits until the slot is free. The server frees the slot of a hanging client after "
         "wal_sender_timeout; to do it now: SELECT pg_terminate_backend(PID).",
     )

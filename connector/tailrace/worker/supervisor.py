@@ -1,8 +1,8 @@
-"""Keeps a pipeline running: every recovery is a fresh start from the stored position.
+"""Keeps a pipeline running: after an error, it starts again from the stored position.
 
-There is one way back from any trouble, and it is the same as the way up: throw source and publisher away, wait, and
-open them again in order. What may heal by itself is retried with growing delays; everything else stops the pipeline
-as FAILED, once, with its error and remedy. A state is announced when it changes.
+Every retry is the same as a start: discard source and publisher, wait, and open them again. Errors that may pass are
+retried with growing delays; all others stop the pipeline as FAILED, with error and remedy. Changes of state are
+announced in Kafka.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ from tailrace.worker.standby import Standby
 from tailrace.worker.wiring import Wiring
 
 STEADY_SECONDS = 30.0
-"""A run that lasted this long was healthy, as is one that stored a position: the next trouble starts again with the
-shortest delay."""
+"""After a run of this length, or one that stored a position, delays start again with the shortest."""
 
 
 Recover = Callable[[TailraceError, Wiring, Wakeup, Callable[[], bool]], bool]
-"""Closes the gap that an error speaks of, and says whether it did; it stops early if it is told to."""
+"""Recovers from an error about a lost log; returns whether it did. The last argument asks whether to stop."""
 ALERT_SECONDS = 0.5
-"""For the last call of a webhook; SIGTERM promises an end within 5 s."""
+"""Time for the last calls of the webhook; SIGTERM must end the process within 5 s."""
 
 
 class Supervisor:
@@ -67,9 +66,9 @@ class Supervisor:
         self._ran = False
         self._progressed = False
         self.failure: TailraceError | None = None
-        """What the pipeline FAILED with, once it is logged."""
+        """The error of a FAILED pipeline, once it is logged."""
         self._kafka_away = False
-        """Whether the last attempt ended because of that: then nothing can be announced either."""
+        """Whether the last attempt failed because of Kafka: then nothing can be announced."""
         self._chance = {"chance": chance} if chance else {}
         self._log = StructuredLogger(pipeline=wiring.settings.pipeline)
         self._standby = Standby(wiring, self._log, self._stopped)
@@ -80,19 +79,19 @@ class Supervisor:
         self._wake.set()
 
     def run(self) -> None:
-        """Returns after a clean stop; raises the error that needs a person."""
+        """Runs until stopped; raises the error that needs a person."""
         self._alerts = self._wiring.alerts(self._log)
         try:
             self._run()
         finally:
-            self._ownership.stop_heartbeat()  # whatever ended it: signs of life would keep others waiting for nothing
+            self._ownership.stop_heartbeat()  # heartbeats would make standby instances wait for nothing
             self._alerts.close(ALERT_SECONDS)
 
     def _run(self) -> None:
         attempt = 0
         while not self._stopped.is_set():
-            # An error holds the frames it came through, and they the producer and its threads and sockets. The
-            # collector is all but off while events flow, and there may be many attempts: each gives back what it took.
+            # An error references frames, and these the producer with its threads and sockets. The garbage collector
+            # is nearly off, so each attempt frees the previous one here.
             left: TailraceError | None = None
             gc.collect()
             began = time.monotonic()
@@ -104,14 +103,14 @@ class Supervisor:
                     error = TopicRefused(refused.what, why="; ".join(refused.places.values()))
                     self._fail(error)
                     raise error from None
-                # At once: there is nothing to wait for.
+                # Retried at once: there is nothing to wait for.
                 self._log.warning("refused", what=refused.what, events=len(refused.places))
                 self._wiring.refused.update(refused.places)
             except TopicLimitsChanged as changed:
-                # At once, too: each time less is sent together, so this ends.
+                # Retried at once: batches get smaller each time, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
-                left = self._mended(self._wiring.diagnosed(ended))
+                left = self._recovered_or(self._wiring.diagnosed(ended))
                 if left is None:
                     continue
                 if left.action is not Action.RETRY and not self._still_ours(left):
@@ -127,7 +126,7 @@ class Supervisor:
         self._log.info("stopped")
 
     def _release(self) -> None:
-        # Announced before the pipeline is released: what comes after that is the next instance's to announce.
+        # Announced before the release: afterwards only the next instance may announce states.
         if self._ownership.taken or not self._standby.is_in_use(wait=False):
             self._announce("STOPPED")
         self._ownership.release()
@@ -136,7 +135,7 @@ class Supervisor:
     def _ready(
         self, processor: EventProcessor, publisher: Publisher, rewind: Rewind | None, *, parks: bool
     ) -> EventProcessor:
-        """Marks what is published again. On that stretch, events that have a dead letter get no second one."""
+        """Marks events that are published again. Events with a dead letter get no second one."""
         again, stored = rewound(processor, publisher.stored, rewind, parks=parks), publisher.stored
         if rewind is None or stored is None or again is processor or stored.progress >= rewind.until.progress:
             return again
@@ -196,14 +195,14 @@ class Supervisor:
                 self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
 
     def _take_over(self) -> bool:
-        """Waits until nobody else runs the pipeline, then claims it; False if stopped before that."""
+        """Waits until nobody else runs the pipeline, then takes ownership; returns False if stopped."""
         if not self._standby.wait():
             return False
         self._take_ownership()
         return True
 
     def _take_ownership(self) -> None:
-        # A transaction fences this instance if another one takes over; without one it has to look for that itself.
+        # Transactions fence this instance if another one takes over; without them it must check itself.
         watch = None if self._wiring.kafka.exactly_once else self._standby.watch
         try:
             self._ownership.take(watch)
@@ -211,16 +210,16 @@ class Supervisor:
             if self._ownership.taken:
                 self._standby.end(keep_watch=watch is not None)
 
-    def _mended(self, error: TailraceError) -> TailraceError | None:
-        """None if a recovery has closed the gap; else what is left: the error itself, or what the recovery ended with.
+    def _recovered_or(self, error: TailraceError) -> TailraceError | None:
+        """Tries a recovery; returns None if it succeeded, else the error to handle.
 
-        If it does not run after a recovery, another one would not help.
+        There is one recovery per run: if the pipeline does not run afterwards, another one would not help.
         """
         if self._recover is None or self._recovered or error.action is not Action.HALT or isinstance(error, Fenced):
             return error
         try:
             if not self._ownership.taken:
-                # A claim without a position would make a forgotten one look like a first start that was killed.
+                # Ownership without a position would make a lost position look like an interrupted first start.
                 if self._standby.is_in_use(wait=True) or not self._standby.has_position():
                     return error
                 self._take_ownership()
@@ -232,28 +231,28 @@ class Supervisor:
         return None
 
     def _step_aside(self) -> None:
-        """Only a first start takes a pipeline over: one that merely tries again ends if another has claimed it.
+        """Raises Fenced if another instance has taken ownership: only a first start takes over, a retry does not.
 
-        If that one has left again, this one starts as if it were its first time: others must see that it runs.
+        If that instance has ended, this one starts again as a first start, so that others see that it runs.
         """
         if self._ownership.lost():
             raise Fenced(
                 "another instance of this pipeline was started after this one",
-                why="The last one to start is the one to run it.",
-                remedy="If it runs, all is well. Otherwise start this one again.",
+                why="The instance that started last runs the pipeline.",
+                remedy="If it runs, nothing is to do. Otherwise start this one again.",
             )
         if not self._ownership.is_last:
             self._ownership.withdraw()
 
     def _still_ours(self, error: TailraceError) -> bool:
-        """Fenced by an instance that has no claim, such as an older one that was trying again: it ends, we go on."""
+        """Whether this instance still owns the pipeline, although a retry of an older one has fenced it."""
         try:
             return isinstance(error, Fenced) and not self._ownership.lost()
         except TailraceError:
-            return True  # then the next attempt asks
+            return True  # the next attempt finds out
 
     def _started(self, position: Position) -> None:
-        # `--adopt` is a person's word on what was found at this start; what a later one finds must be judged anew.
+        # `--adopt` applies to what was found at this start, not to later ones.
         self._wiring = self._wiring.adopted()
         self._ran = True
         self._recovered = False
@@ -264,7 +263,7 @@ class Supervisor:
         self._announce("RUNNING")
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
-        """Waits before the next attempt. True if that was cut short, since the server that was away is back."""
+        """Waits before the next attempt. Returns True if the server is available again and the wait ended early."""
         seconds = backoff.delay(attempt, **self._chance)
         self._log.warning(
             "waiting",
@@ -283,7 +282,7 @@ class Supervisor:
     def _fail(self, error: TailraceError) -> None:
         self.failure = error
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
-        # After being fenced the state is the other instance's to tell.
+        # After fencing, only the other instance may announce states.
         if not isinstance(error, Fenced):
             self._announce("FAILED", error)
             self._ownership.release()
@@ -292,7 +291,7 @@ class Supervisor:
         self._log.warning("ledger", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
-        # Beside another instance that runs the pipeline, this one's state is not the pipeline's.
+        # While another instance runs the pipeline, this one announces its own state separately.
         beside = not self._ownership.taken and state != "STOPPED" and self._standby.is_in_use(wait=True)
         if not (self._standby.announce(state, error) if beside else announce(self._wiring.kafka, state, error)):
             self._log.debug("state not announced", state=state)

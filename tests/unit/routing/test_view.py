@@ -14,7 +14,7 @@ from tailrace.routing.parsing import parse_spec
 from tailrace.routing.router import Router
 from tailrace.routing.specs import Rule, RuleCondition, SpecOrigin
 from tailrace.routing.view import SUBJECT, View
-from tailrace.worker.wiring import routing_view
+from tailrace.worker.options import routing_view
 
 MAP = replace(DEBEZIUM, subject="subj", stream="dest")
 TEXT = 25

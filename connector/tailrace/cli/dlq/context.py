@@ -32,7 +32,8 @@ from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topics import partition_counts
 from tailrace.state import offsets
-from tailrace.worker.wiring import kafka_options, wire
+from tailrace.worker.options import kafka_options
+from tailrace.worker.wiring import wire
 
 Require = Callable[[list[str]], None]
 

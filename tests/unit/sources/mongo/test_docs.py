@@ -8,7 +8,7 @@ from pathlib import Path
 from tailrace import errors
 from tailrace.config.load import load_pipeline
 from tailrace.outbox.layouts import bookkeeping, layout_map
-from tailrace.worker.wiring import REQUIRED, column_map, mongo_options
+from tailrace.worker.options import REQUIRED, column_map, mongo_options
 
 PAGE = (Path(__file__).parents[4] / "docs" / "mongodb.md").read_text(encoding="utf-8")
 

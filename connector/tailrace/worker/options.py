@@ -1,0 +1,136 @@
+"""Translates the settings of a pipeline into the options of each component."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.util import find_spec
+
+from tailrace.config.model import PipelineSettings
+from tailrace.dlq.parked_keys import state_topic, waiting_topic
+from tailrace.dlq.resolutions import resolutions_topic
+from tailrace.errors import (
+    ConfigError,
+    install_remedy,
+)
+from tailrace.kafka.client import KafkaOptions
+from tailrace.outbox.layouts import ColumnMap, bookkeeping, layout_map
+from tailrace.routing.specs import TopicSpec
+from tailrace.routing.view import View
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.options import PostgresOptions
+from tailrace.sources.postgres.replay_window import ReplayWindow
+from tailrace.state import position_history
+
+DAY_MS = 24 * 3600 * 1000
+REQUIRED = ("id", "type", "aggregate", "key", "payload")
+"""Fields that a document must have, even if null. Rows of a table always have all columns."""
+DEAD_LETTER_BYTES = 8 * 1024 * 1024
+"""Payloads up to this size are kept whole in a dead letter; larger ones as hash and length."""
+
+
+def kafka_options(settings: PipelineSettings) -> KafkaOptions:
+    kafka = settings.kafka
+    return KafkaOptions(
+        bootstrap=kafka.bootstrap,
+        pipeline=settings.pipeline,
+        exactly_once=kafka.delivery == "exactly_once",
+        offsets_topic=kafka.offsets_topic,
+        dead_letter_topic=kafka.dead_letter_topic,
+        internal_replication=kafka.internal_replication,
+        settings=kafka.client_settings(),
+    )
+
+
+def source_options(
+    settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False
+) -> PostgresOptions | MongoOptions:
+    source = settings.source
+    if source.mongo is not None:
+        return mongo_options(settings, columns, adopt=adopt)
+    if source.postgres is None or source.table is None:
+        raise ConfigError("source names no database", remedy="Set source.postgres and source.table, or source.mongo.")
+    return PostgresOptions(
+        conninfo=source.postgres.reveal(),
+        table=source.table,
+        slot=source.slot,
+        publication=source.publication,
+        create=source.create,
+        beginning=source.start == "beginning",
+        order_by=source.order_by,
+        timestamp=columns.timestamp,
+        id_column=columns.id,
+        event_columns=frozenset(column for _, column in columns.parts()),
+        failover=source.failover,
+        halt_on_change=source.on_change == "halt",
+        link_timeout=source.link_timeout,
+        adopt=adopt,
+        replay_window=ReplayWindow.parse(source.replay_window),
+    )
+
+
+def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
+    if find_spec("pymongo") is None:
+        raise ConfigError(
+            "source.mongo needs the MongoDB driver, which is not installed", remedy=install_remedy("mongo")
+        )
+    source = settings.source
+    mapped = dict(columns.parts())
+    required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))
+    names = [name.partition(".") for name in source.collection]
+    return MongoOptions(
+        uri=source.mongo.reveal() if source.mongo else "",
+        app_name=app_name(settings.pipeline),
+        database=names[0][0],
+        collections=tuple(name for _, _, name in names),
+        required=required,
+        optional=tuple(dict.fromkeys(field for field in mapped.values() if field not in required)),
+        ignored=bookkeeping(settings.outbox.layout) - frozenset(mapped.values()),
+        payload=columns.payload,
+        timestamp=columns.timestamp,
+        create=source.create,
+        beginning=source.start == "beginning",
+        # Reading can only be resumed in an order that is unique for every document.
+        order_by=source.order_by if "_id" in source.order_by else (*source.order_by, "_id"),
+        link_timeout=source.link_timeout,
+        adopt=adopt,
+    )
+
+
+def app_name(pipeline: str) -> str:
+    """Returns the application name of MongoDB sessions, by which `tailrace status` finds them."""
+    return f"tailrace {pipeline}"
+
+
+def declared_for(pipeline: str, specs: Iterable[TopicSpec]) -> list[str]:
+    """Returns the topics without a rule, or with one for this pipeline."""
+    rules = [(spec.topic, spec.rule) for spec in specs]
+    return [topic for topic, rule in rules if rule is None or not rule.pipelines or pipeline in rule.pipelines]
+
+
+def own_topics(kafka: KafkaOptions) -> frozenset[str]:
+    """Returns the internal topics, to which no event may go: it could make a pipeline skip or repeat events."""
+    parking = {state_topic(kafka), waiting_topic(kafka)}
+    books = {kafka.offsets_topic, position_history.history_topic(kafka)}
+    return frozenset({*books, kafka.dead_letter_topic, resolutions_topic(kafka), *parking})
+
+
+def dead_letter_spec(settings: PipelineSettings, kafka: KafkaOptions) -> TopicSpec:
+    """Returns the default spec of the dead-letter topic."""
+    kept = settings.dead_letters.retention_days * DAY_MS
+    # Retention counts from writing, not from the commit, which may be long ago and is in a header.
+    stamp = {"message.timestamp.type": "LogAppendTime"}
+    config = {"retention.ms": str(kept), "max.message.bytes": str(2 * DEAD_LETTER_BYTES), **stamp}
+    return TopicSpec(kafka.dead_letter_topic, 1, kafka.internal_replication, config)
+
+
+def routing_view(pipeline: str, columns: ColumnMap) -> View:
+    """Returns the pipeline's name and columns, as routing rules use them."""
+    mapped = dict(columns.parts())
+    taken = {mapped[part]: part for part in ("id", "payload", "key", "aggregate", "type") if part in mapped}
+    return View(pipeline, columns.subject, columns.stream, taken)
+
+
+def column_map(settings: PipelineSettings) -> ColumnMap:
+    kind = "mongo" if settings.source.mongo is not None else "postgres"
+    return replace(layout_map(settings.outbox.layout, kind), **settings.outbox.columns.given())
