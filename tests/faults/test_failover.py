@@ -100,7 +100,7 @@ def test_a_slot_that_came_along(synchronised: Pair) -> None:
     work(shop)
     assert not shop.caught_up().missing
     # The address may move before the standby is promoted: that is waited for.
-    pair.fail_over(before=lambda: connector.says("handed on"))
+    pair.fail_over(before=lambda: connector.says("is synchronised"))
     work(shop)
     verdict = shop.caught_up(120)
     assert verdict.ok, (verdict, connector.log)
@@ -183,7 +183,7 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     judged()
     stopped = shop.start(wait=False)
     stopped.failed("WrongLog")
-    assert "set back from" in stopped.log
+    assert "rewound from" in stopped.log
     kafka = kafka_options(load_pipeline(shop.file))
     rewind_marker.forget(kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
@@ -191,7 +191,7 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     assert producer.flush(10) == 0
     stopped = shop.start(wait=False)
     stopped.failed("WrongLog")
-    assert "set back from" not in stopped.log
+    assert "rewound from" not in stopped.log
     judged()
     # The service does again what the database has forgotten: the same event is known, another one is no such event.
     again = "INSERT INTO outbox SELECT * FROM jsonb_populate_record(NULL::outbox, %s::jsonb || %s::jsonb)"

@@ -17,7 +17,7 @@ CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publ
 # What is done before and after rows that the stream will not bring.
 FAULTS = {
     "dropped": ("DROP PUBLICATION {p}", ""),
-    "dropped and created anew": ("DROP PUBLICATION {p}", CREATE),
+    "dropped and re-created": ("DROP PUBLICATION {p}", CREATE),
     "table taken out": ("ALTER PUBLICATION {p} DROP TABLE outbox", ""),
     "table taken out and put back": (
         "ALTER PUBLICATION {p} DROP TABLE outbox",
@@ -84,7 +84,7 @@ def test_while_running(shop: Shop, fault: str) -> None:
     nothing_behind(shop, here)
 
 
-@pytest.mark.parametrize("fault", ["dropped", "dropped and created anew"])
+@pytest.mark.parametrize("fault", ["dropped", "dropped and re-created"])
 def test_while_running_on_18(shop18: Shop, fault: str) -> None:
     """The stream just goes on: what notices a drop is the look before an idle position is stored."""
     connector = running(shop18)

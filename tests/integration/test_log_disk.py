@@ -65,7 +65,7 @@ def test_a_window_gives_way_to_a_full_disk_with_one_warning(
     start = LsnPosition(LogIdentity("7", 1, "shop", "s", "public.outbox", "1"), 10 * MB, 0)
     warnings: list[str] = []
     holding = WindowTracker(ReplayWindow(size=100 * MB), 0, start, ())
-    feedback = Feedback("s", start, confirmed=0, holding=holding, warn=warnings.append)
+    feedback = Feedback("s", start, confirmed=0, window=holding, warn=warnings.append)
     with PgConnection(database, replication=False, timeout=10) as link:
         feedback.find_disk(link)
         assert not feedback.advance(start), "without a look, nothing is known of the disk"

@@ -1,9 +1,11 @@
-"""A place in Postgres's log: an LSN, and what more it takes to go on there.
+"""Positions in the log of Postgres: an LSN, and what else is needed to resume there.
 
-It is the end of the last complete transaction. Inside a very large transaction it also says how many of
-its rows are already published (a `Cut`), and while the first rows are read from the table itself it says how far
-that reading came (a `TableRead`). It is tagged with the log it belongs to: a position of another log is refused,
-never compared.
+The LSN is the end of the last complete transaction. Inside a very large transaction the position also has the number of
+its published rows (`Cut`); during the first read of the table it has the progress of that read (`TableRead`). It names
+the log it belongs to; a position of another log is refused, never compared.
+
+In code an LSN is an int (a byte offset of 64 bits). The text form of Postgres, such as `16/B374D848`, is used only in
+SQL, settings and logs. It must never be compared as text: `9/0` sorts after `10/0` there.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from tailrace.positions.recovery_mark import Recovery
 SOURCE = "postgres"
 MAX_LSN: Final = 0xFFFF_FFFF_FFFF_FFFF
 
-# What the server's own pg_lsn input accepts: leading zeros are fine; signs, spaces and underscores, which
-# int(..., 16) would let through, are not.
+# The same as pg_lsn accepts: leading zeros are valid; signs, spaces and underscores, which int(..., 16) accepts, are
+# not.
 _TEXT: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 def parse_lsn(text: str) -> int:
-    """Read the text form of Postgres; ValueError on anything else."""
+    """Parses the text form of Postgres; raises ValueError for anything else."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal halves such as 16/B374D848)")
@@ -32,7 +34,7 @@ def parse_lsn(text: str) -> int:
 
 
 def format_lsn(lsn: int) -> str:
-    """Write the text form of Postgres; ValueError when the number does not fit 64 bits unsigned."""
+    """Returns the text form of Postgres; raises ValueError if the number does not fit 64 bits unsigned."""
     if not 0 <= lsn <= MAX_LSN:
         raise ValueError(f"not an LSN: {lsn} (expected 0 to 2**64 - 1)")
     return f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"
@@ -40,10 +42,10 @@ def format_lsn(lsn: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log a position belongs to, and through what it was read.
+    """The log that a position belongs to, and the slot and publication it was read through.
 
-    `publication` is a fingerprint of the publication's catalogue rows: dropping and creating it anew, or taking
-    the table out and putting it back, changes the fingerprint, because rows may have been passed over meanwhile.
+    `publication` is a fingerprint of the publication's catalog rows. It changes when the publication is re-created, or
+    the table is removed from it and added again: rows may have been missed in between.
     """
 
     system_id: str
@@ -56,7 +58,7 @@ class LogIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A transaction published only in part: the LSN of its commit record, and how many rows are out."""
+    """A transaction that is published only in part: the LSN of its commit record, and its published rows."""
 
     commit_lsn: int
     rows: int
@@ -64,26 +66,26 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The last transaction that was read before a position: a later start finds it again, or it is another history.
+    """The last transaction that was read before a position; a later start must find it again in the log.
 
-    A database that was put back from a copy of its files has the same system id and timeline, and new transactions at
-    LSNs that were read before. `xid` 0: none was read from `commit_lsn` on, where the slot begins, or behind a
-    transaction that was skipped.
+    A database that was restored from a copy of its files has the same system id and timeline, and new transactions at
+    LSNs that were read before. `xid` 0: no transaction was read since `commit_lsn`, where the slot begins or behind a
+    skipped transaction.
     """
 
     commit_lsn: int
     xid: int = 0
     commit_micros: int = 0
-    """The time of the commit, as Postgres counts it."""
+    """The commit time in Postgres microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """Progress of reading the rows that were in the table before the slot began.
 
-    `snapshot` is the text of `pg_current_snapshot()` under the slot's exported snapshot: with it a later session
-    can still tell the rows before it from the rows after it. `after` is the sort key of the last published row, `rows`
-    how many are published.
+    `snapshot` is `pg_current_snapshot()` under the slot's exported snapshot: a later session uses it to separate the
+    rows before it from the rows after it. `after` is the sort key of the last published row, `rows` the number of
+    published rows.
     """
 
     snapshot: str
@@ -93,7 +95,7 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class LsnPosition:
-    """Where the pipeline stands. `at_ms` is the source's clock there, for lag in seconds."""
+    """A position in the log. `at_ms` is the source's clock there, for the lag in seconds."""
 
     log: LogIdentity
     lsn: int
@@ -101,27 +103,21 @@ class LsnPosition:
     cut: Cut | None = None
     table_read: TableRead | None = None
     creating: bool = False
-    """The slot is about to be created: nothing has been published from it, so it may be created anew."""
+    """The slot is about to be created: nothing was published from it, so it may be re-created."""
     recovery: Recovery | None = None
-    """The table is read to close a gap: what was published before is left out."""
+    """Set while a recovery reads the table; it leaves out what was published before."""
     moves_before: int = 0
-    """The first read was resumed at this LSN: whether a row was read that moved to another partition before is not
-    known.
+    """The first read was resumed at this LSN: it is unknown whether rows were read that moved to another partition
+    before it.
     """
     watched: int = 0
-    """What happened to the table before this transaction (64 bits) is known to have let no row in past the publication;
-    0 if nothing is known.
-    """
+    """No row entered the table without the publication before this transaction (64 bits); 0 if nothing is known."""
     last: LastTransaction | None = None
-    """Inside a transaction it is that one. None: not known, as in positions of older versions."""
+    """Inside a transaction, that transaction. None: unknown, as in positions of older versions."""
     history: str = ""
-    """Changes when the database was set back on its timeline and that was accepted: LSNs before and after it are of
-    different logs.
-    """
+    """Changes when a restore on the same timeline is accepted: LSNs before and after it are of different logs."""
     begun: str = ""
-    """The snapshot in which the first start found the table, with `start: now`: the rows that it shows were there
-    before, and are not published. Empty: there are none, or it is not known.
-    """
+    """With `start: now`, the snapshot of the first start: its rows are not published. Empty: none, or unknown."""
 
     def __str__(self) -> str:
         if self.creating:
@@ -134,35 +130,35 @@ class LsnPosition:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Sorts positions of one log by how far they are; the table comes before the stream.
+        """The sort key of positions of one log; the table comes before the stream.
 
-        Inside a transaction its own place counts: what a reader saw last before it differs from reader to reader.
+        Inside a transaction its commit LSN counts: the LSN before it differs between readers.
         """
         stage = 0 if self.creating else 1 if self.table_read else 2
         return (stage, self.cut.commit_lsn, self.cut.rows) if self.cut else (stage, self.lsn, 0)
 
     def is_alike(self, other: object) -> bool:
-        """Whether both are places in one log; through which publication it was read does not matter."""
+        """Whether both are positions of the same log, read through any publication."""
         if not isinstance(other, LsnPosition) or self.history != other.history:
             return False
         return self.log == replace(other.log, publication=self.log.publication)
 
     @property
     def resume_lsn(self) -> int:
-        """Where to ask the server for the log from: it sends the last transaction once more, to be recognised."""
+        """The LSN to stream from: the server sends the last transaction again, so that it can be recognised."""
         return self.lsn if self.last is None else self.last.commit_lsn
 
-    def covers(self, place: str) -> bool:
-        """Whether the row at `place` lies at or before this position, of the same log.
+    def covers(self, row_position: str) -> bool:
+        """Whether the row with this position text lies at or before this position, in the same log.
 
-        Rows that were in the table before (`<LSN>:t<number>`) lie before everything that the stream brings.
+        Rows read from the table (`<LSN>:t<number>`) lie before all rows of the stream.
         """
-        commit, _, number = place.partition(":")
+        commit, _, number = row_position.partition(":")
         lsn = parse_lsn(commit)
         if number.startswith("t"):
             read = self.table_read
             if lsn != self.lsn or read is None:
-                # Of a slot that began no later, and whose table was read before its stream.
+                # Covered if the slot began no later and its table is completely read.
                 return lsn <= self.lsn and not (self.creating or read)
             return int(number[1:]) <= read.rows
         if self.cut is not None and lsn == self.cut.commit_lsn:
@@ -170,7 +166,7 @@ class LsnPosition:
         return lsn < self.lsn and not (self.creating or self.table_read)
 
     def to_json(self) -> dict[str, Any]:
-        """The stored form: LSNs as Postgres writes them, so that a person can read the offsets topic."""
+        """Returns the stored form, with LSNs as text, so that people can read the offsets topic."""
         stored: dict[str, Any] = {
             "source": SOURCE,
             "lsn": format_lsn(self.lsn),
@@ -199,7 +195,7 @@ class LsnPosition:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> LsnPosition:
-        """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
+        """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
         cut, table_read, recovery = stored.get("cut"), stored.get("table_read"), stored.get("recovery")
         last = stored.get("last")
         return cls(

@@ -1,6 +1,6 @@
-"""The catalogue side of a source: who the server is, and its slot. Queries only, no decisions.
+"""Catalog queries of a source: the identity of the server, and its replication slots.
 
-What is found here is judged in `admission.py`, which is pure.
+`resume_check.py` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def identify(replication: PgConnection) -> ServerIdentity:
 
 
 def require_able(control: PgConnection) -> None:
-    """Refuses a server that cannot do logical decoding as we need it, with the line that mends it."""
+    """Raises if the server cannot do logical decoding as needed."""
     if control.server_version < OLDEST:
         raise AccessRefused(
             f"the server is Postgres {control.server_version // 10000}, Tailrace needs 15 or newer",
-            why="Older servers do not say how a table is published in the detail that safety needs.",
+            why="Older servers do not describe in enough detail how a table is published.",
             remedy="Upgrade the server.",
         )
     level = control.query("SHOW wal_level")[0][0]
     if level != "logical":
         raise AccessRefused(
             f"wal_level is {level}, logical decoding needs `logical`",
-            why="The server does not write enough into its log to decode rows from it.",
+            why="The server does not write enough to its log to decode rows from it.",
             remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres "
             "(on RDS set rds.logical_replication = 1).",
         )
@@ -45,7 +45,8 @@ def read_slot(control: PgConnection, name: str) -> SlotState | None:
     invalidation = (
         "invalidation_reason"
         if version >= 170000
-        # Postgres 16 calls every invalidation of a logical slot a conflict; only one whose log is gone has no begin.
+        # Postgres 16 calls every invalidation of a logical slot a conflict; only a slot whose WAL is gone has no
+        # restart_lsn.
         else "CASE WHEN conflicting AND restart_lsn IS NULL THEN 'wal_removed' WHEN conflicting THEN 'conflict' END"
         if version >= 160000
         else "NULL"
@@ -76,8 +77,7 @@ def read_slot(control: PgConnection, name: str) -> SlotState | None:
 def create_slot(replication: PgConnection, name: str, *, failover: bool) -> tuple[int, str]:
     """Creates the slot; returns the LSN it begins at and the name of its exported snapshot.
 
-    The snapshot lives until the next command on this link. Creation waits for transactions that are under way, so
-    it gets a timeout of its own.
+    The snapshot lives until the next command on this connection. Creation waits for running transactions.
     """
     options = "SNAPSHOT 'export'"
     if failover:
@@ -96,19 +96,19 @@ def create_slot(replication: PgConnection, name: str, *, failover: bool) -> tupl
 
 
 def copy_slot(replication: PgConnection, original: str, name: str) -> None:
-    """A slot like `original`, which may be in use; it is this session's, and goes with it."""
-    # By the simple protocol, a walsender takes no parameters. Postgres itself allows no quotes in a slot's name.
+    """Creates a temporary copy of `original`, which may be in use; it is dropped with the session."""
+    # A walsender uses the simple protocol, without parameters. Names of slots cannot contain quotes.
     quoted = [f"'{each}'" for each in (original.replace("'", "''"), name.replace("'", "''"))]
     replication.query(f"SELECT pg_copy_logical_replication_slot({', '.join(quoted)}, true)")
 
 
 def oldest_running(control: PgConnection, exported: str | None = None) -> int:
-    """The number (64 bits) of the oldest transaction that has not ended, now or in the snapshot of a slot."""
+    """Returns the oldest running transaction (64 bits), now or in the exported snapshot of a slot."""
     return int(snapshot_text(control, exported).partition(":")[0])
 
 
 def snapshot_text(control: PgConnection, exported: str | None = None) -> str:
-    """The snapshot of now, or that of a slot, as `pg_current_snapshot()` writes it."""
+    """Returns the current or the exported snapshot as text, as `pg_current_snapshot()` writes it."""
     control.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if exported is not None:
         control.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
@@ -122,7 +122,7 @@ def drop_slot(control: PgConnection, name: str) -> None:
 
 
 def drop_unchanged(control: PgConnection, slot: SlotState) -> None:
-    """Drops the slot as it was seen: one that was made anew since begins further on, and is left alone."""
+    """Drops the slot if it is still at the same LSN; a slot that was re-created since is kept."""
     control.query(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
         "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",

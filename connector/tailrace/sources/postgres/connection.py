@@ -1,8 +1,8 @@
-"""One connection to Postgres, every wait on it bounded. Driver errors become ours here, in one table.
+"""A connection to Postgres, with a timeout for every wait.
 
-Both kinds of session go through it: the replication session, which speaks the simple protocol and then streams, and
-the control session for catalogue queries. psycopg has no replication API, its `pq` layer has all that is needed.
-Values come back as text. A link that stays silent past its timeout is given up: half-open connections look alive.
+It serves both kinds of session: the replication session, which uses the simple protocol and then streams, and the
+control session for catalog queries. psycopg has no replication API, so its `pq` layer is used. Values are returned as
+text. A connection that is silent past its timeout is closed: half-open connections look alive.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFOR
 from tailrace.sources.postgres.encoding import server_text
 
 APPLICATION = "tailrace"
-"""What the server calls our sessions."""
+"""The application_name of our sessions."""
 CONNECT_TIMEOUT = 10
-"""Seconds for a login; a server that needs longer is treated as away and tried again."""
+"""Seconds for a login; a server that needs longer counts as unavailable and is retried."""
 
 PROBE_TIMEOUT = 2
-"""libpq waits for no less."""
+"""The minimum that libpq accepts."""
 
 _SESSION = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1 -c jit=off"
 )
-"""Values must read the same whoever's session prints them: the walsender's or the table reader's. To compile a query of
-the catalogue takes far longer than to run it.
+"""Values must have the same text form in the replication session and in the table reader. JIT compilation of a catalog
+query takes far longer than running it.
 """
 
 _Rows = list[tuple[str | None, ...]]
 
 
 def may_copy_cluster(conninfo: str, timeout: float) -> bool:
-    """Whether this role is let in for physical replication: `pg_basebackup` would then copy every database."""
+    """Whether this role may use physical replication: `pg_basebackup` could then copy every database."""
     extra: dict[str, str | int] = {"replication": "true", "connect_timeout": max(2, int(timeout))}
     try:
         psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True).close()
@@ -49,16 +49,16 @@ def may_copy_cluster(conninfo: str, timeout: float) -> bool:
 
 
 def is_up(conninfo: str) -> bool:
-    """Whether the server takes logins now: a cheap question without a login, asked while a pipeline waits for one."""
+    """Whether the server accepts logins now; a cheap probe without a login, used while a pipeline waits."""
     try:
-        told = make_conninfo(conninfo, connect_timeout=PROBE_TIMEOUT)
+        probed = make_conninfo(conninfo, connect_timeout=PROBE_TIMEOUT)
     except psycopg.Error:
         return False
-    return pq.PGconn.ping(told.encode()) == pq.Ping.OK
+    return pq.PGconn.ping(probed.encode()) == pq.Ping.OK
 
 
 class PgConnection:
-    """A session with Postgres; `replication` chooses the kind."""
+    """A session with Postgres, for queries or for replication."""
 
     def __init__(self, conninfo: str, *, replication: bool, timeout: float) -> None:
         self.timeout = timeout
@@ -71,7 +71,7 @@ class PgConnection:
         if replication:
             extra["replication"] = "database"
         try:
-            # The connection object stays here for its life time only: all talk goes through `pgconn`.
+            # The connection object only keeps the session open: all calls go through `pgconn`.
             self._connection = psycopg.connect(make_conninfo(conninfo, **extra), autocommit=True)
         except psycopg.Error as error:
             if is_malformed(error):
@@ -84,14 +84,14 @@ class PgConnection:
         self.pgconn: pq.abc.PGconn = self._connection.pgconn
         encoding = (self.pgconn.parameter_status(b"server_encoding") or b"").decode()
         self.text = server_text(encoding)
-        """How values are converted that this server is asked not to convert; None if it sends UTF-8."""
+        """Converts values that the server does not convert itself; None if the server sends UTF-8."""
         self.codec = self.text.codec if self.text else "utf-8"
         self._poll = select.poll()
         self._poll.register(self.pgconn.socket, select.POLLIN)
         if self.text is not None:
             self.query("SET client_encoding TO 'SQL_ASCII'")
         if self.server_version >= 140000:
-            # A session that waits for events is not one that was forgotten.
+            # Our sessions may wait long for events.
             self.query("SET idle_session_timeout = 0")
 
     def __enter__(self) -> PgConnection:
@@ -107,15 +107,15 @@ class PgConnection:
 
     @property
     def server_version(self) -> int:
-        """As Postgres counts: 160014 is 16.14."""
+        """The version number of Postgres: 160014 is 16.14."""
         return self.pgconn.server_version
 
     def parameter(self, name: str) -> str:
-        """What libpq takes for a parameter of the connection, its own defaults included."""
+        """Returns the value of a connection parameter that libpq uses, defaults included."""
         return next((option.val or b"" for option in self.pgconn.info if option.keyword == name.encode()), b"").decode()
 
     def query(self, sql: str, parameters: Sequence[str | None] | None = None, *, timeout: float | None = None) -> _Rows:
-        """Runs one statement and returns its rows as text; without parameters by the simple protocol."""
+        """Runs one statement and returns its rows as text; without parameters it uses the simple protocol."""
         try:
             if parameters is None:
                 self.pgconn.send_query(self._bytes(sql))
@@ -132,7 +132,7 @@ class PgConnection:
         ]
 
     def begin_copy(self, sql: str) -> None:
-        """Sends a command that answers with a two-way copy: START_REPLICATION."""
+        """Sends a command that starts a two-way copy, such as START_REPLICATION."""
         try:
             self.pgconn.send_query(self._bytes(sql))
             self._result(time.monotonic() + self.timeout, copying=True)
@@ -140,8 +140,8 @@ class PgConnection:
             raise translate_error(error.sqlstate, str(error)) from None
 
     def frames(self) -> Iterator[bytes]:
-        """The CopyData frames that have arrived, one by one; ends when none is left, and never waits."""
-        # A generator, since a call per frame would cost as much as the frame itself.
+        """Yields the CopyData frames that have arrived; never waits."""
+        # A generator, because a call per frame would cost as much as the frame itself.
         get = self.pgconn.get_copy_data
         try:
             while True:
@@ -151,9 +151,9 @@ class PgConnection:
                     size, data = get(1)
                 if size <= 0:
                     break
-                yield bytes(data)  # values are sliced from it, and must outlive libpq's buffer
+                yield bytes(data)  # a copy: values are sliced from it and must outlive libpq's buffer
             if size == -1:
-                # The server ended the copy: an error result follows, or a shutdown, which simply hangs up.
+                # The server ended the copy: an error result follows, or the server just closes the connection.
                 self._result(time.monotonic() + self.timeout)
                 raise SourceUnavailable(
                     "Postgres ended the replication stream", remedy="Tailrace reconnects by itself."
@@ -162,7 +162,7 @@ class PgConnection:
             raise translate_error(error.sqlstate, str(error)) from None
 
     def end_copy(self, seconds: float) -> None:
-        """Ends a two-way copy and waits until the server has taken notice; a link that is broken is let be."""
+        """Ends a two-way copy and waits until the server confirms it; ignores a broken connection."""
         deadline = time.monotonic() + seconds
         try:
             self.pgconn.put_copy_end(None)
@@ -174,7 +174,7 @@ class PgConnection:
                     self._wait(deadline, select.POLLIN)
                     self.pgconn.consume_input()
         except (psycopg.Error, SourceUnavailable):
-            pass  # nothing was to be had from it any more; the next start passes its position itself
+            pass  # nothing is lost: the next start sends its position itself
 
     def send(self, frame: bytes) -> None:
         """Sends one CopyData frame."""
@@ -191,7 +191,7 @@ class PgConnection:
         return text.encode(self.codec, "surrogateescape")
 
     def _text(self, value: bytes | None) -> str | None:
-        # A database in SQL_ASCII may hold anything; who needs the bytes gets the same ones back.
+        # A database in SQL_ASCII may hold any bytes; surrogateescape keeps them.
         return None if value is None else value.decode(self.codec, "surrogateescape")
 
     def _result(self, deadline: float, *, copying: bool = False) -> pq.abc.PGresult:
@@ -215,7 +215,7 @@ class PgConnection:
             if copying and result.status == pq.ExecStatus.COPY_BOTH:
                 return result
         if last is None:
-            raise SourceUnavailable("Postgres hung up", remedy="Tailrace reconnects by itself.")
+            raise SourceUnavailable("Postgres closed the connection", remedy="Tailrace reconnects by itself.")
         return last
 
     def _wait(self, deadline: float, events: int) -> None:
@@ -225,5 +225,5 @@ class PgConnection:
             raise SourceUnavailable(
                 f"Postgres did not answer within {self.timeout:.0f} s",
                 why="The server is overloaded, or the network path is half-open.",
-                remedy="Tailrace reconnects by itself; source.link_timeout sets the bound.",
+                remedy="Tailrace reconnects by itself; source.link_timeout sets the limit.",
             )

@@ -1,7 +1,7 @@
-"""Errors of libpq and psycopg about a connection string itself; they quote parts of it, so their text is not shown.
+"""Translates errors of Postgres, libpq and psycopg to ours.
 
-A password that is not percent-encoded moves the borders of an address: what follows an `@`, a `/` or a `:` in it is
-then taken for a host, a port or an option, and quoted as such.
+Errors about the connection string itself are not shown, because they quote parts of it. If a password is not
+percent-encoded, libpq takes the part behind an `@`, `/` or `:` for a host, port or option, and quotes that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MALFORMED_REMEDY = (
 )
 
 POSTGRES_TLS = "sslmode, sslrootcert, sslcert and sslkey of the connection string"
-"""What says which certificates are trusted, and which one is shown."""
+"""The settings that decide which certificates are trusted and which one is presented."""
 
 
 def is_malformed(error: psycopg.Error) -> bool:
@@ -44,11 +44,11 @@ def is_malformed(error: psycopg.Error) -> bool:
     return error.sqlstate is None and _MISREAD.search(str(error)) is not None
 
 
-# SQLSTATEs, or their first two characters, that heal by waiting. Everything else halts: the list stays narrow.
+# SQLSTATEs, or their first two characters, that are retried. Everything else halts the pipeline.
 _RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
 _RIGHTS = ("28", "42501")
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
-# A login fails before there is a result to ask for its SQLSTATE, so its text is all there is.
+# A failed login has no SQLSTATE, only a text.
 _RIGHTS_TEXT = (
     "authentication failed",
     "pg_hba.conf",
@@ -59,7 +59,7 @@ _RIGHTS_TEXT = (
 
 
 def translate_error(sqlstate: str | None, text: str) -> TailraceError:
-    """The one table from Postgres's errors to ours."""
+    """Returns our error for an error of Postgres."""
     text = " ".join(text.split()).removeprefix("ERROR: ").removeprefix("FATAL: ")
     named = _slot_or_publication(sqlstate, text)
     if named is not None:
@@ -68,12 +68,12 @@ def translate_error(sqlstate: str | None, text: str) -> TailraceError:
         return AccessRefused(
             text,
             why="The server has no database of this name.",
-            remedy="Correct the database in source.postgres, or create it. `psql -l` lists those there are.",
+            remedy="Correct the database in source.postgres, or create it. `psql -l` lists the databases.",
         )
     if "row-level security" in text:
         return AccessRefused(
             text,
-            why="Row security hides rows of the table from this role, so that some would be left out.",
+            why="Row security hides rows of the table from this role: they would be missing.",
             remedy="As a superuser: ALTER ROLE … BYPASSRLS; for the role in source.postgres.",
         )
     if sqlstate is not None and sqlstate.startswith(_RIGHTS):
@@ -81,27 +81,29 @@ def translate_error(sqlstate: str | None, text: str) -> TailraceError:
     if sqlstate == "25006":
         return SourceReadOnly(
             text,
-            why="The server is a standby, or takes no writes for another reason (default_transaction_read_only).",
+            why="The server is a standby, or read-only for another reason (default_transaction_read_only).",
             remedy="Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it.",
         )
     if sqlstate is not None and not sqlstate.startswith(_RETRIED):
         return SourceError(
             f"{text} [{sqlstate}]",
             why="Postgres refused the statement.",
-            remedy="Mend what it names, then start again: nothing was lost.",
+            remedy="Fix the reported problem and restart. No events were lost.",
         )
     if sqlstate is None and (invalid := certificate_error(text, "Postgres", POSTGRES_TLS)) is not None:
         return invalid
     if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
         return _rights(text)
-    return SourceUnavailable(text or "Postgres hung up", why=out_of_files(), remedy="Tailrace reconnects by itself.")
+    return SourceUnavailable(
+        text or "Postgres closed the connection", why=out_of_files(), remedy="Tailrace reconnects by itself."
+    )
 
 
 def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | None:
     if sqlstate == "55006":
         return SlotBusy(
             text,
-            why="Another session streams from it: an older instance, or one whose end the server has not noticed.",
+            why="Another session streams from it: an older instance, or one whose end the server has not noticed yet.",
             remedy="Tailrace waits and tries again. If it stays, look for the process in pg_stat_replication.",
         )
     if sqlstate == "58P01" or (sqlstate == "55000" and "replication slot" in text and "no longer" in text):
@@ -109,15 +111,15 @@ def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | Non
             text,
             why="The server has removed WAL that the slot still needed (max_slot_wal_keep_size, idle timeout).",
             remedy="The rows are still in the outbox table: `tailrace recover plan FILE` finds what was missed, "
-            "`recover apply` publishes it and creates the slot anew.",
+            "`recover apply` publishes it and re-creates the slot.",
         )
     if sqlstate == "42704" and text.startswith("publication "):
         return PublicationBroken(
             text,
-            why="The server decodes by the catalogue of the time a row was written, when there was no publication.",
+            why="The server decodes with the catalog of the time a row was written, and then there was no publication.",
             remedy="`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it and "
-            "puts publication and slot right. To go on without it: a slot that still has to pass that time stays "
-            "unusable; create the publication, drop the slot, create it anew, then start once with --adopt.",
+            "repairs publication and slot. To continue without it: the slot cannot get past that time, so create the "
+            "publication, re-create the slot, then start once with --adopt.",
         )
     return None
 
@@ -125,7 +127,7 @@ def _slot_or_publication(sqlstate: str | None, text: str) -> TailraceError | Non
 def _rights(text: str) -> AccessRefused:
     return AccessRefused(
         text,
-        why="The role, its password or its rights do not allow it.",
+        why="The role does not exist, its password is wrong, or it lacks privileges.",
         remedy="Check source.postgres; the role needs LOGIN and REPLICATION, a pg_hba.conf line, and SELECT on the "
         "outbox table. `tailrace init` prints the grants.",
     )

@@ -1,7 +1,6 @@
-"""All rows of a table at once, by COPY: several times faster than a cursor, for whoever needs no order.
+"""Reads all rows of a table with COPY: several times faster than a cursor, but in no order.
 
-A value reads as it would in the stream: the session is a `Link`'s, and COPY's text form is the type's own, with a few
-bytes escaped. Every wait is bounded, as on any link.
+Values have the same text form as in the stream: COPY only escapes a few bytes. Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ Fields = tuple[bytes | None, ...]
 
 
 class CopyConnection(PgConnection):
-    """A link that can also copy the answer of a query out."""
+    """A connection that can also run COPY (query) TO STDOUT."""
 
     def copied(self, query: str) -> Iterator[Fields]:
-        """The rows of `query`, each field in text form; the caller has seen that Postgres takes the query."""
+        """Yields the rows of `query` with all fields in text form. The query must be valid."""
         try:
             self.pgconn.send_query(self._bytes(f"COPY ({query}) TO STDOUT"))
             self._begin()
@@ -42,7 +41,8 @@ class CopyConnection(PgConnection):
             self._result(time.monotonic() + self.timeout)
         except psycopg.Error as error:
             raise SourceUnavailable(
-                " ".join(str(error).split()) or "Postgres hung up", remedy="Run it again when Postgres is back."
+                " ".join(str(error).split()) or "Postgres closed the connection",
+                remedy="Run it again when Postgres is back.",
             ) from None
 
     def _begin(self) -> None:
@@ -54,8 +54,8 @@ class CopyConnection(PgConnection):
             self._more()
         result = self.pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_OUT:
-            said = result.error_message.decode("utf-8", "replace") if result else "no answer"
-            raise SourceError(f"the table cannot be copied: {' '.join(said.split())}", remedy="See the server's log.")
+            answer = result.error_message.decode("utf-8", "replace") if result else "no answer"
+            raise SourceError(f"the table cannot be copied: {' '.join(answer.split())}", remedy="See the server's log.")
 
     def _more(self) -> None:
         self._wait(time.monotonic() + self.timeout, select.POLLIN)
@@ -63,7 +63,7 @@ class CopyConnection(PgConnection):
 
 
 def fields(line: bytes) -> Fields:
-    """One line of COPY's text form, as the fields it stands for."""
+    """Parses one line of COPY's text form."""
     parts = line.rstrip(b"\n").split(b"\t")
     if b"\\" not in line:
         return tuple(parts)

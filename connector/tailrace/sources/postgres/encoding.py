@@ -1,9 +1,9 @@
-"""Text of databases whose encoding is not UTF-8, converted here instead of by the server. Pure.
+"""Converts text of databases whose encoding is not UTF-8 here instead of in the server.
 
 The server ends the whole stream at the first value that it cannot convert (`chr(129)` in WIN1252, any byte in
-SQL_ASCII). So it is asked not to convert (client encoding SQL_ASCII), and a value that is no text makes one dead letter
-instead. Only single-byte encodings are in the table: Python's converters for them are the server's own, byte for byte.
-Those of several bytes (EUC_JP and the like) differ in some characters, and stay with the server.
+SQL_ASCII). So it is told not to convert (client encoding SQL_ASCII), and an invalid value becomes one dead letter
+instead. Only single-byte encodings are converted here: Python's codecs for them match the server's exactly. Multi-byte
+encodings such as EUC_JP differ in some characters and are left to the server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.event import Columns, Undecodable
 Values = tuple[bytes | None, ...]
 
 ANY = "SQL_ASCII"
-"""The server does not know what its text means: read as UTF-8."""
+"""A database without a known encoding: its text is read as UTF-8."""
 _LATIN = (1, 2, 3, 4, 9, 10, 13, 14, 15, 16)
 CODECS = {
     ANY: "utf-8",
@@ -26,20 +26,20 @@ CODECS = {
 
 
 class ServerText:
-    """Converts what a database of `encoding` sends unconverted."""
+    """Converts values of a database with this encoding to UTF-8."""
 
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
         self.codec = CODECS[encoding]
 
     def name(self, escaped: str) -> str:
-        """A name that was read as UTF-8, with bytes that are none escaped."""
+        """Converts a name that was decoded as UTF-8 with surrogateescape."""
         return escaped.encode("utf-8", "surrogateescape").decode(self.codec, "surrogateescape")
 
     def row(self, columns: Columns, values: Values) -> tuple[Columns, Values]:
-        """The same values in UTF-8; the columns are marked if one of them has bytes that stand for no character.
+        """Returns the values in UTF-8; the columns become Undecodable if a value has bytes without a character.
 
-        Such bytes are kept as they are, between those that could be converted.
+        Such bytes are kept as they are.
         """
         converted: list[bytes | None] = []
         bad: list[str] = []
@@ -57,5 +57,5 @@ class ServerText:
 
 
 def server_text(encoding: str) -> ServerText | None:
-    """None if the server's own conversion to UTF-8 is used, or none is needed."""
+    """Returns the converter; None if the server converts to UTF-8 or no conversion is needed."""
     return ServerText(encoding) if encoding in CODECS else None

@@ -1,12 +1,12 @@
-"""Decoder of pgoutput, the messages of Postgres logical replication, protocol version 1. Pure.
+"""Decodes pgoutput, the messages of Postgres logical replication, protocol version 1.
 
-One contract: `decode` takes one whole message and returns it, or raises ProtocolError. Truncated input, bytes
-left over, an unknown tag, a name without its terminator or not in UTF-8: nothing else escapes, and no work is
-sized by what the input claims. Error texts carry tags and offsets, never row values.
+`decode` takes one whole message and returns it, or raises ProtocolError: for truncated input, trailing bytes, an
+unknown tag, or a name without terminator or not in UTF-8. It never allocates memory by a size that the input only
+claims. Error texts contain tags and offsets, never row values.
 
-LSNs, OIDs and transaction ids are unsigned; times are signed microseconds since 2000-01-01 (see wire.py).
-Names and text come in the session's client_encoding, which must be UTF8. Layouts: "Logical Replication
-Message Formats" in the Postgres documentation.
+LSNs, OIDs and transaction ids are unsigned; times are signed microseconds since 2000-01-01. Names and text are in the
+session's client_encoding, which must be UTF8. Layouts: "Logical Replication Message Formats" in the Postgres
+documentation.
 """
 
 import struct
@@ -23,16 +23,16 @@ class Unchanged(Enum):
     TOAST = "u"
 
 
-# An out-of-line value that an UPDATE did not touch: the server leaves it out, which is not the same as NULL.
+# An out-of-line value that an UPDATE did not change: the server does not send it, which is not the same as NULL.
 UNCHANGED_TOAST: Final = Unchanged.TOAST
 
-# Text values stay bytes: most are passed on or parsed as JSON, and neither wants a str in between.
+# Text values stay bytes: most are passed on unchanged or parsed as JSON.
 Value: TypeAlias = bytes | Unchanged | None
 PgTuple: TypeAlias = tuple[Value, ...]
 
 
 class Begin(NamedTuple):
-    """A transaction starts. Only committed ones are sent, so the commit's position and time are known."""
+    """The start of a transaction. Only committed ones are sent, so LSN and time of the commit are known."""
 
     final_lsn: int
     commit_time: int
@@ -40,7 +40,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A transaction is complete. Confirm `end_lsn`: confirming `commit_lsn` has it sent again."""
+    """The end of a transaction. Confirm `end_lsn`: after confirming `commit_lsn` it would be sent again."""
 
     flags: int
     commit_lsn: int
@@ -49,14 +49,14 @@ class Commit(NamedTuple):
 
 
 class OriginMessage(NamedTuple):
-    """The transaction came to this server by replication, from the origin of this name."""
+    """The replication origin from which the transaction came to this server."""
 
     commit_lsn: int
     name: str
 
 
 class LogicalMessage(NamedTuple):
-    """What a session wrote with pg_logical_emit_message()."""
+    """A message written with pg_logical_emit_message()."""
 
     flags: int
     lsn: int
@@ -65,7 +65,7 @@ class LogicalMessage(NamedTuple):
 
     @property
     def transactional(self) -> bool:
-        """False when it was sent at once, whatever became of the transaction it was written in."""
+        """False if it was sent at once, even if its transaction was rolled back."""
         return bool(self.flags & 1)
 
 
@@ -81,7 +81,7 @@ class RelationColumn(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """The shape of a table, sent before its first row and again whenever it has changed.
+    """The columns of a table, sent before its first row and again after each change.
 
     `namespace` is empty for pg_catalog. `replica_identity` is d(efault), n(othing), f(ull) or i(ndex).
     """
@@ -107,7 +107,7 @@ class Insert(NamedTuple):
 
 
 class Update(NamedTuple):
-    """`key` is there when key columns changed, `old` with replica identity full; at most one of the two."""
+    """`key` is set if key columns changed, `old` with replica identity full; at most one of the two."""
 
     relation_id: int
     key: PgTuple | None
@@ -116,7 +116,7 @@ class Update(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Exactly one is there: `key` (NULL in all other columns) or `old` (replica identity full)."""
+    """Exactly one is set: `key` (NULL in all other columns) or `old` (replica identity full)."""
 
     relation_id: int
     key: PgTuple | None
@@ -137,7 +137,7 @@ INSERT: Final = ord("I")
 _KEY, _OLD, _NEW = b"KON"
 _TEXT, _NULL, _TOAST, _BINARY = b"tnub"
 
-# Bound methods of compiled structs, each named after what it reads. "x" skips a tag that has been looked at.
+# Bound methods of compiled structs, named after what they read. "x" skips a tag that is known already.
 _insert_head = struct.Struct(">xIBH").unpack_from
 _begin = struct.Struct(">xQqI").unpack_from
 _commit = struct.Struct(">xBQQq").unpack_from
@@ -150,20 +150,19 @@ _u64 = struct.Struct(">Q").unpack_from
 _u32 = struct.Struct(">I").unpack_from
 _u16 = struct.Struct(">H").unpack_from
 
-# The generated __new__ of a NamedTuple is a Python function; going past it saves a tenth of an Insert.
+# The generated __new__ of a NamedTuple is a Python function; avoiding it saves a tenth of the time of an Insert.
 _new_tuple = tuple.__new__
 
 
 def decode(buf: bytes, at: int = 0) -> Message:
-    """Decode the one message that fills `buf` from offset `at` (not negative) to its end.
+    """Decodes the message in `buf` from offset `at` (not negative) to the end.
 
-    The offset is there so that a message inside a CopyData frame needs no copy of its own. `buf` must be
-    bytes, not a memoryview: values are slices of it and outlive the driver's buffer. Raises only
-    ProtocolError, whose offsets count from the start of `buf`.
+    The offset avoids a copy of a message inside a CopyData frame. `buf` must be bytes, not a memoryview: values are
+    slices of it and outlive the driver's buffer. Raises only ProtocolError, with offsets from the start of `buf`.
     """
-    # Reading runs ahead without checking: an index or a struct past the end raises, a slice past the end
-    # comes out short but still moves the position beyond the end, where the comparison below catches it. So
-    # one check and one handler, both all but free, stand for a check per field.
+    # Fields are read without bounds checks: an index or struct past the end raises, and a slice past the end is short
+    # but moves the offset beyond the end, which the comparison below catches. So one check and one handler replace a
+    # check per field.
     message: Message
     try:
         tag = buf[at]
@@ -181,7 +180,7 @@ def decode(buf: bytes, at: int = 0) -> Message:
 
 
 def decode_insert(buf: bytes, at: int) -> tuple[int, PgTuple]:
-    """`decode` for an Insert, known by its tag, without the class around it: nearly every message is one."""
+    """Decodes an Insert, recognised by its tag, without building a message object: nearly every message is one."""
     try:
         relation_id, part, count = _insert_head(buf, at)
         if part != _NEW:
@@ -208,7 +207,7 @@ def _unexpected(tag: int, offset: int, where: str) -> ProtocolError:
 
 
 def _read_row(buf: bytes, pos: int, count: int) -> tuple[PgTuple, int]:
-    """Read `count` column values; the hottest loop of the connector."""
+    """Reads `count` column values; the hottest loop of the connector."""
     values: list[Value] = []
     for _ in range(count):
         kind = buf[pos]
@@ -224,7 +223,7 @@ def _read_row(buf: bytes, pos: int, count: int) -> tuple[PgTuple, int]:
             values.append(UNCHANGED_TOAST)
             pos += 1
         elif kind == _BINARY:
-            # Refused rather than returned: as bytes it could not be told from text.
+            # Rejected: as bytes it could not be distinguished from text.
             raise ProtocolError(f"binary column value at offset {pos}: the binary option must stay off")
         else:
             raise _unexpected(kind, pos, "column kind")
@@ -240,7 +239,7 @@ def _read_name(buf: bytes, pos: int) -> tuple[str, int]:
     end = buf.find(0, pos)
     if end < 0:
         raise ProtocolError(f"name at offset {pos} has no terminator")
-    # Of a database whose text is converted here, a name need not be UTF-8: see `encoding.ServerText.name`.
+    # A name need not be UTF-8 if the text is converted here: see `encoding.ServerText.name`.
     return str(buf[pos:end], "utf-8", "surrogateescape"), end + 1
 
 
@@ -307,7 +306,7 @@ def _read_delete(buf: bytes, at: int) -> tuple[Delete, int]:
 
 def _read_truncate(buf: bytes, at: int) -> tuple[Truncate, int]:
     count, options = _truncate_head(buf, at)
-    # A count that lies is refused by unpack_from before anything of that size is made.
+    # unpack_from rejects a wrong count before anything of that size is allocated.
     relation_ids = struct.unpack_from(f">{count}I", buf, at + 6)
     return Truncate(bool(options & 1), bool(options & 2), relation_ids), at + 6 + 4 * count
 

@@ -1,7 +1,7 @@
-"""The outbox's publication: whether it publishes the whole table, a fingerprint of it, and the SQL that creates it.
+"""The publication of the outbox: checks that it publishes the whole table, computes its fingerprint, creates it.
 
-Only catalogue tables are queried. The view pg_publication_tables opens every table of the publication, so under FOR ALL
-TABLES it waits for whoever has locked any table of the database; the stream would stall meanwhile.
+Only catalog tables are queried. The view pg_publication_tables opens every table of the publication: with FOR ALL
+TABLES it waits for any locked table of the database, and the stream would stall.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sql_names import quote, quote_table, split_table
 
 FIRST_OID = 16384
-"""Tables with smaller numbers are the server's own."""
+"""Tables with smaller OIDs are system tables."""
 
 
 class Published(NamedTuple):
     """How the outbox is published."""
 
     fingerprint: str
-    """A text that changes whenever rows may have been passed over."""
+    """A text that changes whenever rows may have been missed."""
     relation_id: int
-    """The table's number, which renaming keeps."""
+    """The OID of the table, which a rename does not change."""
     direct: bool
-    """The table itself is a member: the server then refuses to make it UNLOGGED, and moving it to another schema does
-    not end its membership.
+    """The table itself is in the publication: the server then refuses to make it UNLOGGED, and it stays in the
+    publication when it moves to another schema.
     """
     moved: int
-    """The transaction (32 bits) that last moved the table to another schema, if its membership depends on the schema;
-    0 if there is none.
-    """
+    """The transaction (32 bits) that last moved the table to another schema, if it is published by schema; 0: none."""
     moves: bool
     """An UPDATE may move a row to another partition: see `rows_move`."""
 
 
-# Whether a publication `p` contains a table `c` under the table's own name: the rule of pg_publication_tables without
-# its locks. A partition is published under its own name unless the publication goes by roots and has an ancestor of
-# it; a partitioned table only if the publication goes by roots.
+# Whether publication `p` publishes table `c` under its own name: the rule of pg_publication_tables, without its locks.
+# A partition is published under its own name unless pubviaroot is set and an ancestor is published; a partitioned table
+# only if pubviaroot is set.
 _MEMBER = """
 (p.puballtables
  OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = {table}.oid)
@@ -55,8 +53,7 @@ PUBLISHES = f"""
     WHEN c.relkind = 'r' THEN {_MEMBER.format(table="c")} OR {_MEMBER_ANCESTOR}
     ELSE false END)
 """
-# SET SCHEMA leaves a trace that nothing else does: the table's dependency on its schema, which else is as old as the
-# table. (Its constraints get a new number from REINDEX CONCURRENTLY, too.)
+# SET SCHEMA renews the table's dependency on its schema, which is otherwise as old as the table.
 _MOVED = """
 (SELECT d.xmin FROM pg_depend d JOIN pg_attribute s ON s.attrelid = d.objid AND s.attnum = -1
  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
@@ -64,9 +61,8 @@ _MOVED = """
 """
 
 
-# Columns of partition keys, those of expressions included: each depends on its table by an internal dependency. And a
-# partition whose deleted rows would come without their id: that takes a replica identity with it.
-# Row by row through the indexes, as in `members`.
+# The columns of partition keys, also in expressions (each depends on its table by an internal dependency), and a
+# partition whose replica identity lacks the id. OFFSET 0 forces index lookups, as in unpublished_rows.
 _MOVES = """
 WITH RECURSIVE tree AS (
     SELECT c.oid, c.relkind, c.relreplident, c.relhassubclass
@@ -92,10 +88,10 @@ SELECT (SELECT to_json(array_agg(DISTINCT k.attname)) FROM tree t CROSS JOIN LAT
 
 
 def rows_move(control: PgConnection, outbox: PostgresOptions) -> bool:
-    """Whether an UPDATE may move rows to other partitions; raises if the log would not tell which.
+    """Returns whether an UPDATE may move rows to other partitions; raises if such moves could not be recognised.
 
-    Postgres logs a move as a DELETE and an INSERT. With the DELETE, Tailrace knows that the INSERT is no new event.
-    Columns of the event itself, such as its id, key or time, do not change: no row moves by them.
+    Postgres logs a move as a DELETE and an INSERT. The DELETE tells that the INSERT is not a new event. Columns of the
+    event itself, such as its id, key or time, do not change: they move no rows.
     """
     ((names, without),) = control.query(_MOVES, [*split_table(outbox.table), outbox.id_column])
     mutable = sorted(set(json.loads(names or "[]")) - outbox.event_columns)
@@ -112,7 +108,7 @@ def rows_move(control: PgConnection, outbox: PostgresOptions) -> bool:
 
 
 def create_publication(publication: str, table: str, *, moves: bool = False) -> str:
-    """The statement that makes it: inserts, and a partitioned table as the one table it is; see `rows_move`."""
+    """Returns the CREATE PUBLICATION statement; a partitioned table is published as one table."""
     return (
         f"CREATE PUBLICATION {quote(publication)} FOR TABLE {quote_table(table)} "
         f"WITH (publish = '{_publish(moves)}', publish_via_partition_root = true)"
@@ -120,7 +116,7 @@ def create_publication(publication: str, table: str, *, moves: bool = False) -> 
 
 
 def set_publish(publication: str, *, moves: bool) -> str:
-    """The statement that publishes what is needed and no more."""
+    """Returns the statement that publishes only the needed operations."""
     return f"ALTER PUBLICATION {quote(publication)} SET (publish = '{_publish(moves)}');"
 
 
@@ -129,7 +125,7 @@ def _publish(moves: bool) -> str:
 
 
 def ensure_publication(control: PgConnection, outbox: PostgresOptions, *, create: bool) -> None:
-    """Creates the publication if it is missing and may be created; must come before the slot."""
+    """Creates the publication if it is missing and `create` is set; must run before the slot is created."""
     publication = outbox.publication
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
         return
@@ -162,11 +158,11 @@ def contains(control: PgConnection, publication: str, table: str) -> bool:
 
 
 def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
-    """How the table is published; raises if it is not published whole.
+    """Returns how the table is published; raises if it is not published completely.
 
-    The fingerprint consists of the numbers of the publication, of the table's memberships (its own, its schema's, its
-    ancestors') and of the table. What is dropped and created again gets another number, and the publication's `xmin`
-    changes with every ALTER PUBLICATION … SET.
+    The fingerprint consists of the OIDs of the publication, of the table's entries in it (its own, its schema's, its
+    ancestors') and of the table, and of the publication's `xmin`. Re-creating one of them changes its OID, and every
+    ALTER PUBLICATION … SET changes the `xmin`.
     """
     publication, table = outbox.publication, outbox.table
     schema, name = split_table(table)
@@ -198,7 +194,7 @@ def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
     if relation is None:
         raise PublicationBroken(
             f"there is no table {schema}.{name}",
-            why="source.table names another, or it was dropped, renamed or moved to another schema.",
+            why="source.table is wrong, or the table was dropped, renamed or moved to another schema.",
             remedy="Correct source.table, or create the table: `tailrace init` writes the SQL. If it was renamed or "
             "moved back while the pipeline ran, `tailrace recover plan FILE` then finds what was missed.",
         )
@@ -221,7 +217,7 @@ def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
             "partitions",
             why="Postgres logs a move as a DELETE and an INSERT. Without the DELETE the row would be published again.",
             remedy=f"{set_publish(publication, moves=True)} If the pipeline has run before, `tailrace recover plan "
-            "FILE` then finds what was missed meanwhile; one start with --adopt goes on without it. Deleted rows are "
+            "FILE` then finds what was missed meanwhile; one start with --adopt continues without it. Deleted rows are "
             "never published.",
         )
     return Published(
@@ -234,7 +230,7 @@ def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
 
 
 def require_columns(control: PgConnection, outbox: PostgresOptions) -> None:
-    """Raises LayoutMismatch if the log leaves out columns of the event: generated ones, or those of no column list."""
+    """Raises LayoutMismatch if the log lacks columns of the event: generated ones, or ones not in the column list."""
     listed = "r.prattrs" if control.server_version >= 150000 else "NULL::int2vector"
     rows = control.query(
         f"""
@@ -253,8 +249,8 @@ def require_columns(control: PgConnection, outbox: PostgresOptions) -> None:
         name, generated = rows[0]
         cause = "it is generated" if generated == "t" else "it is not in the publication's column list"
         raise LayoutMismatch(
-            f"the log leaves out the column {name!r} of {outbox.table}: {cause}",
-            why="outbox.columns names it as a part of the event, and rows would come without it.",
+            f"the log does not contain the column {name!r} of {outbox.table}: {cause}",
+            why="outbox.columns uses it for the event, but rows would be sent without it.",
             remedy=f"Name another column in outbox.columns, or send all: ALTER PUBLICATION {quote(outbox.publication)} "
             f"SET TABLE {quote_table(outbox.table)}; a generated column must become an ordinary one.",
         )
@@ -263,24 +259,24 @@ def require_columns(control: PgConnection, outbox: PostgresOptions) -> None:
 def _unpublished(
     outbox: PostgresOptions, kind: str | None, persistence: str | None, via_root: str | None
 ) -> tuple[str, str]:
-    """Why a table is not published, and the statement that puts it right."""
+    """Returns why a table is not published, and the statement that fixes it."""
     publication, table = outbox.publication, quote_table(outbox.table)
     alter = f"ALTER PUBLICATION {quote(publication)}"
     if persistence != "p":
-        return f"{table} is not logged, so its rows are not in the log", f"ALTER TABLE {table} SET LOGGED;"
+        return f"{table} is unlogged, so its rows are not in the log", f"ALTER TABLE {table} SET LOGGED;"
     if kind == "p" and via_root != "t":
         return (
-            f"the publication {publication} sends the partitions of {table} instead of it",
+            f"the publication {publication} publishes the partitions of {table} instead of the table",
             f"{alter} SET (publish_via_partition_root = true); if it does not contain it: {alter} ADD TABLE {table};",
         )
     return f"the publication {publication} does not contain {table}", f"{alter} ADD TABLE {table};"
 
 
 def broken(problem: str, fix: str) -> PublicationBroken:
-    """The error of rows that the stream does not bring; `fix` is a statement that puts the table right."""
+    """Returns the error for rows that are missing from the stream; `fix` is the statement that fixes it."""
     return PublicationBroken(
         problem,
-        why="Rows that are not published never reach the stream, without any error from the server.",
+        why="Rows that are not published are missing from the stream, without an error from the server.",
         remedy=f"{fix} Rows committed meanwhile are in the table, not in the stream: `tailrace recover plan FILE` "
-        "finds them. To go on without them, start once with --adopt.",
+        "finds them. To continue without them, start once with --adopt.",
     )

@@ -1,12 +1,12 @@
-"""The replay window: how far behind the stored position the slot is confirmed. Pure.
+"""The replay window: how far behind the stored position the slot is confirmed.
 
-What is confirmed, the server may forget; what is held back, it keeps, and a pipeline can be reset to it. The window
-gives way, wholly, before the server has to give the slot up: a slot that is lost costs more than a rewind that is not
-possible. And it never goes back: some servers would let the slot follow, and claim WAL that is gone.
+The server keeps the WAL that is not confirmed, so a pipeline can be rewound into the window. The window is given up
+completely before the server would invalidate the slot: a lost slot costs more than an impossible rewind. The confirmed
+LSN never goes back: some servers would move the slot back and claim WAL that is already removed.
 
-The server counts from the slot's `restart_lsn`, which lies further back than what is confirmed. It moves only when the
-confirmed place passes the one where the server last decoded a list of running transactions, and the next such place is
-chosen only then: so it moves in steps as large as the window, and the server keeps up to twice as much.
+The server keeps WAL from the slot's `restart_lsn`, which lies before the confirmed LSN. It advances only when the
+confirmed LSN passes the last decoded list of running transactions, and the next list is chosen only then. So it moves
+in steps as large as the window, and the server keeps up to twice as much.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from typing import NamedTuple
 from tailrace.positions.postgres import LsnPosition
 
 MARKS = 256
-"""How many steps a window of time is divided into: it is longer than asked for by one of them, at most."""
+"""Steps that a time window is divided into; it may be longer than configured by one step."""
 GIVES_WAY = 4
-"""The window is given up when less than a part of 1 : this is left of what the server may keep,"""
+"""The window is given up when less than 1/4 is left of the WAL that the server may keep for the slot,"""
 RECENT_TIMES = 4
-"""or less than so many times what was written in the last five seconds: the server notes the running transactions, and
-lets go of what lies before them, every 15 seconds, and an idle position is stored every five.
+"""or less than 4 times the WAL of the last five seconds: the server logs running transactions, and can then remove
+WAL, every 15 seconds, and an idle position is stored every five seconds.
 """
 RESERVE = 64 << 20
-"""Of what the server may keep for the slot, the window leaves half, and not less than this: at 20 MiB a second it is
-gone in three seconds.
-"""
+"""The window leaves half of the WAL that the server may keep for the slot free, and at least this much."""
 STEPS = 2
-"""How many times the window the server keeps at most."""
+"""The server keeps at most this many times the window."""
 
 
 _AGES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -42,7 +40,7 @@ _part = re.compile(rf"([1-9]\d{{0,8}}) *({'|'.join((*_AGES, *_SIZES))})").fullma
 
 @dataclass(frozen=True, slots=True)
 class ReplayWindow:
-    """By age, by size, or by both: then the one that reaches less far back."""
+    """The configured window: an age, a size, or both; the shorter one counts."""
 
     seconds: float | None = None
     size: int | None = None
@@ -52,7 +50,7 @@ class ReplayWindow:
 
     @classmethod
     def parse(cls, text: str) -> ReplayWindow:
-        """`24 h`, `2 GiB`, or both with a comma between, each at most once; ValueError for anything else."""
+        """Parses `24 h`, `2 GiB`, or both with a comma between; raises ValueError for anything else."""
         parts = [part.strip() for part in text.split(",")] if text else []
         found = [match.groups() for part in parts if (match := _part(part))]
         ages = [float(int(number) * _AGES[unit]) for number, unit in found if unit in _AGES]
@@ -63,9 +61,10 @@ class ReplayWindow:
 
 
 class SlotCapacity(NamedTuple):
-    """What the server says about the slot's future: the most WAL it may keep, and how much may still come; and what is
-    free on the disk of its log. In bytes; None where there is no bound, or it is not known. `recent` is what was
-    written lately.
+    """How much WAL the server can keep for the slot, in bytes; None means no limit, or unknown.
+
+    `limit` is the most it may keep, `left` how much more may be written, `disk` the free space on the disk of the log,
+    `recent` what was written in the last seconds.
     """
 
     limit: int | None = None
@@ -75,14 +74,14 @@ class SlotCapacity(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether the server is about to give up the slot."""
+        """Whether the server may invalidate the slot soon."""
         if self.limit is None or self.left is None:
             return False
         return self.left < max(self.limit // GIVES_WAY, RECENT_TIMES * self.recent)
 
 
 def max_window_bytes(limit: int) -> int:
-    """What a window may make the server keep that may keep so much for a slot."""
+    """Returns the largest window if the server keeps at most `limit` bytes for the slot."""
     return max(0, limit - max(limit // 2, RESERVE))
 
 
@@ -90,7 +89,7 @@ NO_WINDOW = ReplayWindow()
 
 
 class WindowTracker:
-    """Where to confirm the slot. `past` are places where the pipeline was, perhaps in other logs, too."""
+    """Computes the LSN to confirm. `past` has earlier positions of the pipeline, perhaps also of other logs."""
 
     def __init__(self, window: ReplayWindow, confirmed: int, start: LsnPosition, past: Iterable[LsnPosition]) -> None:
         self._window = window
@@ -98,7 +97,7 @@ class WindowTracker:
         known = {(each.lsn, each.at_ms) for each in past if each.is_alike(start) and each.lsn <= start.lsn}
         self._marks: deque[tuple[int, int]] = deque(sorted(known))
         if not self._marks:
-            # Nothing is known of when the pipeline was where: what the slot has is held for a whole window from here.
+            # No earlier position is known: keep what the slot has for one window from now.
             self._marks.append((confirmed, start.at_ms))
         self._held = confirmed
 
@@ -107,26 +106,26 @@ class WindowTracker:
         return self._held
 
     def advance(self, stored: LsnPosition, room: SlotCapacity, now_ms: int) -> int:
-        """The LSN that may be confirmed when `stored` is where the pipeline is."""
+        """Returns the LSN to confirm when `stored` is the stored position."""
         if self._window.seconds is not None and stored.at_ms - self._marks[-1][1] >= self._step_ms:
             self._marks.append((stored.lsn, stored.at_ms))
         self._held = max(self._held, min(stored.lsn, self._wanted(stored, room, now_ms)))
         return self._held
 
     def is_cut(self, stored: LsnPosition, room: SlotCapacity) -> bool:
-        """Whether the disk, and nothing else, makes the window as small as it is."""
+        """Whether the window is limited by the free disk space."""
         return room.disk is not None and self._held == stored.lsn - room.disk // STEPS
 
     def _wanted(self, stored: LsnPosition, room: SlotCapacity, now_ms: int) -> int:
         if room.is_short:
             return stored.lsn
-        # As much again as the window is free on the disk, then: when others fill it, the window goes first.
+        # The window may take half of the free disk space: when the disk fills up, the window shrinks first.
         bounds = [self._window.size, None if room.limit is None else max_window_bytes(room.limit), room.disk]
         known = [bound for bound in bounds if bound is not None]
         wanted = stored.lsn - min(known) // STEPS if known else 0
         if self._window.seconds is not None:
             oldest = now_ms - self._window.seconds * 1000
-            # The mark that is let go of is the last one that is old enough: everything younger stays.
+            # The first mark becomes the last one that is old enough: everything younger is kept.
             while len(self._marks) > 1 and self._marks[1][1] <= oldest:
                 self._marks.popleft()
             if self._marks[0][1] <= oldest:

@@ -1,11 +1,10 @@
-"""The streaming replication sub-protocol: what the frames inside CopyData mean. Pure: bytes in, values out.
+"""The streaming replication sub-protocol: decodes and encodes the frames inside CopyData.
 
-The server sends XLogData (a piece of the log: here one pgoutput message) and keepalives; we send standby
-status updates, which are the only way a position goes back. Same contract as pgoutput.py: a decoder returns a
-value or raises ProtocolError. No clock here: whoever sends a status update brings the time.
+The server sends XLogData (here always one pgoutput message) and keepalives; we send standby status updates. A decoder
+returns a value or raises ProtocolError.
 
-The hot path needs no frame object: ``frame[0] == XLOG_DATA``, then
-``pgoutput.decode(frame, XLOG_DATA_BODY)``, which also refuses a frame that ends inside the header. Layouts:
+The hot path builds no frame object: it tests ``frame[0] == XLOG_DATA`` and calls
+``pgoutput.decode(frame, XLOG_DATA_BODY)``, which also rejects a frame that ends inside the header. Layouts:
 "Streaming Replication Protocol" in the Postgres documentation.
 """
 
@@ -18,10 +17,10 @@ XLOG_DATA: Final = ord("w")
 KEEPALIVE: Final = ord("k")
 STATUS_UPDATE: Final = ord("r")
 
-# Where the payload of an XLogData frame starts: tag, two LSNs, time.
+# The offset of the payload of an XLogData frame, behind tag, two LSNs and time.
 XLOG_DATA_BODY: Final = 25
 
-# Postgres counts microseconds from 2000-01-01 UTC; Kafka and the rest of the world count from 1970.
+# Postgres counts microseconds from 2000-01-01 UTC, Unix from 1970.
 POSTGRES_EPOCH_MS: Final = 946_684_800_000
 
 _XLOG_HEADER: Final = struct.Struct(">xQQq")
@@ -30,7 +29,7 @@ _STATUS_UPDATE: Final = struct.Struct(">BQQQqB")
 
 
 class XLogHeader(NamedTuple):
-    """`start` is the payload's place in the log, `wal_end` the server's end of log, `send_time` its clock."""
+    """`start` is the LSN of the payload, `wal_end` the end of the server's log, `send_time` the server's clock."""
 
     start: int
     wal_end: int
@@ -47,7 +46,7 @@ class XLogData(NamedTuple):
 
 
 class Keepalive(NamedTuple):
-    """A sign of life. `reply_requested` means: send a status update soon or be disconnected."""
+    """A keepalive. `reply_requested`: the server disconnects unless it gets a status update soon."""
 
     wal_end: int
     send_time: int
@@ -58,7 +57,7 @@ Frame: TypeAlias = XLogData | Keepalive
 
 
 def decode_frame(frame: bytes) -> Frame:
-    """Decode either frame that a server sends; raises ProtocolError and nothing else."""
+    """Decodes a frame of either kind; raises only ProtocolError."""
     if not frame:
         raise ProtocolError("replication frame is empty")
     if frame[0] == XLOG_DATA:
@@ -69,7 +68,7 @@ def decode_frame(frame: bytes) -> Frame:
 
 
 def decode_xlog_header(frame: bytes) -> XLogHeader:
-    """Decode the header of a frame whose tag is XLOG_DATA; the payload is left where it is."""
+    """Decodes the header of an XLogData frame without copying the payload."""
     try:
         return XLogHeader._make(_XLOG_HEADER.unpack_from(frame))
     except struct.error:
@@ -77,7 +76,7 @@ def decode_xlog_header(frame: bytes) -> XLogHeader:
 
 
 def decode_keepalive(frame: bytes) -> Keepalive:
-    """Decode a frame whose tag is KEEPALIVE."""
+    """Decodes a keepalive frame."""
     if len(frame) != _KEEPALIVE.size:
         raise ProtocolError(f"keepalive has {len(frame)} bytes instead of {_KEEPALIVE.size}")
     wal_end, send_time, reply = _KEEPALIVE.unpack(frame)
@@ -85,25 +84,25 @@ def decode_keepalive(frame: bytes) -> Keepalive:
 
 
 def encode_status_update(write: int, flush: int, apply: int, clock: int, *, reply: bool = False) -> bytes:
-    """Encode a standby status update; ValueError when a position is not an LSN.
+    """Encodes a standby status update; raises ValueError if a position is not an LSN.
 
-    `flush` is the one that matters: the server lets go of the log behind it, for good. `clock` is our time in
-    Postgres microseconds. `reply` asks the server for a keepalive at once.
+    The server removes the log before `flush`. `clock` is our time in Postgres microseconds. `reply` asks for a
+    keepalive at once.
     """
     try:
         return _STATUS_UPDATE.pack(STATUS_UPDATE, write, flush, apply, clock, reply)
     except struct.error:
-        # Our own mistake and not the peer's, hence no ProtocolError.
+        # A bug of ours, not of the server: no ProtocolError.
         raise ValueError(
             f"status update out of range: {write=}, {flush=}, {apply=}, {clock=} must fit 64 bits"
         ) from None
 
 
 def unix_ms(micros: int) -> int:
-    """Postgres microseconds to Unix milliseconds, rounded down also before 2000."""
+    """Converts Postgres microseconds to Unix milliseconds, rounding down."""
     return POSTGRES_EPOCH_MS + micros // 1000
 
 
 def postgres_micros(ms: int) -> int:
-    """Unix milliseconds to Postgres microseconds."""
+    """Converts Unix milliseconds to Postgres microseconds."""
     return (ms - POSTGRES_EPOCH_MS) * 1000

@@ -1,7 +1,7 @@
-"""May streaming start, and where? The judgement over stored position, slot and server. Pure.
+"""The resume check: decides from stored position, slot and server whether and where streaming may start.
 
-The rule behind every branch: a position is never guessed and never skipped. Whatever cannot be continued safely is
-refused with a named error; `adopt` is how a person says that the slot, as it is now, is to be taken.
+A position is never guessed and never skipped. What cannot be resumed safely is refused with a named error; with
+`adopt` the user accepts the slot as it is now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPositio
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """The answer to IDENTIFY_SYSTEM: which cluster, on which timeline, how far its log reaches."""
+    """The result of IDENTIFY_SYSTEM: the cluster, its timeline, and the end of its log."""
 
     system_id: str
     timeline: int
@@ -34,7 +34,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of pg_replication_slots, as far as it matters here."""
+    """The needed columns of a row in pg_replication_slots."""
 
     name: str
     plugin: str
@@ -45,11 +45,11 @@ class SlotState:
     invalidation: str | None
     retained_bytes: int
     safe_bytes: int | None
-    """What may still be written before the server drops WAL the slot needs; None without such a bound."""
+    """WAL that may still be written before the server removes WAL of the slot; None without a limit."""
 
 
 class ResumeAction(Enum):
-    """What comes next."""
+    """What a start does next."""
 
     CREATE = "create the slot"
     RECREATE = "drop the slot that was never used, and create it"
@@ -65,12 +65,12 @@ class ResumeDecision:
 def check_resume(
     stored: LsnPosition | None, found: LogIdentity, slot: SlotState | None, *, server_lsn: int, adopt: bool
 ) -> ResumeDecision:
-    """Decides how to start, or raises the named error that says why not."""
+    """Decides how to start; raises a named error if a start is not safe."""
     if slot is not None and slot.active_pid is not None and (stored is not None or adopt):
         raise SlotBusy(
             f"the slot {slot.name} is in use by the server process {slot.active_pid}",
-            why="Another instance streams from it, or the server has not yet noticed that it is gone.",
-            remedy="Tailrace waits and tries again.",
+            why="Another instance streams from it, or the server has not noticed yet that it is gone.",
+            remedy="Tailrace waits and retries.",
         )
     if adopt and slot is not None and (stored is None or not stored.creating):
         return _adopt(stored, found, slot, server_lsn)
@@ -79,7 +79,7 @@ def check_resume(
             raise _unclaimed(slot)
         return ResumeDecision(ResumeAction.CREATE)
     if stored.creating:
-        # Nothing was ever read, so nothing can have been passed over: only a slot that may not be ours matters.
+        # Nothing was read yet, so nothing can be missing; only a slot of another pipeline must be refused.
         if slot is None:
             return ResumeDecision(ResumeAction.CREATE)
         _same_log(stored, replace(found, publication=stored.log.publication))
@@ -88,9 +88,9 @@ def check_resume(
     if slot is None:
         raise SlotMissing(
             f"the stored position is {stored}, but there is no slot {found.slot}",
-            why="It was dropped, or this server is a replica or a restored copy without it.",
+            why="It was dropped, or this server is a replica or a restored copy without the slot.",
             remedy="Rows committed since then are in the outbox table, not in the stream: `tailrace recover plan FILE` "
-            "finds them, `recover apply` publishes them and creates the slot. To go on without them: "
+            "finds them, `recover apply` publishes them and creates the slot. To continue without them: "
             f"SELECT pg_create_logical_replication_slot('{found.slot}', 'pgoutput'); then start once with --adopt.",
         )
     _usable(slot, found)
@@ -100,14 +100,14 @@ def check_resume(
             f"beyond the stored position {stored}",
             why="Someone moved it (pg_replication_slot_advance), or another reader used it.",
             remedy="Rows between the two are in the outbox table, not in the stream: `tailrace recover plan FILE` "
-            "finds them, `recover apply` publishes them. To go on without them, start once with --adopt.",
+            "finds them, `recover apply` publishes them. To continue without them, start once with --adopt.",
         )
     if stored.lsn > server_lsn:
         raise PositionAhead(
             f"the stored position {stored} is beyond the end of the server's log, {format_lsn(server_lsn)}",
             why="The server was restored from a backup, or lost its last writes.",
             remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
-            "what is missing. To go on from the slot as it is, start once with --adopt.",
+            "what is missing. To continue from the slot as it is, start once with --adopt.",
         )
     return ResumeDecision(ResumeAction.STREAM, stored)
 
@@ -119,14 +119,14 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: SlotState, serv
         and replace(stored.log, publication=found.publication) == found
         and slot.confirmed_lsn <= stored.lsn <= server_lsn
     ):
-        # At most the publication differs: the position itself is still true, and better than the slot's. One beyond the
-        # server's log is not: the server would pass over everything up to it. That the log is the one that was read is
-        # not asked: the publication may be younger than the last transaction, and a log that differs may be meant.
+        # Only the publication may differ: the position is still valid, and better than the slot's. A position beyond
+        # the server's log is not: the server would skip everything up to it. The last transaction is not expected
+        # again: the publication may be younger than it, and the user may accept a different log.
         return ResumeDecision(ResumeAction.STREAM, replace(stored, log=found, last=None))
     lsn = slot.confirmed_lsn
     at_ms, history, begun = (stored.at_ms, stored.history, stored.begun) if stored is not None else (0, "", "")
     if stored is not None and stored.lsn > server_lsn:
-        # Numbers of transactions are given out again from there on.
+        # Transaction ids are used again from there on.
         history, begun = f"adopted at {format_lsn(lsn)}", ""
     if stored is not None and stored.log.system_id != found.system_id:
         begun = ""
@@ -136,10 +136,9 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: SlotState, serv
 
 
 def expected_transactions(start: LsnPosition, until: LsnPosition | None, confirmed_lsn: int) -> list[LastTransaction]:
-    """Which transactions the server must send if its log is the one that was read, asked from `start.resume_lsn` on.
+    """Returns the transactions that the server must send from `start.resume_lsn` on if its log is the known one.
 
-    A slot that is confirmed beyond a transaction has had it: the slot and its log are of one history. `until` is how
-    far the pipeline was before it was set back.
+    A slot that is confirmed beyond a transaction has sent it before. `until` is the position before a rewind.
     """
     begins = max(start.resume_lsn, confirmed_lsn)
     known = {start.last, until.last if until is not None and start.is_alike(until) else None}
@@ -157,33 +156,33 @@ def _unclaimed(slot: SlotState) -> SlotUnclaimed:
 
 
 def require_same_server(stored: LsnPosition, server: ServerIdentity) -> None:
-    """Refuses another server before anything else of it is looked at: its catalogue would only mislead."""
+    """Raises if this is another server than that of the position; to be called before its catalog is used."""
     log = stored.log
     _same_log(stored, replace(log, system_id=server.system_id, timeline=server.timeline, database=server.database))
 
 
 def require_same_past(stored: LsnPosition, until: LsnPosition, server: ServerIdentity, followed: LsnPosition) -> None:
-    """Refuses a server that lacks some of what was published before the pipeline was set back: up to `until`.
+    """Raises if the server lacks rows up to `until`, the position that the pipeline was rewound from.
 
-    `followed` is `until` as far as it is a place in the server's log. New rows would stand at places that were
-    published before, and be taken for those. A pipeline that has gone on in another log since was judged there.
+    `followed` is `until` on the server's timeline, if it exists there. New rows could otherwise get positions that were
+    published before. A pipeline that has moved to another log since was checked there.
     """
     if not stored.is_alike(until):
         return
     if followed.log.timeline != server.timeline:
         raise WrongLog(
-            f"the pipeline was set back from {until}, which belongs to timeline {until.log.timeline}; this is timeline "
-            f"{server.timeline}, which does not reach back to there",
+            f"the pipeline was rewound from {until}, which belongs to timeline {until.log.timeline}; this is timeline "
+            f"{server.timeline}, which does not contain it",
             why="The server was restored or failed over, and lacks some of what was published before.",
             remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
-            "what is missing. To take it as it is, start once with --adopt.",
+            "what is missing. To accept it as it is, start once with --adopt.",
         )
     if until.lsn > server.lsn:
         raise PositionAhead(
-            f"the pipeline was set back from {until}, beyond the end of the server's log, {format_lsn(server.lsn)}",
+            f"the pipeline was rewound from {until}, beyond the end of the server's log, {format_lsn(server.lsn)}",
             why="The server was restored from a backup, or lost its last writes.",
             remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
-            "what is missing. To go on from the slot as it is, start once with --adopt.",
+            "what is missing. To continue from the slot as it is, start once with --adopt.",
         )
 
 
@@ -194,24 +193,24 @@ def _same_log(stored: LsnPosition, found: LogIdentity) -> None:
             continue
         if field.name == "publication":
             raise PublicationBroken(
-                "the publication was changed, or dropped and created anew, or the table was taken out and put back",
-                why=f"Its catalogue rows changed from {before} to {now}: rows committed meanwhile may not be in the "
+                "the publication was changed or re-created, or the table was removed from it and added again",
+                why=f"Its catalog rows changed from {before} to {now}: rows committed meanwhile may not be in the "
                 "stream.",
                 remedy="`tailrace recover plan FILE` finds in the table what was missed, `recover apply` publishes it. "
-                "To go on without it, start once with --adopt.",
+                "To continue without it, start once with --adopt.",
             )
         raise WrongLog(
             f"the stored position {stored} belongs to {field.name} {before}, this is {field.name} {now}",
             why="The settings point to another server or table, or the server was restored or failed over.",
-            remedy="Mend source.postgres, source.slot or source.table. If the server was restored or failed over, "
-            "`tailrace recover plan FILE` finds what was missed. To take it as it is, start once with --adopt.",
+            remedy="Correct source.postgres, source.slot or source.table. If the server was restored or failed over, "
+            "`tailrace recover plan FILE` finds what was missed. To accept it as it is, start once with --adopt.",
         )
 
 
 def _usable(slot: SlotState, found: LogIdentity) -> None:
     if slot.plugin != "pgoutput" or slot.database != found.database:
         raise WrongLog(
-            f"the slot {slot.name} is of plugin {slot.plugin} in database {slot.database}",
+            f"the slot {slot.name} has plugin {slot.plugin} and belongs to database {slot.database}",
             why=f"Tailrace needs pgoutput in database {found.database}.",
             remedy="Choose another name in source.slot.",
         )
@@ -220,6 +219,6 @@ def _usable(slot: SlotState, found: LogIdentity) -> None:
             f"the slot {slot.name} is invalidated ({slot.invalidation or 'wal_removed'})",
             why="The server removed WAL that the slot still needed (max_slot_wal_keep_size or an idle timeout).",
             remedy="Rows committed since the stored position are in the outbox table, not in the stream: `tailrace "
-            "recover plan FILE` finds them, `recover apply` publishes them and creates the slot anew. To go on without "
-            "them, drop the slot, create it and start once with --adopt.",
+            "recover plan FILE` finds them, `recover apply` publishes them and re-creates the slot. To continue "
+            "without them, drop the slot, create it and start once with --adopt.",
         )

@@ -1,9 +1,9 @@
-"""Reads the rows that were in the outbox before its slot began, in resumable pieces.
+"""Reads the rows that were in the outbox before its slot began, in resumable pages.
 
-The first session imports the slot's exported snapshot: it sees exactly the rows whose commits the stream will not
-bring. That snapshot dies with its session, so its text is stored beside the position; after a crash a later session
-sees more rows than that, and `Snapshot.contains` tells by a row's xmin which of them are still the table's to
-publish. Rows come in the order of `order_by`: the nearest to commit order that a table remembers.
+The first session imports the slot's exported snapshot: it sees exactly the rows that the stream will not send. The
+snapshot ends with its session, so its text is stored with the position. After a crash a later session sees more rows,
+and `Snapshot.contains` decides by a row's xmin which of them were in the table before. Rows are read in the order of
+`order_by`, which is as close to commit order as the columns allow.
 """
 
 from __future__ import annotations
@@ -39,25 +39,24 @@ from tailrace.sources.postgres.unpublished_rows import (
 from tailrace.sql_names import quote, quote_table, split_table
 
 SORT_TIMEOUT = 3600.0
-"""Seconds a large table may take to be sorted; a shorter bound would only sort it again and again."""
+"""Seconds for sorting a large table; a shorter timeout would only sort it again and again."""
 PAGE = 2000
 """Rows fetched at a time, at most."""
 FIRST_PAGE = 10
-"""Rows fetched before anything is known about their size."""
+"""Rows in the first page, before their size is known."""
 TRANSACTION_TIMEOUT = 170000
-"""The first version of Postgres that has a setting of this name."""
+"""The first version of Postgres with the setting transaction_timeout."""
 
 Keeps = Callable[[Row, int, int | None], bool]
-"""Whether a row is wanted: the row, the number of its writer's transaction, when it was created (ms)."""
+"""Decides whether a row is wanted, from the row, the transaction id of its writer, and its creation time (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text `xmin:xmax:xip,…` of pg_current_snapshot(), understood.
+    """A parsed pg_current_snapshot(): `xmin:xmax:xip,…`.
 
-    A slot's exported snapshot lists every transaction of [xmin, xmax) that had not committed, subtransactions
-    included, so the list alone decides. Numbers are 64-bit, while a row's xmin has only the lower 32 bits, and a
-    frozen row keeps the number of its old writer, however many billions of transactions ago that was.
+    A slot's exported snapshot lists every uncommitted transaction of [xmin, xmax), subtransactions included. Its ids
+    have 64 bits, while a row's xmin has only the lower 32 bits, and a frozen row keeps the id of its old writer.
     """
 
     xmin: int
@@ -70,10 +69,10 @@ class Snapshot:
         return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
 
     def contains(self, xid: int, *, before: int) -> bool:
-        """Whether a row written by `xid` (32 bits) and visible in a later snapshot, of xmax `before`, was visible here.
+        """Whether a row of `xid` (32 bits) that a later snapshot with xmax `before` shows is visible in this one.
 
-        Only transactions of [xmin, before) can be later than this snapshot, so the number is read as the first of
-        these with its lower 32 bits; a number that fits none of them is an old one.
+        Only transactions of [xmin, before) can be later than this snapshot, so the id is extended to the first of these
+        with the same lower 32 bits; an id that matches none of them is an old one.
         """
         if xid < 3:  # frozen or bootstrap: older than anything
             return True
@@ -81,7 +80,7 @@ class Snapshot:
         return full >= before or (full < self.xmax and full not in self.running)
 
     def condition(self) -> str:
-        """`contains` as SQL, for rows of a table."""
+        """Returns `contains` as an SQL condition."""
         full = f"({self.xmin} + mod(xmin::text::bigint - {self.xmin % WRAP} + {WRAP}, {WRAP}))"
         before = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
         running = "".join(f" AND {full} <> {xid}" for xid in self.running)
@@ -89,7 +88,7 @@ class Snapshot:
 
 
 class TableReader:
-    """Pages through the table in one read-only transaction of its own."""
+    """Pages through the table in one read-only transaction on its own connection."""
 
     def __init__(
         self,
@@ -107,12 +106,12 @@ class TableReader:
         moves: bool = False,
         without: Snapshot | None = None,
     ) -> None:
-        """`exported` names the slot's snapshot in its first session; later ones leave it out and filter.
+        """`exported` names the slot's snapshot in the first session; later sessions filter by the stored one.
 
-        `within` are times (ms) of the column `timestamp`, if only some rows are wanted; `keeps` tells of each row
-        whether it is; `untimed_ms` is the time of rows that have none, if not now. `whole`: no row of the snapshot may
-        be missing because the table was rewritten since. `moves`: rows may move between partitions. Rows that `without`
-        shows are left out.
+        `within` limits the rows by the column `timestamp` (ms); `keeps` decides for each row whether it is wanted;
+        `untimed_ms` is the time of rows without one, instead of now. `whole`: raise if rows of the snapshot may be
+        missing because the table was rewritten. `moves`: rows may move between partitions. `without`: leave out the
+        rows of this snapshot.
         """
         self._whole = whole
         self._without = without
@@ -124,22 +123,22 @@ class TableReader:
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if exported is not None:
             link.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
-        # A policy that hides rows from this role must be an error: the log would have brought them.
+        # A policy that hides rows from this role must be an error: the log would contain them.
         link.query("SET LOCAL row_security = off")
-        # Between two pages it is idle for as long as it takes to publish them, or to put a file into a far store.
+        # Between two pages the session is idle while they are published or written to an archive.
         link.query("SET LOCAL idle_in_transaction_session_timeout = 0")
         if link.server_version >= TRANSACTION_TIMEOUT:
             link.query("SET LOCAL transaction_timeout = 0")
         current = str(link.query("SELECT pg_current_snapshot()")[0][0])
         self._before = Snapshot.parse(current).xmax
         if moves and exported is None:
-            # A row that has moved since the slot began has a new number, and looks like one that the stream brings.
+            # A row that moved since the slot began has a new transaction id, and looks like a row of the stream.
             ((end,),) = link.query("SELECT pg_current_wal_insert_lsn()")
             self._start = replace(start, moves_before=parse_lsn(str(end)))
         if exported is not None:
             self.snapshot = current
         else:
-            assert start.table_read is not None  # noqa: S101 - resuming is what its presence means
+            assert start.table_read is not None  # noqa: S101 - present when resuming
             self.snapshot = start.table_read.snapshot
         self._filter = None if exported is not None else Snapshot.parse(self.snapshot)
         self._row_bytes = 0
@@ -149,18 +148,18 @@ class TableReader:
 
     @property
     def start(self) -> LsnPosition:
-        """Where it began."""
+        """The position at which it began."""
         read = self._start.table_read or TableRead("")
         return replace(self._start, table_read=replace(read, snapshot=self.snapshot))
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], LsnPosition | None]:
-        """The next rows and the position behind them; position None when the table is exhausted.
+        """Returns the next rows and the position behind them; the position is None when the table is exhausted.
 
-        How large rows are is known only once they are here, so `limit_bytes` is kept by the largest row so far.
+        The page size follows from `limit_bytes` and the largest row so far.
         """
         limit = min(limit, PAGE)
         page = min(limit, limit_bytes // self._row_bytes) if self._row_bytes else FIRST_PAGE
-        # The first page waits for the whole table to be sorted, where no index has its order.
+        # Without a matching index, the first page waits until the whole table is sorted.
         timeout = None if self._row_bytes else SORT_TIMEOUT
         fetched = self._link.query(f"FETCH {max(1, min(page, limit))} FROM outbox_rows", timeout=timeout)
         if not fetched:
@@ -180,10 +179,10 @@ class TableReader:
             if self._link.text is not None:
                 columns, values = self._link.text.row(columns, values)
             self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
-            place = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
-            row = Row(columns, values, place, int(committed_ms or self._untimed_ms))
+            position = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
+            row = Row(columns, values, position, int(committed_ms or self._untimed_ms))
             if rest[self._keys] == "t":
-                row = oversized_row(self._columns, values, place, row.committed_ms)
+                row = oversized_row(self._columns, values, position, row.committed_ms)
             created_ms = None if committed_ms is None else int(committed_ms)
             if self._keeps is None or self._keeps(row, xid, created_ms):
                 self._rows += 1
@@ -191,11 +190,11 @@ class TableReader:
         return rows, self._at(list(fetched[-1][3 : 3 + self._keys]))
 
     def close(self) -> None:
-        """Closes its connection, which nobody else uses."""
+        """Closes the connection, which belongs to this reader."""
         self._link.close()
 
     def _entered(self, xid: int, tableoid: int) -> int:
-        """The transaction since which the row is the outbox's: its own, or that which attached its partition."""
+        """Returns the transaction that brought the row into the outbox: its own, or the ATTACH of its partition."""
         return later(xid, self._attached.get(tableoid, self._newest), self._before) if self._attached else xid
 
     def _at(self, after: list[str | None]) -> LsnPosition:
@@ -216,13 +215,12 @@ class TableReader:
         self._keys = len(order_by)
         names = {column: f"o.{quote(column)}" for column in order_by}
         if WRITTEN in names:
-            # Read as 64 bits, backwards from the snapshot that is stored with the position: so it is the same when the
-            # reading is resumed.
+            # Extended to 64 bits, backwards from the stored snapshot: so it is the same after a resume.
             last = Snapshot.parse(self.snapshot).xmax
             names[WRITTEN] = f"({last} - mod({last % 2**32} - o.xmin::text::bigint + {2**32}, {2**32}))"
         keys = ", ".join(names.values())
         when = milliseconds(timestamp) if timestamp else "NULL"
-        # A row that the server could not send would end the whole reading: it comes without its large values.
+        # A row that is too large to send would end the whole read: it is read without its large values.
         huge = too_large(self._columns)
         columns = ", ".join(
             quote(column.name)
@@ -234,23 +232,23 @@ class TableReader:
         if timestamp:
             conditions += rows_between(timestamp, *within)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        # xmin needs no cast: it prints as a number. One cursor, so that rows are sorted once.
+        # One cursor, so that the rows are sorted once.
         self._link.query(
             f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, tableoid, {when}, {keys}, {huge}, {columns} "  # noqa: S608
             f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {keys}"
         )
-        self._look_at_members(schema, name)
+        self._check_partitions(schema, name)
 
-    def _look_at_members(self, schema: str, name: str) -> None:
-        """With the cursor open, no table of the outbox can be altered, attached or detached any more."""
+    def _check_partitions(self, schema: str, name: str) -> None:
+        """Checks the partitions; with the cursor open, none can be altered, attached or detached any more."""
         ((oid,),) = self._link.query("SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", [schema, name])
         members = read_partitions(self._link, int(oid or 0))
         if moved := [member.name for member in members if not member.current]:
-            # This snapshot does not see the rows in the new file: it would take the table for an empty one.
+            # This snapshot does not see the rows in the new file: the table would look empty.
             raise SourceUnavailable(
                 f"{moved[0]} was rewritten while the first read began",
                 why="ALTER TABLE, VACUUM FULL, CLUSTER or TRUNCATE replaced its file.",
-                remedy="Tailrace begins again by itself.",
+                remedy="Tailrace starts the read again by itself.",
             )
         if len(members) > 1:
             self._attached = last_attached(members)
@@ -259,10 +257,10 @@ class TableReader:
 
 
 def require_same_rows(link: PgConnection, table: str, members: Sequence[Partition], snapshot: Snapshot) -> None:
-    """Refuses to resume the read of a table whose rows were all given new numbers since.
+    """Raises if the rows of a table have new transaction ids since the snapshot, so that a read cannot be resumed.
 
-    ALTER TABLE does that if it rewrites the table; VACUUM FULL and CLUSTER replace the file, too, but keep the numbers.
-    So of a table that was altered, one row that the snapshot contains proves that the numbers are still the old ones.
+    ALTER TABLE changes the ids if it rewrites the table; VACUUM FULL and CLUSTER keep them. So one row that the
+    snapshot contains proves that the ids of an altered table are still the old ones.
     """
     for member in members:
         known = [snapshot.contains(xid, before=member.before) for xid in (member.rewritten, member.altered)]
@@ -276,15 +274,15 @@ def require_same_rows(link: PgConnection, table: str, members: Sequence[Partitio
         if filled == "t" and same != "t":
             raise TableRewritten(
                 f"{member.name} was rewritten before its first read was complete",
-                why="ALTER TABLE gave all rows a new transaction number, which separates rows that were there before "
-                "the slot from those that the stream brings.",
+                why="ALTER TABLE gave all rows a new transaction id. The old ids separate rows from before the slot "
+                "from rows of the stream.",
                 remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the "
-                "rest of it. To go on without that, start once with --adopt.",
+                "rest of it. To continue without that, start once with --adopt.",
             )
 
 
 def require_whole(control: PgConnection, table: str, published: Published, stored: LsnPosition | None) -> None:
-    """Refuses what a start at `stored` would refuse because rows of the table would be left out."""
+    """Raises what a start at `stored` would raise because rows of the table would be missed."""
     PartitionWatch(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
     if stored is not None and stored.table_read is not None and stored.table_read.snapshot:
         members = read_partitions(control, published.relation_id)

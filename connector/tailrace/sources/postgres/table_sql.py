@@ -1,7 +1,7 @@
-"""Rows that are too large for the server to send as text: read without their large values. Pure.
+"""SQL for reading the rows of an outbox table: their order, time limits, and rows that are too large to send.
 
-The server builds a row as text in one piece of memory, of at most 1 GB; a bytea takes two bytes for each of its own. It
-knows the size of a value without reading it. Such a row is a dead letter that has the columns which are small.
+The server builds the text form of a row in one buffer of at most 1 GB; a bytea takes two bytes of text for each byte.
+A larger row is read without its large values and becomes a dead letter with its small columns.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sql_names import quote, split_table
 
 WRITTEN = "xmin"
-"""Stands in an order for the number of the transaction that wrote the row: near to commit order, and the same as long
-as the row is not changed.
+"""The column for ordering by the transaction that wrote the row: close to commit order, and stable while the row is
+not changed.
 """
 TIMELESS = ("uuid", "text", "character", "bytea")
-"""How the names of types begin whose order says nothing about when a row was written."""
+"""Prefixes of types whose order says nothing about when a row was written."""
 
 LIMIT = 1_000_000_000
-"""Bytes of text in a row; the server's own limit is a little above."""
+"""Bytes of text in a row; the server's limit is slightly higher."""
 SMALL = 65_536
-"""Bytes of a value that is kept of such a row."""
+"""Values up to this size are kept of such a row."""
 _TEXT_BYTES = {17: 2, TEXT: 1, 1042: 1, 1043: 1}
-"""By the number of the type, bytea, text, char and varchar: bytes of text for each byte of a value."""
+"""Bytes of text for each byte of a value, by type: bytea, text, char and varchar."""
 
 
 def too_large(columns: Sequence[Column]) -> str:
-    """The SQL condition for such rows."""
+    """Returns the SQL condition for rows that are too large."""
     sizes = [
         f"{_TEXT_BYTES[kind]} * coalesce(octet_length({quote(name)}), 0)::bigint"
         for name, kind in columns
@@ -41,25 +41,25 @@ def too_large(columns: Sequence[Column]) -> str:
 
 
 def small_value(column: Column) -> str:
-    """The SQL expression for a value that may be too large: NULL if it is."""
+    """Returns the SQL expression for a value, NULL if it is not small."""
     name = quote(column.name)
     if column.type_oid not in _TEXT_BYTES:
         return name
     return f"CASE WHEN octet_length({name}) <= {SMALL} THEN {name} END"
 
 
-def oversized_row(columns: Columns, values: Sequence[bytes | None], place: str, committed_ms: int) -> Row:
-    """The row that stands for one that is too large; `values` are those of `small`."""
+def oversized_row(columns: Columns, values: Sequence[bytes | None], position: str, committed_ms: int) -> Row:
+    """Returns the row that stands for one that is too large; `values` are those of `small_value`."""
     named = zip((column.name for column in columns), values, strict=True)
     document = {name: value.decode(errors="replace") for name, value in named if value is not None}
     why = f"the row has more than {LIMIT:,} bytes as text, which the server cannot send"
-    return Row(UNREADABLE, (orjson.dumps(document), why.encode()), place, committed_ms)
+    return Row(UNREADABLE, (orjson.dumps(document), why.encode()), position, committed_ms)
 
 
 def require_order(
     link: PgConnection, table: str, order_by: list[str], timestamp: str | None
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """The columns of the table and their types; raises what keeps its rows from being read in this order."""
+    """Returns the columns of the table and their types; raises if its rows cannot be read in this order."""
     schema, name = split_table(table)
     found = link.query(
         "SELECT attname, atttypid, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -75,7 +75,7 @@ def require_order(
                 why=f"Its columns are {', '.join(types)}.",
                 remedy="Set source.order_by to columns that order the rows, the unique id last.",
             )
-    # Rows that share a sort key could be passed over where a page ends between them and is resumed.
+    # Rows with the same sort key could be missed if a read is resumed between them.
     unique = link.query(
         "SELECT FROM pg_index i WHERE i.indrelid = format('%I.%I', $1::text, $2::text)::regclass "
         "AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
@@ -87,20 +87,20 @@ def require_order(
     if not unique:
         raise LayoutMismatch(
             f"{table} has no unique index on {', '.join(order_by)} or on some of them",
-            why="Rows already in the table are read in this order, and it must tell every row from every other.",
+            why="Rows already in the table are read in this order, and it must be unique for every row.",
             remedy="Give the table a primary key, and name its columns last in source.order_by.",
         )
     return tuple(Column(str(column), int(oid or 0)) for column, oid, _ in found), types
 
 
 def reading_order(order_by: Sequence[str], types: dict[str, str]) -> list[str]:
-    """By which columns rows are read: the transaction first, where a single one would say nothing about time."""
+    """Returns the columns to order by; the transaction comes first if a single column says nothing about time."""
     timeless = len(order_by) == 1 and types[order_by[0]].startswith(TIMELESS)
     return [WRITTEN, *order_by] if timeless else list(order_by)
 
 
 def rows_after(names: dict[str, str], after: list[str | None], types: dict[str, str]) -> str:
-    """The condition for rows that sort behind `after`. NULL sorts last and equals NULL, which `>` alone denies."""
+    """Returns the condition for rows that sort after `after`. NULL sorts last and equals NULL."""
     ways: list[str] = []
     same: list[str] = []
     for (column, name), value in zip(names.items(), after, strict=True):
@@ -120,13 +120,13 @@ def rows_between(timestamp: str, since_ms: int | None, until_ms: int | None) -> 
 
 
 def milliseconds(timestamp: str) -> str:
-    """An infinite time is none: there is no number for it."""
+    """Returns the expression for a time in ms; an infinite time gives NULL."""
     name = quote(timestamp)
     return f"CASE WHEN isfinite({name}) THEN (extract(epoch FROM {name}) * 1000)::bigint END"
 
 
 def _element(text: str) -> str:
-    """An element of an array's text form."""
+    """Quotes an element for the text form of an array."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -1,8 +1,8 @@
-"""A failover: is a position of an earlier timeline a place in the log of the server that was promoted?
+"""Failover: moves a position of an earlier timeline to the timeline of the promoted server.
 
-A standby that is promoted goes on under a new timeline, and its history says where it left each earlier one. Up to
-there both logs are the same, byte for byte: a position that lies before that point is as good in the new log. One that
-lies behind it names transactions that the server does not have, and is left as it is, to be refused.
+A promoted standby continues on a new timeline, and its timeline history has the LSN at which each earlier timeline
+ended. Up to that LSN both logs are identical, so a position before it is valid on the new timeline. A position behind
+it names transactions that the server does not have; it is left unchanged, and the resume check refuses it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.resume_check import ServerIdentity
 
 FIRST = 1
-HANDING_ON = 170000
-"""Servers from this version on hand slots on to standbys."""
+SYNCED_SLOTS = 170000
+"""The first version that can synchronise slots to standbys."""
 
 
 def forks(history: str) -> dict[int, int]:
-    """From a timeline's history: where each earlier timeline was left."""
+    """Parses a timeline history: returns the LSN at which each earlier timeline ended."""
     found: dict[int, int] = {}
     for line in history.splitlines():
         parts = line.split()
@@ -31,7 +31,7 @@ def forks(history: str) -> dict[int, int]:
 
 
 def read_forks(replication: PgConnection, server: ServerIdentity) -> dict[int, int]:
-    """Where the server's log left its earlier timelines; none if it has lost its history: then nothing is certain."""
+    """Returns where the server's earlier timelines ended; nothing if it has lost its history file."""
     if server.timeline == FIRST:
         return {}
     try:
@@ -41,35 +41,35 @@ def read_forks(replication: PgConnection, server: ServerIdentity) -> dict[int, i
 
 
 def follow(replication: PgConnection, stored: LsnPosition, server: ServerIdentity) -> LsnPosition:
-    """Asks the server for its history if that matters; see `followed`."""
+    """Reads the server's history if it is needed; see `followed`."""
     if stored.log.timeline == server.timeline:
         return stored
     return followed(stored, server, read_forks(replication, server))
 
 
 def followed(stored: LsnPosition, server: ServerIdentity, left: Mapping[int, int]) -> LsnPosition:
-    """`stored` on the server's timeline, if all that lies before it is in the server's log; else as it is."""
+    """Returns `stored` on the server's timeline if the server has everything before it; else unchanged."""
     log = stored.log
     if (log.system_id, log.database) != (server.system_id, server.database) or log.timeline not in left:
         return stored
     if stored.creating or stored.table_read or stored.recovery:
         return stored
     end = left[log.timeline]
-    # Of a transaction that was published in part, the commit must be there, too.
+    # The commit of a transaction that is published in part must be there, too.
     if stored.lsn > end or (stored.cut is not None and stored.cut.commit_lsn >= end):
         return stored
     return replace(stored, log=replace(log, timeline=server.timeline))
 
 
 def require_promoted(control: PgConnection, slot: str) -> None:
-    """A slot that is handed on to a standby cannot be read there; once that is promoted, it can."""
-    if control.server_version < HANDING_ON:
+    """Raises if the server is a standby: a synchronised slot can be read only after the promotion."""
+    if control.server_version < SYNCED_SLOTS:
         return
     if control.query(
         "SELECT 1 FROM pg_replication_slots WHERE slot_name = $1 AND synced AND pg_is_in_recovery()", [slot]
     ):
         raise SourceUnavailable(
-            f"the server is a standby, to which the slot {slot} is handed on",
-            why="It has not been promoted, or this address is not the primary's.",
-            remedy="A pipeline that runs tries again by itself, and goes on when the server is promoted.",
+            f"the server is a standby to which the slot {slot} is synchronised",
+            why="It is not promoted yet, or this is not the address of the primary.",
+            remedy="A running pipeline retries by itself, and continues when the server is promoted.",
         )

@@ -1,12 +1,12 @@
-"""Turns pgoutput messages into outbox rows and the position behind them. Pure: no IO, no clock.
+"""Turns pgoutput messages into outbox rows and positions.
 
-Only committed transactions arrive, each as Begin, rows, Commit, in commit order. The position moves to a
-transaction's `end_lsn` when its Commit is seen; inside a transaction it is the end of the one before plus a Cut that
-counts the rows already taken, so that a very large transaction can be published in pieces and resumed by ordinal.
-Row LSNs are never compared: many rows share one.
+The server sends committed transactions in commit order, each as Begin, rows, Commit. At a Commit the position moves to
+the transaction's `end_lsn`. Inside a transaction it is the end of the previous one plus a `Cut` with the number of rows
+taken, so a very large transaction can be published in pieces and resumed by ordinal. LSNs of rows are never compared:
+many rows share one.
 
-A stream begins with the last transaction that was read before, if the slot is not confirmed beyond it: it must be that
-very transaction, or the log is another one (`LogDiverged`), and its rows are skipped.
+A stream begins with the last transaction that was read before, unless the slot is confirmed beyond it. It must be the
+same transaction, otherwise the log is another one (`LogDiverged`); its rows are skipped.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from tailrace.sources.postgres.pgoutput import (
 from tailrace.sources.postgres.replication_protocol import unix_ms
 
 DELETES_KEPT = 10_000
-"""Deleted rows of a transaction that are remembered. A move inserts the row right after deleting it, so that one would
-do; a service that deletes rows and inserts them again in one transaction is understood up to this many.
+"""Deleted rows that are remembered per transaction. A move between partitions inserts the row right after deleting it;
+more are kept for services that delete many rows and insert them again in one transaction.
 """
 
 ALL_ROWS = 1 << 62
 """More rows than a transaction can have."""
 _new_row = tuple.__new__
-"""Without the argument handling of its own constructor: this runs once per row."""
+"""Builds a Row without the constructor's argument handling: this runs once per row."""
 
-_is_of_the_server = re.compile(r"\[5\w{4}\]$").search
-"""The SQLSTATE that ends what an error says: the server lacks memory, disk space or a file, or shuts down."""
+_is_server_failure = re.compile(r"\[5\w{4}\]$").search
+"""Matches an SQLSTATE at the end of an error text: the server lacks memory, disk space or a file, or shuts down."""
 
 
 class Transactions:
-    """Follows the stream from `start`; `feed` one message after another, take `rows` and `position` in between."""
+    """Follows the stream from `start`: call `feed` for each message, and take `rows` and `position` in between."""
 
     def __init__(
         self,
@@ -72,21 +72,21 @@ class Transactions:
         moved_by: str | None = None,
         adopted: bool = False,
     ) -> None:
-        """The outbox is known by its name and by `relation_id`, which stays when the table is renamed.
+        """The outbox is recognised by its name and by `relation_id`, which a rename does not change.
 
-        `text` converts what the server does not. `moved_by` is the column of the id, if rows may move between
-        partitions: then deletes come, too, and an insert of a row that the same transaction has just deleted is a move,
-        not an event. `adopted`: the log is taken as it is, also if it lacks the transaction that was published in part.
+        `text` converts values that the server does not convert. `moved_by` is the id column if rows may move between
+        partitions: then deletes are sent, too, and inserting a row that the same transaction has deleted is a move, not
+        an event. `adopted`: the log is accepted even if it lacks the transaction that was published in part.
         """
         self._adopted = adopted
         self._text = text
         self.rows: list[Row] = []
         self.relations_changed = False
-        """A Relation message came, of whichever table: a column or the publication may have changed."""
+        """A Relation message arrived: a column or the publication may have changed."""
         self.columns_changed = False
-        """The outbox has other columns from here on, and there are rows before."""
+        """The columns of the outbox have changed, and `rows` has rows with the old columns."""
         self.watched = start.watched
-        """For the position: see there."""
+        """See LsnPosition.watched."""
         self._start = start
         self._lsn = start.lsn
         self._at_ms = start.at_ms
@@ -102,18 +102,18 @@ class Transactions:
         self._committed: Begin | None = None
         self._expected: list[LastTransaction] = []
         self.arrived = start.last is None
-        """The stream has come to where it goes on: all before it is known to be the log that was read."""
-        # Of the transaction that is under way:
+        """The stream has reached the start position: the log is known to be the one that was read."""
+        # State of the current transaction:
         self._deleted: OrderedDict[bytes, None] = OrderedDict()
         self._commit_lsn = 0
         self._commit_ms = 0
         self._xid = 0
-        self._place = ""
+        self._position_prefix = ""
         self._seen = 0
         self._to_skip = 0
 
     def expect(self, transactions: Iterable[LastTransaction]) -> None:
-        """These must come, among others: what is asked of the stream before anything is fed."""
+        """Sets the transactions that must arrive; to be called before the first `feed`."""
         self._expected = sorted(transactions, key=lambda each: each.commit_lsn)
 
     @property
@@ -123,7 +123,7 @@ class Transactions:
 
     @property
     def position(self) -> LsnPosition:
-        """Where reading would resume if all rows taken so far were published."""
+        """The position behind all rows taken so far."""
         cut, last = self._skip, self._committed
         if self._commit_lsn and self._seen > self._to_skip:
             cut, last = Cut(self._commit_lsn, self._seen), self._begun
@@ -140,7 +140,7 @@ class Transactions:
         )
 
     def feed(self, frame: bytes, at: int) -> None:
-        """Takes the message that fills `frame` from `at` on; rows of the outbox are appended to `rows`."""
+        """Handles the message in `frame` from offset `at`; appends rows of the outbox to `rows`."""
         if len(frame) > at and frame[at] == INSERT:
             relation_id, values = decode_insert(frame, at)
             columns = self._outbox.get(relation_id)
@@ -151,8 +151,10 @@ class Transactions:
                 if seen > self._to_skip:
                     if self._text is not None:
                         columns, values = self._text.row(columns, values)  # type: ignore[arg-type]
-                    # Inserts carry no UNCHANGED_TOAST: there is no older version of the row.
-                    self.rows.append(_new_row(Row, (columns, values, f"{self._place}{seen}", self._commit_ms)))
+                    # Inserts have no UNCHANGED_TOAST: there is no older version of the row.
+                    self.rows.append(
+                        _new_row(Row, (columns, values, f"{self._position_prefix}{seen}", self._commit_ms))
+                    )
             return
         message = decode(frame, at)
         if type(message) is Begin:
@@ -164,30 +166,30 @@ class Transactions:
         elif type(message) in (Update, Delete, Truncate):
             self._change(message)  # type: ignore[arg-type]
         elif type(message) is LogicalMessage:
-            # Survives a rollback when not transactional, so it is never a business event.
+            # Not an event: a non-transactional message survives a rollback.
             pass
 
     def named(self, error: SourceError) -> SourceError:
-        """An error of the server inside a transaction: it can send the rows before, and never the rest."""
+        """Returns UndecodableTransaction for a server error inside a transaction; other errors unchanged."""
         if type(error) is not SourceError or not self.open:
             return error
-        if _is_of_the_server(error.what) and not error.what.endswith("[54000]"):
+        if _is_server_failure(error.what) and not error.what.endswith("[54000]"):
             return error
         return UndecodableTransaction(
             error.what, xid=self._xid, commit_lsn=self._commit_lsn, commit_ms=self._commit_ms, rows=self._seen
         )
 
     def idle(self, wal_end: int, at_ms: int) -> bool:
-        """Everything up to `wal_end` has been sent; returns whether that moved the position.
+        """Handles a keepalive: everything up to `wal_end` is sent. Returns whether that moved the position.
 
-        Not inside a transaction, and not before the rest of a cut transaction has come again: its ordinals are
-        still to be skipped, and the position must keep saying so. Not behind rows that wait to be taken either: a
-        position without rows is stored only after a look at the publication, a position behind rows without one.
+        The position does not move inside a transaction, nor before the rest of a cut transaction has arrived, whose
+        published rows must still be skipped. It does not move behind rows that are not taken yet either: a position
+        without rows is stored only after the publication is verified, a position behind rows without that.
         """
         if self.open:
             return False
         if self._expected and wal_end > self._expected[0].commit_lsn:
-            raise self._diverged(self._expected[0], "it did not come")
+            raise self._diverged(self._expected[0], "it is missing")
         if wal_end >= self._start.lsn:
             self.arrived = True
         if self._adopted and self._skip is not None and wal_end > self._skip.commit_lsn:
@@ -200,44 +202,46 @@ class Transactions:
 
     def _begin(self, begin: Begin) -> None:
         if self._commit_lsn:
-            raise self._disorder("a transaction begins inside another")
+            raise self._disorder("a transaction begins inside another one")
         lsn, commit_time, self._xid = begin
         self._commit_lsn = lsn
         self._begun = begin
         self._commit_ms = unix_ms(commit_time)
-        self._place = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn, without its check: once per transaction
+        self._position_prefix = (
+            f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:"  # format_lsn without its check: runs once per transaction
+        )
         self._seen = self._to_skip = 0
         self._deleted.clear()
         if self._expected or not self.arrived:
-            self._recognise(begin)
+            self._match_known(begin)
         if self._skip is not None:
             if begin.final_lsn > self._skip.commit_lsn and self._adopted:
                 self._skip = None
             elif begin.final_lsn > self._skip.commit_lsn:
                 raise self._disorder(
                     f"the transaction committed at {format_lsn(self._skip.commit_lsn)}, of which "
-                    f"{self._skip.rows} rows are published, did not come again"
+                    f"{self._skip.rows} rows are published, is missing"
                 )
             elif begin.final_lsn == self._skip.commit_lsn:
                 self._to_skip = self._skip.rows
 
-    def _recognise(self, begin: Begin) -> None:
-        """What was read before must come again as it was, and nothing else may stand before the stored position."""
+    def _match_known(self, begin: Begin) -> None:
+        """Checks that transactions before the stored position are the ones that were read."""
         found = _known(begin)
         if self._expected and found.commit_lsn >= self._expected[0].commit_lsn:
             known = self._expected.pop(0)
             if found != known:
-                raise self._diverged(known, f"in its place stands transaction {begin.xid}")
+                raise self._diverged(known, f"transaction {begin.xid} is there instead")
         if found.commit_lsn >= self._start.lsn:
             self.arrived = True
         else:
-            # Known, so all of its rows are published; or another one, which must not have any: see `_commit`.
+            # Its rows are all published if it is the known one; another one must have no rows: see `_commit`.
             self._to_skip = ALL_ROWS
 
     def _commit(self, commit: Commit) -> None:
         _, commit_lsn, end_lsn, commit_time = commit
         if commit_lsn != self._commit_lsn:
-            raise self._disorder("a commit does not belong to the transaction that is under way")
+            raise self._disorder("a commit does not belong to the current transaction")
         if self._to_skip == ALL_ROWS:
             self._require_known()
         elif self._to_skip > self._seen:
@@ -253,7 +257,7 @@ class Transactions:
     def _require_known(self) -> None:
         last, begun = self._start.last, self._begun
         if self._seen and last is not None and begun is not None and _known(begun) != last:
-            raise self._diverged(last, f"behind it stands transaction {begun.xid}, of which nothing was read")
+            raise self._diverged(last, f"it is followed by transaction {begun.xid}, of which nothing was read")
 
     def _relation(self, relation: Relation) -> None:
         self.relations_changed = True
@@ -271,26 +275,26 @@ class Transactions:
                     self._id_at[relation.relation_id] = names.index(self._moved_by) if self._moved_by in names else -1
                 self.columns_changed = bool(self.rows)
         elif known is not None:
-            # An older table of this name, renamed, and written to since: those rows would pass unseen.
+            # The table was renamed and written to since: those rows would be missed.
             raise PublicationBroken(
-                f"the outbox table was renamed to {relation.namespace}.{relation.name} while it was read",
-                why="Rows written under the other name are not recognised as this outbox's.",
-                remedy="Name the table in source.table as it is called now. `tailrace recover plan FILE` then finds "
-                "what was missed, `recover apply` publishes it; one start with --adopt goes on without it.",
+                f"the outbox table was renamed to {relation.namespace}.{relation.name} while it was being read",
+                why="Rows written under the new name are not recognised as rows of this outbox.",
+                remedy="Set source.table to the new name. `tailrace recover plan FILE` then finds what was missed, "
+                "`recover apply` publishes it; one start with --adopt continues without it.",
             )
 
     def _delete(self, delete: Delete) -> None:
-        """Remembers the row: the same transaction may insert it into another partition."""
+        """Remembers a deleted row: the same transaction may insert it into another partition."""
         at = self._id_at[delete.relation_id]
         row = delete.key or delete.old or ()
         value = row[at] if 0 <= at < len(row) else None
         if not isinstance(value, bytes):
             raise PublicationBroken(
-                f"a row was deleted from the outbox at {self._place}, and its {self._moved_by} did not come",
+                f"a row was deleted from the outbox at {self._position_prefix}, and its {self._moved_by} was not sent",
                 why="Rows can move between partitions, which Postgres logs as a DELETE and an INSERT; without the id "
-                "they look like new ones.",
-                remedy=f"Let the replica identity of every partition contain {self._moved_by}: the primary key, or "
-                "ALTER TABLE … REPLICA IDENTITY FULL. To pass this transaction: `tailrace recover plan FILE`.",
+                "the insert looks like a new row.",
+                remedy=f"The replica identity of every partition must contain {self._moved_by}: the primary key, or "
+                "ALTER TABLE … REPLICA IDENTITY FULL. To get past this transaction: `tailrace recover plan FILE`.",
             )
         self._deleted[value] = None
         self._deleted.move_to_end(value)
@@ -316,38 +320,39 @@ class Transactions:
         if self._halt_on_change and self._to_skip < ALL_ROWS and any(relation in self._outbox for relation in touched):
             kind = type(change).__name__.upper()
             raise UnexpectedChange(
-                f"the outbox saw {'an' if kind == 'UPDATE' else 'a'} {kind} at {self._place}",
+                f"the outbox had {'an' if kind == 'UPDATE' else 'a'} {kind} at {self._position_prefix}",
                 why="source.on_change is `halt`, and the publication publishes more than inserts.",
                 remedy="Publish inserts only (ALTER PUBLICATION … SET (publish = 'insert')), or set on_change: ignore.",
             )
 
     def _diverged(self, known: LastTransaction, found: str) -> LogDiverged:
-        what = f"transaction {known.xid}, committed at {format_lsn(known.commit_lsn)}" if known.xid else "nothing"
+        what = f"transaction {known.xid}, committed at {format_lsn(known.commit_lsn)}" if known.xid else "none"
         return LogDiverged(
-            f"the server's log is not the one that was read: {what} was read last before {self._start}, and {found}",
-            why="The database was put back from a copy of its files or a snapshot of its machine, and was written to "
+            f"the server's log is not the one that was read: the last transaction before {self._start} was {what}, "
+            f"and {found}",
+            why="The database was restored from a copy of its files or a snapshot of its machine, and written to "
             "since; or the address leads to such a copy.",
             remedy="`tailrace recover plan FILE` compares the outbox table with the topics, `recover apply` publishes "
-            "what is missing. If it is the wrong server, correct source.postgres. To go on behind the stored position "
-            "without what is missing, start once with --adopt.",
+            "what is missing. If it is the wrong server, correct source.postgres. To continue behind the stored "
+            "position without what is missing, start once with --adopt.",
         )
 
     def _disorder(self, what: str) -> ProtocolError:
         return ProtocolError(
             f"near {format_lsn(self._lsn)}: {what}",
             why="The slot does not continue where the stored position ends.",
-            remedy="Nothing was skipped. Start again; if it comes back, keep the slot and report it with this text.",
+            remedy="Nothing was skipped. Start again; if it fails again, keep the slot and report this text.",
         )
 
 
 def moved_too_early() -> TableRewritten:
-    """The refusal to guess whether a row was read that moved before a first read was resumed."""
+    """Returns the error for rows that moved to other partitions before a first read was resumed."""
     return TableRewritten(
         "rows moved to other partitions before the first read was complete",
-        why="A row that was moved has a new transaction number. A read that was resumed leaves it to the stream, which "
-        "brings it as moved: whether it was published before is not known.",
+        why="A moved row has a new transaction id. A resumed read leaves it to the stream, which sends it as moved: it "
+        "is unknown whether it was published before.",
         remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the rest of "
-        "it. To go on without that, start once with --adopt.",
+        "it. To continue without that, start once with --adopt.",
     )
 
 

@@ -1,9 +1,9 @@
-"""Notices rows that entered the outbox past its publication: by inheritance, by ATTACH PARTITION, while UNLOGGED.
+"""Finds rows that entered the outbox without its publication: by inheritance, ATTACH PARTITION, or while UNLOGGED.
 
-DDL leaves its transaction's number in the catalogue: pg_inherits has that of the ATTACH, pg_class that of the last
-rewrite. What is older than a snapshot in which all was well needs no second look, so that snapshot's `xmin` is all that
-a position has to store. Of a table that changed since, the rows are asked: does one have an older number than the
-ATTACH, or the number of the rewrite? The catalogue alone decides in all other cases, and without waiting for locks.
+DDL leaves its transaction id in the catalog: pg_inherits has that of the ATTACH, pg_class that of the last rewrite.
+Changes older than a verified snapshot need no second check, so a position only stores that snapshot's `xmin`. If a
+table changed since, its rows are queried: is one older than the ATTACH, or as old as the rewrite? In all other cases
+the catalog alone decides, without waiting for locks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tailrace.sources.postgres.publication import Published, broken
 from tailrace.sql_names import quote, quote_table
 
 WRAP = 2**32
-"""Numbers of transactions in rows begin again after so many."""
+"""Transaction ids in rows wrap around after this many."""
 
-# Row by row through the indexes (OFFSET 0 and LIMIT 1 keep the planner from doing otherwise): it expects far too many
-# rows of a recursive query, and would read the whole catalogue each time.
+# OFFSET 0 and LIMIT 1 force index lookups row by row: the planner expects far too many rows of a recursive query, and
+# would read the whole catalog each time.
 _TREE = """
 WITH RECURSIVE tree AS (
     SELECT c.oid, 0::oid AS parent, i.xmin AS attached, i.cmin AS command, 0 AS depth
@@ -48,7 +48,7 @@ ORDER BY t.depth, t.oid
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The outbox itself, a partition of it, or a table that inherits from it. Transactions have 32 bits, 0 is none."""
+    """The outbox itself, a partition of it, or a table that inherits from it. Transaction ids have 32 bits; 0: none."""
 
     oid: int
     parent: int
@@ -57,27 +57,27 @@ class Partition:
     is_partition: bool
     persistence: str
     attached: int
-    """The transaction that made it a partition, and `command`, which of that transaction's commands it was."""
+    """The transaction that attached it; `command` is the number of the command in it."""
     command: int
     created: int
     rewritten: int
-    """The transaction that last gave the rows a new file, or something newer that changed the table itself."""
+    """The transaction of the last rewrite, or a newer one that changed the table itself."""
     altered: int
-    """The transaction that last changed the table's own catalogue row."""
+    """The transaction that last changed the table's pg_class row."""
     retyped: bool
-    """The rewrite came with a new column or a new type of one: that is why there was one."""
+    """The rewrite is explained by a new column or a changed column type."""
     before: int
-    """The number (64 bits) that the server gives out next."""
+    """The next transaction id (64 bits)."""
     current: bool = True
-    """Its rows are in the file that this transaction's snapshot knows; a function looks at the newest catalogue."""
+    """The snapshot of this transaction sees the table's current file."""
 
     def is_since(self, transaction: int, since: int) -> bool:
-        """Whether `transaction` (32 bits) is `since` (64 bits) or later."""
+        """Whether `transaction` (32 bits) is at or after `since` (64 bits)."""
         return transaction >= 3 and since + (transaction - since) % WRAP < self.before
 
 
 def read_partitions(control: PgConnection, relation_id: int) -> list[Partition]:
-    """The outbox and all tables below it, parents first, without taking a lock on any of them."""
+    """Returns the outbox and all tables below it, parents first, without locking any of them."""
     return [
         Partition(
             int(oid or 0), int(parent or 0), str(name), str(kind), partition == "t", str(persistence),
@@ -90,7 +90,7 @@ def read_partitions(control: PgConnection, relation_id: int) -> list[Partition]:
 
 
 def last_attached(members: Sequence[Partition]) -> dict[int, int]:
-    """By table: the transaction (32 bits) that attached it, or the last one that attached a table above it."""
+    """Returns for each table the last transaction (32 bits) that attached it or a table above it."""
     found: dict[int, int] = {}
     for member in members:  # parents come first
         above = found.get(member.parent, 0)
@@ -99,28 +99,28 @@ def last_attached(members: Sequence[Partition]) -> dict[int, int]:
 
 
 def later(one: int, other: int, before: int) -> int:
-    """The later one of two transactions (32 bits), neither of which is behind `before` (64 bits)."""
+    """Returns the later of two transactions (32 bits), both before `before` (64 bits)."""
     return min(one, other, key=lambda number: (before - 1 - number) % WRAP if number >= 3 else before)
 
 
 class PartitionWatch:
-    """Remembers up to which transaction the tables are known to have let no row in past the publication."""
+    """Verifies that no row entered the tables without the publication since a known transaction."""
 
     def __init__(self, table: str, since: int) -> None:
-        """`since` has 64 bits; 0 if nothing is known yet."""
+        """`since` is a 64-bit transaction id; 0 if nothing is known yet."""
         self._table = table
         self._since = since
-        # What was looked at and found well, and is not older than `since`.
-        self._well: set[tuple[int, int]] = set()
+        # Changes that were verified, and are not older than `since`.
+        self._verified: set[tuple[int, int]] = set()
 
     def advance(self, since: int) -> None:
-        """All is well in a snapshot of this `xmin`."""
+        """Notes that everything is verified up to a snapshot with this `xmin`."""
         self._since = max(self._since, since)
 
     def verify(self, control: PgConnection, published: Published, *, timeout: float | None = None) -> bool:
-        """Raises PublicationBroken if rows may have entered past the publication.
+        """Raises PublicationBroken if rows may have entered without the publication.
 
-        False if a table that must be looked at is locked: then it must be asked again. `timeout` is for one table.
+        Returns False if a table that must be queried is locked; then call it again. `timeout` applies to one table.
         """
         members = read_partitions(control, published.relation_id)
         require_logged(members)
@@ -130,10 +130,10 @@ class PartitionWatch:
         if published.moved and members[0].is_since(published.moved, self._since):
             raise _entered(f"{root} was moved to another schema and back (SET SCHEMA)", "it was elsewhere")
         suspects = list(self._suspects(members, published))
-        self._well &= {(member.oid, change) for member, change, _, _ in suspects}
+        self._verified &= {(member.oid, change) for member, change, _, _ in suspects}
         done = True
         for member, change, problem, condition in suspects:
-            if (member.oid, change) in self._well:
+            if (member.oid, change) in self._verified:
                 continue
             has_row = self._has_row(control, member, condition, timeout)
             if has_row:
@@ -141,19 +141,19 @@ class PartitionWatch:
             if has_row is None:
                 done = False
             else:
-                self._well.add((member.oid, change))
+                self._verified.add((member.oid, change))
         return done
 
     def _suspects(
         self, members: list[Partition], published: Published
     ) -> Iterator[tuple[Partition, int, PublicationBroken, str]]:
-        """Tables that changed since: the transaction, the error if it let rows in, and the condition for such a row."""
+        """Yields changed tables with the transaction, the error to raise, and the SQL condition for affected rows."""
         by_oid = {member.oid: member for member in members}
         root = members[0]
         for member in members:
             if member.kind == "p":
                 continue
-            # The last ATTACH between the root and the table. The root's own counts if only an ancestor is a member.
+            # Find the last ATTACH between root and table. The root's own counts if only an ancestor is published.
             way = [member]
             while way[-1].parent in by_oid:
                 way.append(by_oid[way[-1].parent])
@@ -164,7 +164,7 @@ class PartitionWatch:
                 last = max(new, key=lambda each: ((each.attached - self._since) % WRAP, each.command))
                 problem = _entered(f"{member.name} was attached to {root.name} with rows in it", "it was detached")
                 yield member, last.attached, problem, _older(last, born=member.created == last.attached)
-            # The server refuses SET UNLOGGED for a table that is a member itself.
+            # The server refuses SET UNLOGGED for a table that is itself in the publication.
             guarded = published.direct and member is root
             rewrite = member.rewritten
             known = member.retyped or rewrite in (member.created, member.attached)
@@ -175,7 +175,7 @@ class PartitionWatch:
                 yield member, rewrite, problem, f"xmin = '{rewrite}'::xid"
 
     def _has_row(self, control: PgConnection, member: Partition, condition: str, timeout: float | None) -> bool | None:
-        """Whether a row of the table fulfils the condition; None if it is locked."""
+        """Returns whether a row of the table meets the condition; None if the table is locked."""
         locked, own, all_of_them = control.query(
             "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::oid AND mode = 'AccessExclusiveLock'), "
             "has_table_privilege($1::oid, 'SELECT'), has_table_privilege($2, 'SELECT')",
@@ -187,12 +187,12 @@ class PartitionWatch:
             return False
         if "t" not in (own, all_of_them):
             raise _entered(
-                f"{member.name} is new in {self._table} and has rows, which this role may not look at",
-                "it was not a part of it",
+                f"{member.name} is new in {self._table} and has rows, which this role may not read",
+                "it was not part of it",
                 f"GRANT SELECT ON {quote_table(self._table)} TO {quote(control.pgconn.user.decode())}; then start "
                 "again. ",
             )
-        # A right on the outbox is enough to read its partitions through it.
+        # The privilege on the outbox is enough to read its partitions through it.
         source = member.name if own == "t" else quote_table(self._table)
         found = control.query(
             f"SELECT EXISTS (SELECT FROM {source} WHERE tableoid = $1::oid AND ({condition}))",  # noqa: S608 - quoted
@@ -203,9 +203,9 @@ class PartitionWatch:
 
 
 def _older(attached: Partition, *, born: bool) -> str:
-    """The condition for rows that were in a table before it was attached; one created as a partition had none before.
+    """Returns the SQL condition for rows that were in a table before the ATTACH; one created as a partition had none.
 
-    Numbers are compared within the last 2^32 transactions: what is not newer than the ATTACH is older.
+    Ids are compared within the last 2^32 transactions: what is not newer than the ATTACH is older.
     """
     at = attached.attached
     newer = f"mod(xmin::text::bigint - {at} + {WRAP}, {WRAP})"
@@ -215,7 +215,7 @@ def _older(attached: Partition, *, born: bool) -> str:
 
 
 def require_logged(members: Sequence[Partition]) -> None:
-    """Refuses tables below the outbox whose rows are not in the log, or not as the outbox's."""
+    """Raises if rows of a table below the outbox are not in the log, or not as rows of the outbox."""
     for member in members:
         _require_logged(member, members[0].name)
 
@@ -228,14 +228,14 @@ def _require_logged(member: Partition, root: str) -> None:
         )
         raise PublicationBroken(
             f"{member.name} inherits from {root}",
-            why="Its rows are among those of the outbox, but the stream does not bring them as the outbox's.",
+            why="Its rows belong to the outbox, but the stream does not send them as rows of the outbox.",
             remedy=f"This publishes its rows (name the columns if they differ): {moved} "
             f"Then: ALTER TABLE {member.name} NO INHERIT {root};",
         )
     if member.kind == "f":
         raise PublicationBroken(
             f"{member.name}, a partition of {root}, is a foreign table",
-            why="Its rows are another server's: they are not in this server's log.",
+            why="Its rows are on another server: they are not in this server's log.",
             remedy=f"ALTER TABLE {root} DETACH PARTITION {member.name};",
         )
     if member.persistence != "p":
@@ -247,7 +247,7 @@ def _require_logged(member: Partition, root: str) -> None:
 def _entered(problem: str, meanwhile: str, first: str = "") -> PublicationBroken:
     return PublicationBroken(
         problem,
-        why=f"Rows that were inserted while {meanwhile} are in the table, but never reach the stream.",
+        why=f"Rows inserted while {meanwhile} are in the table, but not in the stream.",
         remedy=f"{first}`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes "
-        "what is missing, if anything is. To go on without it, start once with --adopt.",
+        "what is missing, if anything is. To continue without it, start once with --adopt.",
     )

@@ -58,7 +58,7 @@ def test_what_is_left_as_it_is(position: LsnPosition, server: ServerIdentity, le
 
 
 def past(until: LsnPosition, *, stored: LsnPosition = AT, server: ServerIdentity = PROMOTED) -> None:
-    """Of a pipeline that was set back from `until` to `stored`, and whose server was promoted since."""
+    """Of a pipeline that was rewound from `until` to `stored`, and whose server was promoted since."""
     require_same_past(stored, until, server, followed(until, server, LEFT))
 
 
@@ -72,12 +72,12 @@ def past(until: LsnPosition, *, stored: LsnPosition = AT, server: ServerIdentity
 )
 def test_set_back_from_what_the_server_lacks(until: LsnPosition, error: type[Exception]) -> None:
     """However far back it was set: what was published behind the fork is not in the server's log."""
-    with pytest.raises(error, match=r"set back from 0/"):
+    with pytest.raises(error, match=r"rewound from 0/"):
         past(until)
 
 
 def test_set_back_from_beyond_the_end_of_the_log() -> None:
-    with pytest.raises(PositionAhead, match="set back from 0/3E9"):
+    with pytest.raises(PositionAhead, match="rewound from 0/3E9"):
         past(replace(AT, lsn=1001), server=replace(PROMOTED, timeline=1))
 
 

@@ -460,5 +460,5 @@ def test_a_deleted_row_without_its_id() -> None:
     """As with a replica identity that lacks it: a move would look like a new row."""
     transactions = following(moved_by="id")
     feed(transactions, begin(200), relation(columns=["other"]))
-    with pytest.raises(PublicationBroken, match="did not come"):
+    with pytest.raises(PublicationBroken, match="was not sent"):
         feed(transactions, delete())
