@@ -234,7 +234,7 @@ def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeli
     (found,) = by_file.reader().dead_letters(by_file.reader().spans())
     resolutions.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
     older, newer = (
-        RedrivePublisher(office.kafka, office.publishing().keeper())
+        RedrivePublisher(office.kafka, office.publishing().topic_manager())
         for office in (by_file, find_context(None, summary.letters, summary.kafka.bootstrap, []))
     )
     older.open()

@@ -1,7 +1,7 @@
-"""How we talk to Kafka: client settings that carry guarantees, and one table from librdkafka's errors to ours.
+"""Settings of Kafka clients, and the one table that maps librdkafka's errors to ours.
 
 librdkafka has four classes of errors: retriable, requires-abort, fatal, and unflagged, which counts as fatal. After
-anything but a clean commit the producer is thrown away and the stored position is read again: it tells the truth.
+anything but a clean commit the producer is discarded and the stored position is read again, which shows what happened.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tailrace.kafka.topic_limits import BATCH_BYTES
 TRANSACTION_TIMEOUT_MS = 60_000
 """A hanging transaction holds back every reader of its partitions until this passes, so it stays short."""
 MESSAGE_TIMEOUT_MS = 30_000
-"""Must be below the transaction's timeout: a message that times out must still find a transaction to abort."""
+"""Must be below the transaction's timeout: a message that times out must still have a transaction to abort."""
 SOCKET_TIMEOUT_MS = 8_000
-"""For the answer to a request of the publisher. A broker that hangs is replaced by others after 9 s, by default
-(`broker.session.timeout.ms`): what was sent to it is then to be sent again, and not only after a minute."""
+"""For the answer to a request of the publisher. By default others replace a hanging broker after 9 s
+(`broker.session.timeout.ms`); requests to it must then be sent again, and not only after a minute."""
 SETUP_TIMEOUT_MS = 5_000
 """For a new connection, login included: the kernel of a broker that hangs still accepts connections."""
 METADATA_MS = 3_000
-"""How soon a partition's new leader is known, if nobody says that the old one is gone."""
+"""How soon a partition's new leader is known if no request to the old one fails."""
 METADATA_AGE_MS = 180_000
-"""After that, topics count as unknown. Three refreshes by default, which a broker that hangs may take to not answer."""
+"""After that, topics count as unknown. By default three refreshes, which a hanging broker may leave unanswered."""
 RECONNECT_MS = 2_000
-"""How long a client waits at most before it connects again to a broker that was away."""
+"""The longest pause before a client connects again to a broker that was unavailable."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""What the client itself lets pass. Topics set the real bound; dead letters may be larger than any event."""
+"""The client's own limit. Topics set the real one; dead letters may be larger than any event."""
 
 Setting = str | int | float | bool
 Config = dict[str, Any]
@@ -50,7 +50,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """What the publisher needs to know; the settings of the same names."""
+    """How to reach Kafka, and the topics of a pipeline; the settings of the same names."""
 
     bootstrap: str
     pipeline: str
@@ -66,7 +66,7 @@ KAFKA_TLS = "ssl.ca.location, ssl.certificate.location and ssl.key.location unde
 
 
 def common_config(options: KafkaOptions) -> Config:
-    """Settings of every client: the user's own pass through, ours stand above them."""
+    """Settings of every client: those of the user, with ours on top."""
     return {
         # Defaults a user may change:
         "socket.connection.setup.timeout.ms": SETUP_TIMEOUT_MS,
@@ -94,7 +94,7 @@ def admin_config(options: KafkaOptions) -> Config:
 
 
 def consumer_config(options: KafkaOptions, group: str) -> Config:
-    """A reader of committed records only that never commits offsets of its own."""
+    """Settings of a consumer that reads committed records only and never commits offsets."""
     return {
         **admin_config(options),
         "group.id": group,
@@ -103,13 +103,13 @@ def consumer_config(options: KafkaOptions, group: str) -> Config:
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
-        "fetch.wait.max.ms": 50,  # the end of a quiet topic should not take half a second to find
-        "fetch.queue.backoff.ms": 10,  # a reader whose queue was full for a moment would rest for a second
+        "fetch.wait.max.ms": 50,  # or the end of a quiet topic takes half a second to find
+        "fetch.queue.backoff.ms": 10,  # or a reader whose queue was full for a moment waits for a second
     }
 
 
 def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) -> Config:
-    """`batch_bytes` is what the topics take at most: batches are made no larger."""
+    """Settings of the publisher. `batch_bytes`: the largest batch that the topics accept."""
     config: Config = {
         # Defaults a user may change:
         "linger.ms": 5,
@@ -121,7 +121,7 @@ def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) ->
         "socket.timeout.ms": SOCKET_TIMEOUT_MS,
         "topic.metadata.propagation.max.ms": 5000,
         **common_config(options),
-        # What the guarantees stand on:
+        # The guarantees depend on these:
         "enable.idempotence": True,
         "acks": "all",
         # Only failures call back: a report per record would cost more than the record.
@@ -132,21 +132,30 @@ def producer_config(options: KafkaOptions, *, batch_bytes: int | None = None) ->
     if options.exactly_once:
         config.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
         if "socket.timeout.ms" not in options.settings:
-            # librdkafka refuses one that is longer than the transaction's.
+            # librdkafka rejects one that is longer than the transaction's.
             config["socket.timeout.ms"] = min(SOCKET_TIMEOUT_MS, int(config["transaction.timeout.ms"]))
         config["transactional.id"] = options.pipeline
     return config
 
 
 def batch_size(options: KafkaOptions) -> int:
-    """How large record batches are, unless topics take less."""
+    """The size of record batches, unless topics accept less."""
     return int(options.settings.get("batch.size", BATCH_BYTES))
 
 
+def write_record(options: KafkaOptions, topic: str, key: bytes, value: bytes | None, timeout: float) -> None:
+    """Writes one record outside any transaction; KafkaException if Kafka does not confirm it in time."""
+    failed: list[KafkaError] = []
+    producer = Producer({**admin_config(options), "message.timeout.ms": int(timeout * 1000)})
+    producer.produce(topic, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
+    if producer.flush(timeout) or failed:
+        raise KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT))
+
+
 def require_usable(options: KafkaOptions) -> None:
-    """Refuses settings that the publisher's client would refuse, which an admin client is not even shown."""
+    """Raises ConfigError for settings that the publisher's client rejects; an admin client does not get them."""
     config = producer_config(options)
-    # Without it nothing can be fenced, whatever happens here.
+    # Without it this producer cannot fence anything.
     config.pop("transactional.id", None)
     try:
         Producer(config)
@@ -156,16 +165,16 @@ def require_usable(options: KafkaOptions) -> None:
 
 
 def unusable(error: KafkaException) -> TailraceError:
-    """librdkafka refused its settings before it talked to anyone, or was refused memory or a thread."""
+    """The error for a client that cannot be created: wrong settings, or no memory or thread for it."""
     if error_of(error).code() == KafkaError._CRIT_SYS_RESOURCE:
         return KafkaUnavailable(
-            f"Kafka's client cannot be started: {error_of(error).str()}",
-            why=out_of_files() or "This process is given no more memory or threads.",
-            remedy="Raise its limits (ulimit, the container's memory). Tailrace tries again by itself.",
+            f"the Kafka client cannot be started: {error_of(error).str()}",
+            why=out_of_files() or "The process gets no more memory or threads.",
+            remedy="Raise its limits (ulimit, the container's memory). Tailrace retries by itself.",
         )
     return ConfigError(
-        f"Kafka's client refuses its settings: {error_of(error).str()}",
-        why="A name or a value under kafka.settings is not one of librdkafka's.",
+        f"the Kafka client rejects its settings: {error_of(error).str()}",
+        why="librdkafka does not know a name or a value under kafka.settings.",
         remedy="Correct kafka.settings (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md).",
     )
 
@@ -182,7 +191,7 @@ _REFUSING = {
     KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic's max.message.bytes",
     KafkaError.RECORD_LIST_TOO_LARGE: "a batch is larger than the topic's segment",
     KafkaError.INVALID_TIMESTAMP: "the clocks of this machine and of the brokers differ: the time of publishing is "
-    "outside what the topic takes (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+    "outside what the topic accepts (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
     KafkaError.INVALID_RECORD: "the topic demands something the record lacks, such as a key (compacted topics)",
     KafkaError.POLICY_VIOLATION: "a broker policy forbids the record",
     KafkaError.TOPIC_EXCEPTION: "it is not a legal topic to write to",
@@ -218,7 +227,7 @@ _AWAY = {
     KafkaError.KAFKA_STORAGE_ERROR,
 }
 
-# A failed record's error carries no flags, so those that only mean a lost transaction are named.
+# The error of a failed record has no flags, so those that only mean a lost transaction are listed.
 _UNDECIDED = {
     KafkaError._STATE,
     KafkaError._FATAL,
@@ -237,37 +246,39 @@ def error_of(exception: KafkaException) -> KafkaError:
 
 
 def translate(error: KafkaError, doing: str, topic: str | None = None) -> TailraceError:
-    """The one table from librdkafka's errors to ours; `doing` says what was tried."""
+    """Maps an error of librdkafka to ours; `doing` says what was tried."""
     code, text = error.code(), f"{doing}: {error.str()}"
     if code in _FENCING:
         return Fenced(
             text,
-            why="Another instance of this pipeline started, or this one slept longer than its transaction's timeout.",
-            remedy="If another instance runs, all is well: it goes on. Otherwise start this one again.",
+            why="Another instance of this pipeline started, or this one was suspended beyond its transaction timeout.",
+            remedy="If another instance runs, nothing needs to be done. Otherwise start this one again.",
         )
     if code in _MISSING:
         return TopicMissing(
             f"{doing}: there is no topic {topic}" if topic else text,
             why="It was deleted, or never created.",
-            remedy="Create it, or let Tailrace do it on its next start (topics.create: true). Nothing was skipped.",
+            remedy="Create it, or let Tailrace create it on its next start (topics.create). No event was skipped.",
         )
     if code in _REFUSING:
         return TopicRefused(
-            f"{doing}: the topic {topic or ''} refuses our records: {error.str()}",
+            f"{doing}: the topic {topic or ''} rejects our records: {error.str()}",
             why=f"Probably {_REFUSING[code]}.",
-            remedy="Mend the topic or the rights, then start again: nothing was skipped.",
+            remedy="Fix the topic or the rights, then restart. No event was skipped.",
         )
     if code in _TLS and (invalid := certificate_error(text, "Kafka", KAFKA_TLS)) is not None:
         return invalid
     if code in _FORBIDDING:
-        return PublishError(text, why="Kafka does not let us in.", remedy=_FORBIDDING[code])
+        return PublishError(text, why="Kafka denies access.", remedy=_FORBIDDING[code])
     if code in _AWAY or error.retriable():
-        why = out_of_files() or "Kafka is away, or too slow."
-        return KafkaUnavailable(text, why=why, remedy="Tailrace tries again by itself.")
+        why = out_of_files() or "Kafka is unavailable or too slow."
+        return KafkaUnavailable(text, why=why, remedy="Tailrace retries by itself.")
     if error.txn_requires_abort() or error.fatal() or code in _UNDECIDED:
         return OutcomeUnknown(
             text,
-            why="The transaction's outcome is not known to this producer.",
-            remedy="Tailrace builds a new producer and asks the offsets topic, by itself.",
+            why="This producer does not know the outcome of the transaction.",
+            remedy="Tailrace builds a new producer and reads the offsets topic, by itself.",
         )
-    return PublishError(text, why="Kafka refused.", remedy="See Kafka's own text above; nothing was skipped.")
+    return PublishError(
+        text, why="Kafka rejected the request.", remedy="See Kafka's own text above. No event was skipped."
+    )

@@ -84,6 +84,7 @@ class RangeReader:
         self._batch_records = batch_records
         self._queue_kbytes = queue_kbytes
         self._positions: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
         self._stalled = 0.0
         self._closed = False
         self._uncommitted: Consumer | None = None
@@ -176,8 +177,16 @@ class RangeReader:
         try:
             if self.waiting:
                 self._consumer.assign([TopicPartition(*each, self._positions[each]) for each in self.waiting])
+                self._resume()
         except KafkaException as error:
             raise translate(error_of(error), "reading topics") from None
+
+    def _resume(self) -> None:
+        """Resumes what an earlier reading paused: the client remembers that beyond an assignment."""
+        paused = [TopicPartition(*each) for each in self._paused & self.waiting.keys()]
+        if paused:
+            self._consumer.resume(paused)
+            self._paused -= self.waiting.keys()
 
     def position(self, topic: str, partition: int) -> int:
         """Everything below this offset was read."""
@@ -227,6 +236,7 @@ class RangeReader:
         if finished and self.waiting:
             # Nothing that is written to them from now on is asked for.
             self._consumer.pause([TopicPartition(*each) for each in finished])
+            self._paused.update(finished)
         return advanced
 
     def pause(self) -> None:

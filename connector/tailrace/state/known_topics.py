@@ -1,9 +1,9 @@
-"""Which topics a pipeline may ever have written to: its rules, remembered beside its position on the offsets topic.
+"""Remembers on the offsets topic which topics a pipeline may ever have written to.
 
 Rules change, and what was published under earlier ones stays where it is. Every set of rules (the template and the
-declared topics) that a pipeline was started with is kept under a key of its own, written before anything is published
-with it; so whoever compares the outbox with Kafka looks there, too. The position history names topics as well, but
-later, and not for longer than it is kept.
+declared topics) that a pipeline was started with is stored under its own key, before anything is published with it, so
+that a comparison of the outbox with Kafka reads those topics, too. The position history names topics as well, but
+later, and only as long as its entries are kept.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
-from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate
+from tailrace.kafka.client import KafkaOptions, error_of, translate, write_record
 from tailrace.state.offsets import read_keys
 
 SUFFIX = "/topics/"
@@ -24,7 +23,7 @@ TIMEOUT = 30.0
 
 
 class KnownTopics(NamedTuple):
-    """`complete`: the first rules were remembered at the pipeline's first start, so no others were ever used."""
+    """`complete`: rules were stored from the pipeline's first start on, so no others were ever used."""
 
     topics: frozenset[str] = frozenset()
     templates: tuple[str, ...] = ()
@@ -32,37 +31,24 @@ class KnownTopics(NamedTuple):
 
 
 def remember(options: KafkaOptions, topics: Collection[str], template: str | None, existing: Collection[str]) -> None:
-    """Writes today's rules unless they are there. KafkaUnavailable if that fails: nothing may be published then.
+    """Stores the present rules unless they are stored. If that fails, nothing may be published.
 
-    `existing` are the topics of the cluster: a pipeline that has a dead-letter topic has run before, also if nothing
-    else tells it.
+    `existing` are the topics of the cluster: a pipeline that has a dead-letter topic has run before.
     """
-    told = {"topics": sorted(topics), "template": template}
-    key = f"{options.pipeline}{SUFFIX}{sha256(json.dumps(told).encode()).hexdigest()[:16]}".encode()
+    rules = {"topics": sorted(topics), "template": template}
+    key = f"{options.pipeline}{SUFFIX}{sha256(json.dumps(rules).encode()).hexdigest()[:16]}".encode()
     found = read_keys(options, None, committed=False)
     if key in found:
         return
     first = options.pipeline.encode() not in found and options.dead_letter_topic not in existing
-    failed: list[KafkaException] = []
     try:
-        producer = Producer({**admin_config(options), "message.timeout.ms": int(TIMEOUT * 1000)})
-        producer.produce(
-            options.offsets_topic,
-            json.dumps({**told, "first": first}).encode(),
-            key,
-            on_delivery=lambda error, _: failed.append(KafkaException(error)) if error is not None else None,
-        )
-        left = producer.flush(TIMEOUT)
-    except (KafkaException, BufferError) as error:
-        raise KafkaUnavailable(f"writing the pipeline's topic rules: {error}", remedy="It is tried again.") from None
-    if failed:
-        raise translate(error_of(failed[0]), "writing the pipeline's topic rules", options.offsets_topic)
-    if left:
-        raise KafkaUnavailable("writing the pipeline's topic rules: no answer", remedy="It is tried again.")
+        write_record(options, options.offsets_topic, key, json.dumps({**rules, "first": first}).encode(), TIMEOUT)
+    except KafkaException as error:
+        raise translate(error_of(error), "writing the pipeline's topic rules", options.offsets_topic) from None
 
 
 def recall(pipeline: str, found: Mapping[bytes, bytes]) -> KnownTopics:
-    """The rules of a pipeline, from the keys of the offsets topic; what is not readable is not among them."""
+    """The rules of a pipeline, from the keys of the offsets topic, without unreadable ones."""
     topics: set[str] = set()
     templates: list[str] = []
     complete = False
@@ -70,11 +56,11 @@ def recall(pipeline: str, found: Mapping[bytes, bytes]) -> KnownTopics:
         if not key.startswith(f"{pipeline}{SUFFIX}".encode()):
             continue
         try:
-            told = json.loads(value)
-            topics.update(map(str, told["topics"]))
-            if told["template"]:
-                templates.append(str(told["template"]))
-            complete |= bool(told["first"])
+            rules = json.loads(value)
+            topics.update(map(str, rules["topics"]))
+            if rules["template"]:
+                templates.append(str(rules["template"]))
+            complete |= bool(rules["first"])
         except (ValueError, KeyError, TypeError):
             continue
     return KnownTopics(frozenset(topics), tuple(templates), complete)

@@ -1,8 +1,8 @@
-"""The offsets topic: one compacted partition, one key per pipeline, its value the stored position.
+"""The offsets topic: one compacted partition with the stored position of each pipeline under its name.
 
-It is the only truth about how far a pipeline is. Its record is written in the Kafka transaction of the events it
-covers (I5), and is read, committed records only, after the old producer has been fenced. Whoever can write to this
-topic can make a pipeline skip events: guard it.
+It alone decides where a pipeline goes on. A position is written in the Kafka transaction of the events it covers (I5),
+and is read, committed records only, after the old producer has been fenced. Whoever can write to this topic can make a
+pipeline skip events: protect it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
 
 Admin = AdminClient
-"""For rooms that hand one on without talking to it."""
+"""For packages that pass one on without importing the driver."""
 STATUS_SUFFIX = "/status"
-"""A pipeline's last announced state stands beside its position, under this key."""
+"""Of the key of a pipeline's last reported state."""
 
 
 def spec(options: KafkaOptions) -> TopicSpec:
-    """Small segments, so that compaction keeps a start short: the last segment is never compacted."""
+    """Small segments keep a start short: the last segment is never compacted."""
     return TopicSpec(
         topic=options.offsets_topic,
         partitions=1,
@@ -38,7 +38,7 @@ def spec(options: KafkaOptions) -> TopicSpec:
 
 
 def ensure(options: KafkaOptions, admin: AdminClient) -> None:
-    """Creates the topic if it is missing; refuses one that would forget positions."""
+    """Creates the topic if it is missing; raises OffsetsTopicUnfit if it could lose positions."""
     name = options.offsets_topic
     try:
         found = admin.list_topics(timeout=10).topics.get(name)
@@ -58,8 +58,8 @@ def ensure(options: KafkaOptions, admin: AdminClient) -> None:
     if len(found.partitions) != 1:
         raise OffsetsTopicUnfit(
             f"the offsets topic {name} has {len(found.partitions)} partitions",
-            why="Positions of one pipeline must be in one order, so it has exactly one.",
-            remedy="Name another topic in kafka.offsets_topic.",
+            why="Positions of a pipeline must be in one order, which needs exactly one partition.",
+            remedy="Set another topic in kafka.offsets_topic.",
         )
 
 
@@ -75,7 +75,7 @@ def record(options: KafkaOptions, position: Position) -> Record:
 
 
 def read(options: KafkaOptions) -> Position | None:
-    """The stored position of this pipeline, or None; call it only after the old producer is fenced."""
+    """The stored position of this pipeline, or None. Call it only after the old producer is fenced."""
     value = read_keys(options, {options.pipeline.encode()}).get(options.pipeline.encode())
     return None if value is None else parse(options, value)
 
@@ -88,8 +88,8 @@ def parse(options: KafkaOptions, value: bytes) -> Position:
             f"the record under key {options.pipeline!r} on {options.offsets_topic} is not a position: {error!r}",
             why="Something else wrote it, or a newer version of Tailrace did.",
             remedy="Find the last good record of that key and write it again. If it is lost, `tailrace recover plan "
-            "FILE` compares the outbox with the topics. A tombstone and one start with --adopt go on without what was "
-            "missed.",
+            "FILE` compares the outbox with the topics. To go on without the missed events, write a tombstone and "
+            "start once with --adopt.",
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""The ledger: where a pipeline was and when, and what its topics held by then. A compacted topic, one entry a minute.
+"""The position history: where a pipeline was at what time, and how far its topics reached. One entry a minute.
 
-An entry is read like this: every event up to `position` lies before `offsets`. Entries are news of the past, made
-beside the pipeline by a producer of their own: none is worth stopping for, and one that is missing makes a point in
-time less exact, nothing else. Whoever rewinds a pipeline or looks for a gap begins here.
+An entry means: every event up to `position` lies before `offsets`. The history is a compacted topic that a separate
+producer writes while the pipeline runs. No entry is worth stopping for: a missing one only makes a point in time less
+exact. Rewinds and recoveries start from it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tailrace.routing.specs import TopicSpec
 
 SUFFIX = "-ledger"
 KEPT_MS = 90 * 24 * 3600 * 1000
-"""How long entries are kept: longer than logs, and than most topics."""
+"""How long entries are kept: longer than the logs of databases and most topics."""
 BUCKET_MS = 60_000
-"""Of the entries of one minute the last one is kept."""
+"""The last entry of each minute is kept."""
 STALL_SECONDS = 30.0
 
 Offsets = dict[str, dict[int, int]]
@@ -34,11 +34,11 @@ Offsets = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class PositionEntry:
-    """`sampled_ms` is the connector's clock. `offsets` are the ends of the topics that it had written to by then.
+    """One entry. `sampled_ms` is the connector's clock; `offsets` are the ends of the topics it had written to.
 
-    `passed` is a Postgres snapshot that was taken before the log reached `position`; empty if none is known. What it
-    shows is passed; but it does not list the parts of running transactions that have numbers of their own
-    (savepoints), so only what is older than its `xmin` is certain.
+    `passed` is a Postgres snapshot that was taken before the log reached `position`; empty if none is known. Rows that
+    it shows were passed. It does not list subtransactions of running transactions (savepoints), so only rows older than
+    its `xmin` are certain.
     """
 
     position: Position
@@ -58,7 +58,7 @@ class PositionEntry:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> PositionEntry:
-        """ValueError, KeyError, TypeError or AttributeError if it is not one."""
+        """Raises ValueError, KeyError, TypeError or AttributeError if it is no entry."""
         return cls(
             from_stored(found["position"]),
             int(found["sampled_ms"]),
@@ -71,7 +71,7 @@ class PositionEntry:
 
 
 def history_topic(options: KafkaOptions) -> str:
-    """All pipelines of an offsets topic share one."""
+    """The history topic, which all pipelines of an offsets topic share."""
     return options.offsets_topic + SUFFIX
 
 
@@ -91,14 +91,12 @@ def key(options: KafkaOptions, entry: PositionEntry) -> bytes:
 
 
 def read(options: KafkaOptions, since_ms: int = 0) -> list[PositionEntry]:
-    """The entries of this pipeline since then in the order they were made; none where there is no ledger. What is no
-    entry is not among them: it says nothing, and nothing depends on it.
-    """
+    """The entries of this pipeline since `since_ms` in order; none if there is no history. Skips unreadable records."""
     return _read(options, since_ms, lambda _, __: None)
 
 
 def read_all(options: KafkaOptions) -> tuple[list[PositionEntry], dict[str, frozenset[str]]]:
-    """The entries of this pipeline, and of every other one the topics that it has written to."""
+    """The entries of this pipeline, and the topics that each other pipeline has written to."""
     others: dict[str, set[str]] = {}
 
     def note(name: bytes, value: bytes) -> None:
@@ -106,7 +104,7 @@ def read_all(options: KafkaOptions) -> tuple[list[PositionEntry], dict[str, froz
             topics = orjson.loads(value)["offsets"]
             others.setdefault(name.partition(b"/")[0].decode(), set()).update(topics)
         except (ValueError, KeyError, TypeError):
-            pass  # no entry
+            pass  # not an entry
 
     entries = _read(options, 0, note)
     return entries, {name: frozenset(topics) for name, topics in others.items()}
@@ -137,9 +135,9 @@ def _parse_entry(value: bytes) -> PositionEntry | None:
 
 
 def before(entries: Sequence[PositionEntry], at_ms: int) -> PositionEntry | None:
-    """The last entry whose position the source's clock had reached by then.
+    """The last entry whose position the source had reached at that time.
 
-    After a rewind times go back: the first entry beyond the moment ends the search, so that nothing is passed over.
+    After a rewind times go back; the first later entry ends the search, so that nothing is skipped.
     """
     found: PositionEntry | None = None
     for entry in entries:
@@ -150,15 +148,15 @@ def before(entries: Sequence[PositionEntry], at_ms: int) -> PositionEntry | None
 
 
 def offsets_at(entries: Sequence[PositionEntry], entry: PositionEntry) -> Offsets:
-    """The ends of all topics at an entry: an entry names those only that its own process had written to.
+    """The ends of all topics at an entry; an entry itself names only those that its process had written to.
 
-    Not of a topic that was made anew later: the one of that name now begins at 0.
+    Leaves out topics that were re-created later, because those begin at 0.
     """
     found: Offsets = {}
     latest: Offsets = {}
     for each in entries:
         for topic, ends in each.offsets.items():
-            if _is_another(latest.get(topic, {}), ends):
+            if _is_recreated(latest.get(topic, {}), ends):
                 del latest[topic]
                 found.pop(topic, None)
             latest[topic] = {**latest.get(topic, {}), **ends}
@@ -169,25 +167,25 @@ def offsets_at(entries: Sequence[PositionEntry], entry: PositionEntry) -> Offset
 
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
-    """How far a topic was written. `since_ms`: by then it had been deleted and made anew; 0 if it never was."""
+    """How far a topic was written. `since_ms`: when it was found re-created; 0 if it never was."""
 
     ends: dict[int, int]
     since_ms: int = 0
 
 
 def topic_ends(entries: Sequence[PositionEntry]) -> dict[str, TopicEnds]:
-    """Of every topic that the pipeline has written to, as far as the ledger knows."""
+    """How far each topic that the pipeline has written to reached, as far as the history knows."""
     found: dict[str, TopicEnds] = {}
     for entry in entries:
         for topic, ends in entry.offsets.items():
             known = found.get(topic, TopicEnds({}))
-            if _is_another(known.ends, ends):
+            if _is_recreated(known.ends, ends):
                 found[topic] = TopicEnds(ends, entry.sampled_ms)
             else:
                 found[topic] = TopicEnds({**known.ends, **ends}, known.since_ms)
     return found
 
 
-def _is_another(before: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-    """Whether the ends are of another topic than those noted before under its name: the end of one never goes back."""
+def _is_recreated(before: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    """Whether the topic was re-created: the end of a topic never goes back."""
     return any(end < before.get(number, 0) for number, end in ends.items())

@@ -1,7 +1,7 @@
-"""Keeps the ledger beside a running pipeline: a thread that notes every few seconds where it is by now.
+"""Writes the position history of a running pipeline: a thread that records its position every few seconds.
 
-It must never disturb what it watches. It has a producer of its own, which takes no part in any transaction; whatever
-goes wrong is told once, and tried again at the next time.
+It must never disturb the pipeline. It has its own producer, which takes part in no transaction. A failure is logged
+once, and retried with the next entry.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tailrace.state import position_history
 from tailrace.state.position_history import Offsets, PositionEntry
 
 EVERY_SECONDS = 5.0
-"""How often an entry is made while the position moves; those of one minute replace each other."""
+"""How often an entry is written while the position moves; entries of one minute replace each other."""
 PATIENCE = 5.0
-"""For Kafka's answers: what comes later is another entry's."""
+"""For Kafka's answers; a later answer belongs to the next entry."""
 LEAVE_SECONDS = 1.0
 
 
 class PositionRecorder:
-    """One a start of a pipeline; `close` ends it, without waiting for Kafka."""
+    """One for each start of a pipeline; `close` ends it without waiting for Kafka."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class PositionRecorder:
         passed: Callable[[Position], str],
         warn: Callable[[TailraceError], None],
     ) -> None:
-        """`passed` gives the snapshot that lies wholly before a position; "" if none is known."""
+        """`passed` returns the snapshot that lies wholly before a position; "" if none is known."""
         self._options = options
         self._admin = admin
         self._stored = stored
         self._topics = topics
         self._passed = passed
         self._warn = warn
-        self._noted: Position | None = None
+        self._recorded: Position | None = None
         self._warned = False
         self._ready = False
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="position-history", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -65,7 +65,7 @@ class PositionRecorder:
     def _run(self) -> None:
         while not self._leaving.is_set():
             try:
-                self._note()
+                self._record()
                 self._warned = False
             except TailraceError as error:
                 if not self._warned:
@@ -73,10 +73,10 @@ class PositionRecorder:
                 self._warned = True
             self._leaving.wait(EVERY_SECONDS)
 
-    def _note(self) -> None:
-        # The position first: what is committed up to it then lies before the ends that are asked for.
+    def _record(self) -> None:
+        # Read the position first: what is committed up to it then lies before the ends.
         position = self._stored()
-        if position is None or position is self._noted:
+        if position is None or position is self._recorded:
             return
         try:
             if not self._ready:
@@ -88,12 +88,13 @@ class PositionRecorder:
             entry = PositionEntry(position, time.time_ns() // 1_000_000, self._ends(), self._passed(position))
             self._write(entry)
         except KafkaException as error:
-            raise translate(
-                error_of(error), "writing the ledger", position_history.history_topic(self._options)
-            ) from None
+            topic = position_history.history_topic(self._options)
+            raise translate(error_of(error), "writing the position history", topic) from None
         except (TimeoutError, BufferError):
-            raise KafkaUnavailable("writing the ledger: no answer", remedy="It is tried again by itself.") from None
-        self._noted = position
+            raise KafkaUnavailable(
+                "writing the position history: no answer", remedy="Tailrace retries by itself."
+            ) from None
+        self._recorded = position
 
     def _ends(self) -> Offsets:
         counts = partition_counts(self._admin, timeout=PATIENCE)

@@ -1,8 +1,8 @@
-"""Has this pipeline run before? Kafka's traces of it, for a source whose server keeps none.
+"""Checks that a pipeline which has run before still has its position, for sources whose server does not know that.
 
-A replication slot remembers its pipeline; a change stream does not. Were the offsets topic lost, a start would look
-like a first one and pass over everything since. The dead-letter topic is made at the first start, after the claim, and
-tells otherwise. An announced state is no trace: a start that was refused here has announced just that.
+A replication slot remembers its pipeline; a change stream does not. If the offsets topic were lost, a start would look
+like a first one and skip everything since. But the dead-letter topic is created at the first start, after ownership was
+taken, and shows that the pipeline has run. A reported state shows nothing: a start that fails here reports one, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.state.owner_watch import OWNER_SUFFIX
 
 
 def require_position_known(options: KafkaOptions, admin: Admin) -> None:
-    """Refuses a pipeline that has a dead-letter topic, and nothing at all on the offsets topic."""
+    """Raises PositionForgotten if the pipeline has a dead-letter topic, but nothing on the offsets topic."""
     existing = partition_counts(admin)
     if options.dead_letter_topic not in existing:
         return
@@ -26,7 +26,7 @@ def require_position_known(options: KafkaOptions, admin: Admin) -> None:
 
 
 def require_stored(options: KafkaOptions, admin: Admin) -> None:
-    """Refuses to go on without the position that this very process has stored: its topic was deleted meanwhile."""
+    """Raises PositionForgotten if the position that this process has stored is gone, with its topic."""
     key = options.pipeline.encode()
     if absent(admin, [options.offsets_topic]) or not read_keys(options, {key}, committed=False):
         raise _forgotten(options)
@@ -34,9 +34,9 @@ def require_stored(options: KafkaOptions, admin: Admin) -> None:
 
 def _forgotten(options: KafkaOptions) -> PositionForgotten:
     return PositionForgotten(
-        f"the pipeline has a dead-letter topic, {options.dead_letter_topic}, but no trace on {options.offsets_topic}",
-        why="It has run before, and the offsets topic was deleted or is another one now: where to go on is not known.",
-        remedy="Check kafka.offsets_topic and pipeline. If the position is lost for good, `tailrace recover plan FILE` "
-        "compares the outbox with the topics. If this is its first start, start once with --adopt: it begins as "
-        "source.start says, and what is already published may come again or be passed over.",
+        f"the pipeline has a dead-letter topic, {options.dead_letter_topic}, but nothing on {options.offsets_topic}",
+        why="It has run before, and the offsets topic was deleted or changed. Where to go on is not known.",
+        remedy="Check kafka.offsets_topic and pipeline. If the position is lost, `tailrace recover plan FILE` compares "
+        "the outbox with the topics. If this is its first start, start once with --adopt: it begins as source.start "
+        "says, and published events may be published again or skipped.",
     )

@@ -1,7 +1,7 @@
-"""Identifies a process, so that another one on the same machine can tell for certain that it has ended.
+"""Identifies a process, so that another one on the same machine can be certain that it has ended.
 
-A pid alone names a process only within one boot and one pid namespace, and is used again: the identity has all of it.
-Of a process elsewhere nothing is known from here.
+A pid names a process only within one boot and one pid namespace, and is reused; the identity includes all of it.
+Nothing is known about a process on another machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 UNKNOWN = ""
 _ENDED = frozenset("ZXx")
-"""States of a process that has ended and has not been waited for yet."""
+"""States of a process that has ended but was not waited for yet."""
 
 
 def this_process() -> str:
@@ -22,7 +22,7 @@ def this_process() -> str:
 
 
 def has_ended(identity: str) -> bool:
-    """Whether that process is known to have ended. False if it lives, or if that cannot be seen from here."""
+    """Whether that process is known to have ended. False if it runs, or if that cannot be seen from here."""
     kernel, _, rest = identity.partition(" ")
     pid, _, started = rest.partition(" ")
     if not started or not pid.isdigit() or kernel != _kernel():
@@ -32,7 +32,7 @@ def has_ended(identity: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is another user's
+        pass  # it belongs to another user
     found = _stat(int(pid))
     return found is not None and (found[1] != started or found[0] in _ENDED)
 
@@ -47,9 +47,9 @@ def _kernel() -> str:
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    """The state of a process and when it was started, in ticks since boot; None if that cannot be read."""
+    """The state of a process and its start time in ticks since boot; None if that cannot be read."""
     try:
-        # The name, in parentheses, may hold anything.
+        # The name, in parentheses, may contain anything.
         parts = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return parts[0], parts[19]
     except (OSError, IndexError):

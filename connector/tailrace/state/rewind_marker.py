@@ -1,36 +1,37 @@
-"""A rewind: the note beside a position that was set back, on which stretch everything comes for a second time.
+"""The rewind marker: names the range of the log that is published again after a position was set back.
 
-It is written in the Kafka transaction that sets the position back, and read after the older instances are fenced, as
-the position itself. Up to `until`, records bear the rewind's id in a header, so that consumers and `tailrace verify`
-can tell them from first ones. It stays when that is passed: it is then true of nothing any more.
+It is written in the Kafka transaction that sets the position back, and read after older instances are fenced, like the
+position itself. Records up to `until` have the rewind's id in a header, so that consumers and `tailrace verify` can
+distinguish them from the first ones. The marker stays when that position is passed, and then applies to nothing.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from tailrace.errors import OffsetRecordCorrupt
 from tailrace.event import Record
-from tailrace.kafka.client import KafkaOptions, admin_config
+from tailrace.kafka.client import KafkaOptions, write_record
 from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.state.offsets import read_keys
 
 SUFFIX = "/rewind"
 HEADER = "tailrace.replay"
-"""Of every record that is published again; its value is the id of the replay."""
+"""Header of every record that is published again; its value is the id of the replay."""
 FORGET_TIMEOUT = 5.0
 SHADOW = "tailrace.shadow"
-"""Of one that stands in a shadow of its topic; its value is what the shadow's name ends in."""
+"""Header of a record in a shadow topic; its value is the suffix of the topic's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """From `start` on, everything up to `until` was published before."""
+    """Everything from `start` to `until` was published before."""
 
     id: str
     start: Position
@@ -63,20 +64,16 @@ def record(options: KafkaOptions, rewind: Rewind) -> Record:
 
 
 def forget(options: KafkaOptions) -> None:
-    """After a recovery places of the old log say nothing any more; that a stretch of it was to come again, neither.
+    """Removes the marker after a recovery, when positions of the old log have no meaning any more.
 
-    If Kafka does not hear it, what comes is marked as a replay at worst.
+    If that fails, records are marked as a replay at worst.
     """
-    try:
-        producer = Producer({**admin_config(options), "message.timeout.ms": int(FORGET_TIMEOUT * 1000)})
-        producer.produce(options.offsets_topic, None, key(options))
-        producer.flush(FORGET_TIMEOUT)
-    except (KafkaException, BufferError):
-        pass
+    with suppress(KafkaException):
+        write_record(options, options.offsets_topic, key(options), None, FORGET_TIMEOUT)
 
 
 def read(options: KafkaOptions) -> Rewind | None:
-    """The last one of this pipeline, whether it is passed or not."""
+    """The last rewind of this pipeline, whether it is passed or not."""
     value = read_keys(options, {key(options)}).get(key(options))
     return None if value is None else parse(options, value)
 
@@ -90,5 +87,5 @@ def parse(options: KafkaOptions, value: bytes) -> Rewind:
         raise OffsetRecordCorrupt(
             f"the record under key {key(options).decode()!r} on {options.offsets_topic} is not a rewind: {error!r}",
             why="Something else wrote it, or a newer version of Tailrace did.",
-            remedy="Write a tombstone under that key: records that come again are then not marked as such.",
+            remedy="Write a tombstone under that key. Records that are published again then have no replay header.",
         ) from None

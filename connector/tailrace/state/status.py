@@ -1,10 +1,10 @@
-"""A pipeline's announced state, beside its position on the offsets topic, for `tailrace status` from anywhere.
+"""Writes the state of a pipeline to the offsets topic, so that `tailrace status` can read it from anywhere.
 
-An instance that waits for another one, or fails beside it, announces that under a key of its own: the state of the
-pipeline is that of the instance that runs it.
+The state of a pipeline is that of the instance that runs it. An instance that waits for another one, or fails while
+another one runs, reports that under a separate key.
 
-Written by a short-lived plain producer, never by the transactional one: an announcement must neither fence a healthy
-instance nor wait for one. It is news, not truth; the truth about progress is the stored position.
+A short-lived plain producer writes it, never the transactional one: a report must neither fence a healthy instance nor
+wait for one. Nothing depends on it; progress is the stored position.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import socket
 import time
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from tailrace import __version__
 from tailrace.errors import TailraceError
-from tailrace.kafka.client import KafkaOptions, admin_config
+from tailrace.kafka.client import KafkaOptions, write_record
 from tailrace.state.offsets import STATUS_SUFFIX
 
 STANDBY_SUFFIX = "/standby"
 ANNOUNCE_TIMEOUT = 2.0
-"""A state is not worth waiting for Kafka any longer."""
+"""A state is not worth a longer wait."""
 
 
 def status_key(pipeline: str) -> bytes:
@@ -40,7 +40,7 @@ def announce(options: KafkaOptions, state: str, error: TailraceError | None = No
 
     `standby`: another instance runs the pipeline.
     """
-    news: dict[str, Any] = {
+    report: dict[str, Any] = {
         "state": state,
         "at_ms": time.time_ns() // 1_000_000,
         "host": socket.gethostname(),
@@ -48,20 +48,19 @@ def announce(options: KafkaOptions, state: str, error: TailraceError | None = No
         "version": __version__,
     }
     if error is not None:
-        news["error"] = {"code": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
+        report["error"] = {"code": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
     key = standby_key(options.pipeline) if standby else status_key(options.pipeline)
-    return _write(options, key, json.dumps(news).encode())
+    return _write(options, key, json.dumps(report).encode())
 
 
 def withdraw_standby(options: KafkaOptions) -> bool:
-    """Nobody waits any more."""
+    """Removes the state of a waiting instance."""
     return _write(options, standby_key(options.pipeline), None)
 
 
 def _write(options: KafkaOptions, key: bytes, value: bytes | None) -> bool:
     try:
-        producer = Producer({**admin_config(options), "message.timeout.ms": int(ANNOUNCE_TIMEOUT * 1000)})
-        producer.produce(options.offsets_topic, value, key)
-        return producer.flush(ANNOUNCE_TIMEOUT) == 0
-    except (KafkaException, BufferError):
+        write_record(options, options.offsets_topic, key, value, ANNOUNCE_TIMEOUT)
+    except KafkaException:
         return False
+    return True

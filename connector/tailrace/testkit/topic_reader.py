@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from tailrace.errors import KafkaUnavailable, TopicMissing
+from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import OffsetRange, Partition, RangeReader
 from tailrace.positions.base import Position, from_stored
@@ -61,7 +61,7 @@ class RecordReader:
         while True:
             try:
                 return self._reader.bounds(topic)
-            except (KafkaUnavailable, TopicMissing):
+            except TailraceError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
