@@ -32,7 +32,7 @@ def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -
     write()
     options = KafkaOptions(kafka.bootstrap, "p", dead_letter_topic=f"{topic}.letters")
     parts = [PartitionScan(topic, number, OffsetRange(0, 1), number) for number in (0, 1)]
-    scan = Scan(options, Window(), parts, patience=2.0)
+    scan = Scan(options, Window(), parts, stall_seconds=2.0)
 
     def read() -> None:
         for came, _ in enumerate(scan.batches()):

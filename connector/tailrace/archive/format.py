@@ -46,13 +46,13 @@ class FileSchema:
     def schema(self) -> pa.Schema:
         fields = [pa.field(name, pa.binary() if name in self.binary else pa.string()) for name, _ in self.columns]
         fields += [pa.field(PLACE, pa.string()), pa.field(COMMITTED, _TIME), pa.field(CREATED, _TIME)]
-        told = {
+        metadata = {
             "format": FORMAT,
             "pipeline": self.pipeline,
             "table": self.table,
             "columns": [[name, oid] for name, oid in self.columns],
         }
-        return pa.schema(fields, metadata={METADATA: json.dumps(told).encode()})
+        return pa.schema(fields, metadata={METADATA: json.dumps(metadata).encode()})
 
 
 def require_nameable(table: str, names: Sequence[str]) -> None:
@@ -76,10 +76,10 @@ def batch_of(schema: pa.Schema, rows: Sequence[ArchivedRow]) -> pa.RecordBatch:
 def columns_of(schema: pa.Schema) -> Columns:
     """Returns the columns of the outbox as the log announced them."""
     try:
-        told: dict[str, Any] = json.loads((schema.metadata or {})[METADATA])
-        if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']} is not supported by this version")
-        columns = tuple(Column(str(name), int(oid)) for name, oid in told["columns"])
+        fields: dict[str, Any] = json.loads((schema.metadata or {})[METADATA])
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']} is not supported by this version")
+        columns = tuple(Column(str(name), int(oid)) for name, oid in fields["columns"])
         if schema.names != [*(column.name for column in columns), *OURS]:
             raise ValueError("its columns do not match its metadata")
     except (KeyError, ValueError, TypeError) as error:

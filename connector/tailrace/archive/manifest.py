@@ -66,28 +66,30 @@ class ManifestEntry:
         return {**fields, "digest": _digest(fields)}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> ManifestEntry:
+    def from_json(cls, fields: dict[str, Any]) -> ManifestEntry:
         """Raises KeyError, TypeError or ValueError if it is not an entry."""
-        if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']} is not supported by this version")
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']} is not supported by this version")
         # Entries of the first archives have no digest.
-        if "digest" in told and told["digest"] != _digest({name: told[name] for name in told if name != "digest"}):
+        if "digest" in fields and fields["digest"] != _digest(
+            {name: fields[name] for name in fields if name != "digest"}
+        ):
             raise ValueError("it was edited: its digest does not match")
         return cls(
-            number=int(told["number"]),
-            file=str(told["file"]),
-            pipeline=str(told["pipeline"]),
-            table=str(told["table"]),
-            rows=int(told["rows"]),
-            bytes=int(told["bytes"]),
-            sha256=str(told["sha256"]),
-            created=_span(told["created"]),
-            committed=_span(told["committed"]),
-            order_by=tuple(map(str, told["order_by"])),
-            first=_values(told["first"]),
-            last=_values(told["last"]),
-            columns=tuple((str(name), int(kind)) for name, kind in told["columns"]),
-            written_ms=int(told["written_ms"]),
+            number=int(fields["number"]),
+            file=str(fields["file"]),
+            pipeline=str(fields["pipeline"]),
+            table=str(fields["table"]),
+            rows=int(fields["rows"]),
+            bytes=int(fields["bytes"]),
+            sha256=str(fields["sha256"]),
+            created=_span(fields["created"]),
+            committed=_span(fields["committed"]),
+            order_by=tuple(map(str, fields["order_by"])),
+            first=_values(fields["first"]),
+            last=_values(fields["last"]),
+            columns=tuple((str(name), int(kind)) for name, kind in fields["columns"]),
+            written_ms=int(fields["written_ms"]),
         )
 
 
@@ -125,9 +127,9 @@ def orphans(entries: Sequence[ManifestEntry], names: Iterable[str]) -> list[str]
     return sorted(name for name in names if name.startswith(f"{FILES}/") and name not in listed)
 
 
-def _span(told: dict[str, Any]) -> TimeRange:
-    return TimeRange(int(told["first_ms"]), int(told["last_ms"]))
+def _span(fields: dict[str, Any]) -> TimeRange:
+    return TimeRange(int(fields["first_ms"]), int(fields["last_ms"]))
 
 
-def _values(told: Sequence[str | None]) -> tuple[str | None, ...]:
-    return tuple(None if value is None else str(value) for value in told)
+def _values(fields: Sequence[str | None]) -> tuple[str | None, ...]:
+    return tuple(None if value is None else str(value) for value in fields)

@@ -107,8 +107,8 @@ class MongoArchiveOutbox:
         done = PurgeResult(0)
         with translated_errors("comparing archived documents"):
             for collection, wanted in _by_collection(columns, rows).items():
-                same, told = self._compare(collection, wanted)
-                done = PurgeResult(done.deleted + len(same), done.changed + told.changed, done.later + told.later)
+                same, result = self._compare(collection, wanted)
+                done = PurgeResult(done.deleted + len(same), done.changed + result.changed, done.later + result.later)
         return done
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
@@ -116,13 +116,15 @@ class MongoArchiveOutbox:
         done = PurgeResult(0)
         with self._deleting() as session:
             for collection, wanted in _by_collection(columns, rows).items():
-                told = session.with_transaction(
+                result = session.with_transaction(
                     lambda inside, name=collection, those=wanted: self._purged(inside, name, those),  # type: ignore[misc]
                     read_concern=ReadConcern("snapshot"),
                     write_concern=WriteConcern("majority"),
                     read_preference=ReadPreference.PRIMARY,
                 )
-                done = PurgeResult(done.deleted + told.deleted, done.changed + told.changed, done.later + told.later)
+                done = PurgeResult(
+                    done.deleted + result.deleted, done.changed + result.changed, done.later + result.later
+                )
         return done
 
     def close(self) -> None:
@@ -160,10 +162,10 @@ class MongoArchiveOutbox:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> PurgeResult:
-        same, told = self._compare(collection, wanted, session)
+        same, result = self._compare(collection, wanted, session)
         if same:
             self._collection(collection).delete_many(_among(same), session=session)
-        return told._replace(deleted=len(same))
+        return result._replace(deleted=len(same))
 
     def _compare(
         self, collection: str, wanted: dict[bytes, bytes], session: ClientSession | None = None
@@ -191,9 +193,9 @@ class MongoArchiveOutbox:
 
     def _candidate(self, collection: str, raw: bytes, document: Document, created_ms: int) -> Candidate:
         row = self._documents.row(document, "", created_ms)
-        told = {column.name: value for column, value in zip(row.columns, row.values, strict=True)}
+        result = {column.name: value for column, value in zip(row.columns, row.values, strict=True)}
         # For people; the document itself is what counts.
-        shown = [_shown(told.get(column.name)) for column in self.shape.columns[:-2]]
+        shown = [_shown(result.get(column.name)) for column in self.shape.columns[:-2]]
         kept = ArchivedRow((*shown, collection.encode(), raw), "", created_ms, created_ms)
         order = tuple(json_util.dumps(document.get(name), json_options=STRICT) for name in self.order_by)
         return Candidate(row, kept, order)

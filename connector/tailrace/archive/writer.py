@@ -75,7 +75,7 @@ class ArchiveRun:
         start: Position,
         before_ms: int,
         keep: bool = False,
-        tell: Callable[[ArchiveReport], None] = lambda _: None,
+        on_progress: Callable[[ArchiveReport], None] = lambda _: None,
     ) -> None:
         """`start` shows which rows the pipeline has passed; `held` must be created after it was read."""
         self._repository = repository
@@ -85,7 +85,7 @@ class ArchiveRun:
         self._start = start
         self._before_ms = before_ms
         self._keep = keep
-        self._tell = tell
+        self._tell = on_progress
         self._known = DiskSet()
         self.report = ArchiveReport(orphans=list(repository.orphans))
 

@@ -78,23 +78,23 @@ def write(
 
     wiring = wire(load_pipeline(file))
     begun = time.monotonic()
-    with bar("archiving", quiet=as_json) as tell:
+    with bar("archiving", quiet=as_json) as on_progress:
 
         def progress(now: ArchiveReport) -> None:
             done = (now.deleted / now.rows if now.rows else 0.0) if not keep and not dry_run else 0.0
-            tell(done, f"{now.rows:,} rows in {len(now.files):,} files, {now.deleted + now.finished:,} deleted")
+            on_progress(done, f"{now.rows:,} rows in {len(now.files):,} files, {now.deleted + now.finished:,} deleted")
 
-        report, notes = archive(wiring, point.at_ms, keep=keep, dry_run=dry_run, tell=progress, ignored=ignored)
+        report, notes = archive(wiring, point.at_ms, keep=keep, dry_run=dry_run, on_progress=progress, ignored=ignored)
     seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        told = {"pipeline": wiring.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
+        fields = {"pipeline": wiring.settings.pipeline, "before_ms": point.at_ms, "dry_run": dry_run, "kept": keep,
                 "rows": report.rows, "first_ms": report.first_ms, "last_ms": report.last_ms,
                 "deleted": report.deleted, "finished": report.finished, "unplaced": report.unplaced,
                 "changed": report.changed, "later": report.later, "refused": report.refused,
                 "held": report.held, "archived_before": report.archived_before, "orphans": report.orphans,
                 "files": [entry.to_json() for entry in report.files], "notes": list(notes),
                 "seconds": seconds}  # fmt: skip
-        emit_json(told)
+        emit_json(fields)
     else:
         _print(report, notes, keep=keep, dry_run=dry_run)
     return 0
@@ -139,12 +139,12 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
     repository = _repository(file)
     flaws: list[dict[str, Any]] = []
     rows = 0
-    with bar("checking", quiet=as_json) as tell:
+    with bar("checking", quiet=as_json) as on_progress:
         for number, (entry, flaw) in enumerate(repository.flaws(), 1):
             rows += 0 if flaw else entry.rows
             if flaw:
                 flaws.append({"file": entry.file, "rows": entry.rows, "flaw": flaw})
-            tell(number / len(repository.entries), f"{number:,} files, {len(flaws):,} flaws")
+            on_progress(number / len(repository.entries), f"{number:,} files, {len(flaws):,} flaws")
     if as_json:
         emit_json({"pipeline": repository.pipeline, "clean": not flaws, "files": len(repository.entries), "rows": rows,
                    "flaws": flaws, "orphans": repository.orphans})  # fmt: skip

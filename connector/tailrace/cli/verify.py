@@ -49,7 +49,7 @@ def verify(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     since: str = typer.Option("", "--from", help="Only events since then: 30m, 2h, 3d ago, or an ISO time."),
     until: str = typer.Option("", "--to", help="Only events before then."),
-    patience: float = typer.Option(
+    wait_seconds: float = typer.Option(
         PATIENCE, "--wait", min=0, max=3600, help="Seconds to wait for the pipeline if rows are not found."
     ),
     jobs: int = typer.Option(0, "--jobs", min=0, max=64, help="Number of processes; 0: one per core, at most 4."),
@@ -74,15 +74,15 @@ def verify(
     now = time.time_ns() // 1_000_000
     begun = time.monotonic()
     window = Window(moment(since, now), moment(until, now))
-    found = compare(settings, window, patience=patience, jobs=jobs or usual_jobs())
+    found = compare(settings, window, wait_seconds=wait_seconds, jobs=jobs or usual_jobs())
     if as_json:
-        emit_json({"pipeline": settings.pipeline, **told(found), "seconds": round(time.monotonic() - begun, 3)})
+        emit_json({"pipeline": settings.pipeline, **result(found), "seconds": round(time.monotonic() - begun, 3)})
     else:
         _print(settings.pipeline, found, time.monotonic() - begun)
     return 1 if found.differences else 0
 
 
-def told(found: Verification) -> dict[str, Any]:
+def result(found: Verification) -> dict[str, Any]:
     """Returns the result as JSON."""
     counts = found.findings
     return {

@@ -83,8 +83,8 @@ class RecoveryRun:
         # Before fencing, so that another recovery that has started meanwhile is not disturbed.
         self._require_unmoved(read_kafka_status(kafka).position)
         if self._ownership is not None:
-            # Without a stored position nobody can run the pipeline. A ownership would look like a prior run: if this
-            # process were killed now, a start would find it and begin as a first start.
+            # Without a stored position nobody can run the pipeline. Taking ownership would look like a prior run: if
+            # this process were killed now, a start would find it and begin as a first start.
             if self._plan.case.stored is not None and not self._ownership.taken:
                 self._ownership.take()
             announce(kafka, "RECOVERING")

@@ -109,8 +109,8 @@ class IdIndex:
         if stream == ORDER:
             return
         # Edited payloads and waiting events are not compared.
-        told = stream != WAITING and not fact[3] & EDITED
-        frame, digest = (fact[1], fact[2]) if told else UNCOMPARED
+        fields = stream != WAITING and not fact[3] & EDITED
+        frame, digest = (fact[1], fact[2]) if fields else UNCOMPARED
         found = PublishedRecord(frame, digest)
         if stream == PUBLISHED:
             origin: RecordOrigin = fact[6]

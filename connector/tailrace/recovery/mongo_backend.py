@@ -74,10 +74,10 @@ class MongoBackend:
         return is_ahead(lost, self._facts.now) or self._made_anew(lost)
 
     def forgotten(self, lost: Position | None) -> list[str]:
-        told = [self._unread] if self._unread else []
+        fields = [self._unread] if self._unread else []
         if isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now):
-            return [*told, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
-        return [*told, f"a collection is not the one that was read: {STAYS}"] if self.went_back(lost) else told
+            return [*fields, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
+        return [*fields, f"a collection is not the one that was read: {STAYS}"] if self.went_back(lost) else fields
 
     def has_time_zone(self) -> bool:
         return True

@@ -53,10 +53,10 @@ def require_read(client: Client, lost: TokenPosition, now: ClusterTime) -> str:
 
     Returns a note about documents that are lost in the log as well; empty if there are none.
     """
-    return judged(_unread(client, lost, now), lost.log.database)
+    return check_gap(_unread(client, lost, now), lost.log.database)
 
 
-def judged(unread: OplogGap, database: str) -> str:
+def check_gap(unread: OplogGap, database: str) -> str:
     found = +unread.left
     if not found:
         return ""

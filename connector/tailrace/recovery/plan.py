@@ -107,13 +107,13 @@ class RecoveryPlanner:
 
     def case(self, *, error: TailraceError | None = None) -> Case:
         """Returns what is wrong. `error` is the error of an earlier attempt, if it is known."""
-        news = read_kafka_status(self.wiring.kafka)
-        stored = news.position
+        status = read_kafka_status(self.wiring.kafka)
+        stored = status.position
         running = (
             derive_health(
                 self.wiring.settings.pipeline,
                 "mongo" if is_mongo(self.wiring) else "postgres",
-                news,
+                status,
                 read_source_status(self.wiring.settings, stored),
                 {},
             ).state
@@ -121,10 +121,10 @@ class RecoveryPlanner:
         )
         rewind = None if stored is None else rewind_marker.read(self.wiring.kafka)
         error = error or self._trouble(stored, rewind.until if rewind else None)
-        told = news.announced.get("error") or {}
-        if error is None and news.announced.get("state") == "FAILED" and told.get("code") in CODES:
+        fields = status.announced.get("error") or {}
+        if error is None and status.announced.get("state") == "FAILED" and fields.get("code") in CODES:
             # The error occurs only while streaming, so the last announcement is valid until the pipeline runs again.
-            error = ReportedError(told)
+            error = ReportedError(fields)
         before = getattr(stored, "recovery", None)
         lost = from_stored(before.lost) if before and before.lost else None if before else furthest(stored, rewind)
         skips = before.skips if before else error is not None and error.code == UndecodableTransaction.__name__
@@ -257,9 +257,9 @@ class RecoveryPlanner:
 class ReportedError(TailraceError):
     """An error that the pipeline has announced."""
 
-    def __init__(self, told: dict[str, str]) -> None:
-        super().__init__(told.get("what", ""), why=told.get("why", ""), remedy=told.get("remedy", ""))
-        self._code = told.get("code", "")
+    def __init__(self, fields: dict[str, str]) -> None:
+        super().__init__(fields.get("what", ""), why=fields.get("why", ""), remedy=fields.get("remedy", ""))
+        self._code = fields.get("code", "")
 
     @property
     def code(self) -> str:

@@ -74,13 +74,13 @@ class DecisionRules:
         """
         if self.since_ms is not None and created_ms is not None:
             return RowDecision.OLDER if created_ms < self.since_ms else RowDecision.MISSED
-        vouched = kept_since == 0 or (created_ms is not None and created_ms >= kept_since)
-        if self._long_before(created_ms) and not (self.from_beginning and vouched):
+        is_kept = kept_since == 0 or (created_ms is not None and created_ms >= kept_since)
+        if self._long_before(created_ms) and not (self.from_beginning and is_kept):
             # With a snapshot, time does not decide: such a row took long to commit, or was changed since.
             return RowDecision.EARLIER if self.passed is None else RowDecision.UNDECIDED
         if self._begins_later(created_ms):
             return RowDecision.UNDECIDED
-        return RowDecision.MISSED if vouched or self._long_after(created_ms) else RowDecision.UNDECIDED
+        return RowDecision.MISSED if is_kept or self._long_after(created_ms) else RowDecision.UNDECIDED
 
     def _long_before(self, created_ms: int | None) -> bool:
         known = self.since_ms is None and self.until_ms is not None and created_ms is not None

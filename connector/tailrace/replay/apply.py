@@ -97,22 +97,22 @@ class ReplayRun:
             return None  # a killed run may have left a transaction open; `run` aborts it and reads the position itself
         return None if value is None else offsets.parse(self.options, value)
 
-    def run(self, tell: Callable[[Progress], None]) -> Progress:
+    def run(self, on_progress: Callable[[Progress], None]) -> Progress:
         """Runs the plan. `tell` is called regularly in this thread; an exception from it, such as Ctrl-C, ends
         the run.
         """
         plan, wiring = self._plan, self._wiring
         if plan.target == "same":
             require_order(wiring)
-            require_uncompacted(wiring.admin(), plan.figures.by_topic)
+            require_uncompacted(wiring.admin(), plan.estimate.by_topic)
         elif plan.suffix and self.stored() is None:
-            require_own(wiring, [topic + plan.suffix for topic in plan.figures.by_topic], plan.id)
+            require_own(wiring, [topic + plan.suffix for topic in plan.estimate.by_topic], plan.id)
         failures: list[BaseException] = []
         threading.Thread(target=self._attempts, args=(failures,), name="replay", daemon=True).start()
         try:
             # Not `join`: if an exception interrupts it, Python up to 3.12 takes the thread for ended.
             while not self._left.wait(LOOK_SECONDS):
-                tell(self.progress())
+                on_progress(self.progress())
         finally:
             self._stopped.set()
             self._wake.set()
@@ -123,7 +123,7 @@ class ReplayRun:
 
     def progress(self) -> Progress:
         published, letters = self._counts()
-        share = share_done(self._position, self._plan.start, self._plan.end, self._plan.figures.rows)
+        share = share_done(self._position, self._plan.start, self._plan.end, self._plan.estimate.rows)
         return Progress(published, letters, self._referred + self._known.referred, share, self._waiting)
 
     def _counts(self) -> tuple[int, int]:
@@ -222,9 +222,9 @@ class ReplayRun:
             return lambda row: row
         if self._originals is None:
             self._originals = OriginalRecords()
-            if 0 < plan.figures.events <= MOST:
+            if 0 < plan.estimate.events <= MOST:
                 topics = topics_of(wiring, position_history.read(wiring.kafka))
-                self._originals.fill(wiring.kafka, topics, plan.figures.first_ms)
+                self._originals.fill(wiring.kafka, topics, plan.estimate.first_ms)
         return self._originals.namer(processor.layout)
 
     def _keeper(self, admin: offsets.Admin) -> TopicManager:
@@ -234,7 +234,7 @@ class ReplayRun:
         plan, wiring = self._plan, self._wiring
         if not plan.suffix:
             return wiring.topic_manager(admin, UncompactedTopics)
-        topics = [*plan.figures.by_topic, wiring.kafka.dead_letter_topic]
+        topics = [*plan.estimate.by_topic, wiring.kafka.dead_letter_topic]
         specs: dict[str, TopicSpec] = {}
         for topic, state in topic_states(admin, topics).items():
             declared = wiring.specs.get(topic)

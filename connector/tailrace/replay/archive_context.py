@@ -59,7 +59,7 @@ def archive(
     *,
     keep: bool,
     dry_run: bool,
-    tell: Callable[[ArchiveReport], None],
+    on_progress: Callable[[ArchiveReport], None],
     ignored: Collection[str] = (),
 ) -> tuple[ArchiveReport, tuple[str, ...]]:
     """Archives rows older than `before_ms`, or reports what it would do; also returns notes for people.
@@ -103,7 +103,7 @@ def archive(
         topics = topics_of(wiring, entries)
         original = _original(originals, processor.layout, lambda: originals.fill(wiring.kafka, topics, None))
         archiving = ArchiveRun(
-            repository, outbox, held, original, start=start, before_ms=before_ms, keep=keep, tell=tell
+            repository, outbox, held, original, start=start, before_ms=before_ms, keep=keep, on_progress=on_progress
         )
         return (archiving.look() if dry_run else archiving.run()), tuple(notes)
 

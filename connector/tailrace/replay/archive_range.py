@@ -23,12 +23,12 @@ def has_archive(wiring: Wiring) -> bool:
     return wiring.settings.archive is not None
 
 
-def archive_way(wiring: Wiring, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
+def archive_range(wiring: Wiring, selection: Selection, *, notes: tuple[str, ...] = ()) -> ReplayRange:
     """Returns everything that the archive has of the requested time."""
-    return _way(_repository(wiring), selection, notes)
+    return _range(_repository(wiring), selection, notes)
 
 
-def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
+def moved_range(wiring: Wiring, selection: Selection) -> ReplayRange | None:
     """Returns the same if rows of that time were moved to the archive; None if the table still has them all."""
     if not has_archive(wiring) or wiring.database.timestamp is None:
         return None
@@ -50,7 +50,7 @@ def archived_way(wiring: Wiring, selection: Selection) -> ReplayRange | None:
         f"the table no longer has all rows of that time, and the archive has rows up to {format_time(until)}; rows "
         "that are still in the table are not in this plan: make another plan with the same points and --from-table"
     )
-    return _way(repository, selection, (note,))
+    return _range(repository, selection, (note,))
 
 
 def _has_left(repository: ArchiveRepository, entry: ManifestEntry, outbox: ArchiveOutbox, of_its_time: int) -> bool:
@@ -71,7 +71,7 @@ def _repository(wiring: Wiring) -> ArchiveRepository:
     return open_repository(wiring.settings)
 
 
-def _way(repository: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:
+def _range(repository: ArchiveRepository, selection: Selection, notes: tuple[str, ...]) -> ReplayRange:
     if not repository.entries:
         raise ConfigError(
             f"the archive at {repository.store.url} is empty",

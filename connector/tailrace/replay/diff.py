@@ -61,10 +61,10 @@ class Differences:
     def total(self) -> int:
         return sum(self.counts[kind] for kind in KINDS)
 
-    def note(self, kind: str, sighting: DiffRecord) -> None:
+    def note(self, kind: str, record: DiffRecord) -> None:
         self.counts[kind] += 1
         if kind != SAME and len(self.examples[kind]) < EXAMPLES:
-            self.examples[kind].append(sighting)
+            self.examples[kind].append(record)
 
 
 def compare_records(
@@ -75,11 +75,11 @@ def compare_records(
     aside = {each[0] for each in letters}
     firsts: dict[str, DiffRecord] = {}
     for each in real:
-        sighting = DiffRecord(*each)
-        copy = copies.get(sighting.id)
+        record = DiffRecord(*each)
+        copy = copies.get(record.id)
         # Of several records of an event, use the last one, preferably on the topic of its copy.
-        if sighting.id not in firsts or copy is None or sighting.topic == copy.topic:
-            firsts[sighting.id] = sighting
+        if record.id not in firsts or copy is None or record.topic == copy.topic:
+            firsts[record.id] = record
     if not is_whole:
         firsts = {event: first for event, first in firsts.items() if event in copies or event in aside}
     found.events += len(firsts.keys() | copies.keys() | aside)
@@ -123,49 +123,51 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
             remedy="Run `tailrace replay apply` first.",
         )
     found = Differences(topics=real)
-    with SpillFile(3) as spool:
+    with SpillFile(3) as spill:
         for number, topic in enumerate(real):
-            _put_by(spool, REAL, kafka, topic, number, plan)
+            _spill_topic(spill, REAL, kafka, topic, number, plan)
             if topic + plan.suffix in there:
-                _put_by(spool, SHADOW, kafka, topic + plan.suffix, number, plan)
+                _spill_topic(spill, SHADOW, kafka, topic + plan.suffix, number, plan)
         if kafka.dead_letter_topic + plan.suffix in there:
-            _put_by(spool, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
-        for shadow, firsts, letters in spool.buckets(SHADOW, REAL, LETTERS):
+            _spill_topic(spill, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
+        for shadow, firsts, letters in spill.buckets(SHADOW, REAL, LETTERS):
             # A table may have lost rows or changed their time, so missing copies prove nothing.
             compare_records(shadow, firsts, letters, found, is_whole=plan.origin == "log")
     return found
 
 
-def _put_by(spool: SpillFile, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: ReplayPlan) -> None:
-    first = plan.figures.first_ms
+def _spill_topic(spill: SpillFile, stream: int, kafka: KafkaOptions, topic: str, number: int, plan: ReplayPlan) -> None:
+    first = plan.estimate.first_ms
     since_ms = None if first is None or stream != REAL else first - MARGIN_MS
     with closing(read_topic(kafka, topic, since_ms=since_ms)) as messages:
         for message in messages:
             given: Any = message
             headers = given.headers() or []
-            said = {name: (value or b"").decode(errors="replace") for name, value in headers}
-            event = said.get("id")
-            is_meant = is_original(said, given.key(), topic, plan) if stream == REAL else said.get(HEADER) == plan.id
+            values = {name: (value or b"").decode(errors="replace") for name, value in headers}
+            event = values.get("id")
+            is_meant = (
+                is_original(values, given.key(), topic, plan) if stream == REAL else values.get(HEADER) == plan.id
+            )
             if event is not None and is_meant:
                 places = (number, given.partition(), given.offset())
-                spool.add(stream, event, (event, *places, hash(given.key()), hash(given.value())))
+                spill.add(stream, event, (event, *places, hash(given.key()), hash(given.value())))
 
 
-def is_original(said: dict[str, str], key: bytes | None, topic: str, plan: ReplayPlan) -> bool:
+def is_original(values: dict[str, str], key: bytes | None, topic: str, plan: ReplayPlan) -> bool:
     """Returns whether the plan covers this record of an original topic. Pure.
 
     Records of other replays do not count, nor those outside of the plan's range. For rows read from a table, positions
     and times say nothing.
     """
     selection = plan.selection
-    stamp = said.get("timestamp", "")
-    if HEADER in said or "id" not in said or "position" not in said or not stamp.isdigit():
+    stamp = values.get("timestamp", "")
+    if HEADER in values or "id" not in values or "position" not in values or not stamp.isdigit():
         return False
     if plan.origin == "table":
         return True
-    if not selection.is_within(int(stamp)) or not selection.takes(said["id"], said.get("type", ""), key, topic):
+    if not selection.is_within(int(stamp)) or not selection.takes(values["id"], values.get("type", ""), key, topic):
         return False
     try:
-        return plan.end.covers(said["position"]) and not plan.start.covers(said["position"])
+        return plan.end.covers(values["position"]) and not plan.start.covers(values["position"])
     except ValueError:
         return False

@@ -45,7 +45,7 @@ class Estimate:
         return self.events - self.fails.total()
 
     @property
-    def estimate(self) -> float:
+    def duration(self) -> float:
         """Estimated duration in seconds."""
         return round(max(1.0, self.seconds * SLOWER), 1)
 
@@ -75,33 +75,33 @@ class Estimate:
             "last_ms": self.last_ms,
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
-            "estimated_seconds": self.estimate,
+            "estimated_seconds": self.duration,
         }
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Estimate:
+    def from_json(cls, fields: dict[str, Any]) -> Estimate:
         """Raises KeyError, TypeError or ValueError if it is not an estimate."""
         return cls(
-            int(told["events"]),
-            Counter(told["by_type"]),
-            Counter(told["by_topic"]),
-            Counter(told["fails"]),
-            list(told["examples"]),
-            told["first_ms"],
-            told["last_ms"],
-            int(told["rows"]),
-            float(told["seconds"]),
+            int(fields["events"]),
+            Counter(fields["by_type"]),
+            Counter(fields["by_topic"]),
+            Counter(fields["fails"]),
+            list(fields["examples"]),
+            fields["first_ms"],
+            fields["last_ms"],
+            int(fields["rows"]),
+            float(fields["seconds"]),
         )
 
 
-def survey(
+def estimate_events(
     source: SelectedSource,
     processor: EventProcessor,
-    met: Callable[[OutboxEvent], None],
-    tell: Callable[[SelectedSource, int], None],
+    on_event: Callable[[OutboxEvent], None],
+    on_progress: Callable[[SelectedSource, int], None],
 ) -> Estimate:
     """Reads the whole source and publishes nothing. `met` is called with each event, `tell` with the progress."""
-    figures = Estimate()
+    estimate = Estimate()
     begun = time.monotonic()
     try:
         source.open(None, lambda _: None)
@@ -109,16 +109,16 @@ def survey(
             chunk = source.read(CHUNK_ROWS, processor.batch_bytes, WAIT_SECONDS)
             for row in chunk.rows:
                 event, topic, rejected = _tried(processor, row)
-                figures.note(row, event, topic, rejected)
+                estimate.note(row, event, topic, rejected)
                 if event is not None:
-                    met(event)
+                    on_event(event)
             source.confirm(chunk.position)
-            tell(source, figures.events)
+            on_progress(source, estimate.events)
     finally:
         source.close()
-    figures.rows = source.looked_at
-    figures.seconds = time.monotonic() - begun
-    return figures
+    estimate.rows = source.looked_at
+    estimate.seconds = time.monotonic() - begun
+    return estimate
 
 
 def _tried(processor: EventProcessor, row: Row) -> tuple[OutboxEvent | None, str | None, Rejected | None]:

@@ -48,13 +48,25 @@ class OriginalRecords:
             with closing(read_topic(options, topic, since_ms=first_ms)) as messages:
                 for message in messages:
                     headers: Any = message.headers() or []
-                    said = {name: value.decode(errors="replace") for name, value in headers if value is not None}
-                    whose = said.get(PIPELINE_HEADER)
-                    if whose in (None, options.pipeline) and HEADER not in said and "id" in said and "position" in said:
-                        when, key = said.get("timestamp", ""), message.key() or b""
+                    values = {name: value.decode(errors="replace") for name, value in headers if value is not None}
+                    pipeline = values.get(PIPELINE_HEADER)
+                    if (
+                        pipeline in (None, options.pipeline)
+                        and HEADER not in values
+                        and "id" in values
+                        and "position" in values
+                    ):
+                        when, key = values.get("timestamp", ""), message.key() or b""
                         at_ms = int(when) if when.isdecimal() else 0
                         batch.append(
-                            (said["id"], whose is not None, said.get("type", ""), key, said["position"], at_ms)
+                            (
+                                values["id"],
+                                pipeline is not None,
+                                values.get("type", ""),
+                                key,
+                                values["position"],
+                                at_ms,
+                            )
                         )
                         if len(batch) >= BATCH:
                             self._add(batch)

@@ -50,7 +50,7 @@ class ReplayPlan:
     start: Position
     end: Position
     selection: Selection
-    figures: Estimate
+    estimate: Estimate
     notes: tuple[str, ...] = ()
     consumers: tuple[dict[str, Any], ...] = ()
 
@@ -60,7 +60,7 @@ class ReplayPlan:
         return f"{self.pipeline}.replay-{self.id}"
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        fields = {
             "format": FORMAT,
             "id": self.id,
             "pipeline": self.pipeline,
@@ -72,11 +72,11 @@ class ReplayPlan:
             "from": {"given": self.given[0], "position": to_stored(self.start)},
             "to": {"given": self.given[1], "position": to_stored(self.end)},
             "selection": self.selection.to_json(),
-            "figures": self.figures.to_json(),
+            "figures": self.estimate.to_json(),
             "notes": list(self.notes),
             "consumers": list(self.consumers),
         }
-        return {**told, "digest": _digest(told)}
+        return {**fields, "digest": _digest(fields)}
 
     def write(self, file: Path) -> None:
         """Creates the file, readable by its owner only, since it names keys and ids. Raises ConfigError if it
@@ -99,46 +99,46 @@ def new_id() -> str:
 
 def read_plan(file: Path) -> ReplayPlan:
     try:
-        told = json.loads(file.read_text())
+        fields = json.loads(file.read_text())
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror}", remedy="Make a plan first: `tailrace replay plan --help`."
         ) from None
     except ValueError:
         raise _no_plan(file, "it is not JSON") from None
-    if not isinstance(told, dict) or "digest" not in told or "figures" not in told:
+    if not isinstance(fields, dict) or "digest" not in fields or "figures" not in fields:
         raise _no_plan(file, "parts of it are missing")
-    if told.get("format") != FORMAT:
-        raise _no_plan(file, f"it has format {told.get('format')}, but this version of Tailrace supports {FORMAT}")
-    if told.pop("digest") != _digest(told):
+    if fields.get("format") != FORMAT:
+        raise _no_plan(file, f"it has format {fields.get('format')}, but this version of Tailrace supports {FORMAT}")
+    if fields.pop("digest") != _digest(fields):
         raise _no_plan(file, "it was changed since it was made, so its figures may be wrong")
     try:
-        return _parsed(told)
+        return _parsed(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise _no_plan(file, f"it cannot be parsed ({error!r})") from None
 
 
-def _parsed(told: dict[str, Any]) -> ReplayPlan:
+def _parsed(fields: dict[str, Any]) -> ReplayPlan:
     return ReplayPlan(
-        id=str(told["id"]),
-        pipeline=str(told["pipeline"]),
-        settings=str(told["settings"]),
-        made_ms=round(datetime.fromisoformat(told["made_at"]).timestamp() * 1000),
-        origin="table" if told["source"] == "table" else "archive" if told["source"] == "archive" else "log",
-        target="same" if told["target"] == "same" else "shadow" if told["target"] == "shadow" else "in_place",
-        suffix=str(told["suffix"]),
-        given=(str(told["from"]["given"]), str(told["to"]["given"])),
-        start=from_stored(told["from"]["position"]),
-        end=from_stored(told["to"]["position"]),
-        selection=Selection.from_json(told["selection"]),
-        figures=Estimate.from_json(told["figures"]),
-        notes=tuple(told["notes"]),
-        consumers=tuple(told["consumers"]),
+        id=str(fields["id"]),
+        pipeline=str(fields["pipeline"]),
+        settings=str(fields["settings"]),
+        made_ms=round(datetime.fromisoformat(fields["made_at"]).timestamp() * 1000),
+        origin="table" if fields["source"] == "table" else "archive" if fields["source"] == "archive" else "log",
+        target="same" if fields["target"] == "same" else "shadow" if fields["target"] == "shadow" else "in_place",
+        suffix=str(fields["suffix"]),
+        given=(str(fields["from"]["given"]), str(fields["to"]["given"])),
+        start=from_stored(fields["from"]["position"]),
+        end=from_stored(fields["to"]["position"]),
+        selection=Selection.from_json(fields["selection"]),
+        estimate=Estimate.from_json(fields["figures"]),
+        notes=tuple(fields["notes"]),
+        consumers=tuple(fields["consumers"]),
     )
 
 
-def _digest(told: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:32]
+def _digest(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:32]
 
 
 def _no_plan(file: Path, why: str) -> ConfigError:
@@ -185,13 +185,13 @@ class Selection:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Selection:
+    def from_json(cls, fields: dict[str, Any]) -> Selection:
         """Raises KeyError, TypeError or ValueError if it is not a selection."""
 
         def words(name: str) -> tuple[str, ...]:
-            return tuple(map(str, told[name]))
+            return tuple(map(str, fields[name]))
 
-        since, until = (None if told[name] is None else int(told[name]) for name in ("since_ms", "until_ms"))
+        since, until = (None if fields[name] is None else int(fields[name]) for name in ("since_ms", "until_ms"))
         return cls(words("types"), words("keys"), words("topics"), words("ids"), since, until)
 
 

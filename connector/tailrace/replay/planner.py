@@ -16,8 +16,8 @@ from tailrace.errors import ConfigError, OutOfReach
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
-from tailrace.replay.archive_range import ReplayRange, archive_way, archived_way, has_archive
-from tailrace.replay.estimate import Estimate, survey
+from tailrace.replay.archive_range import ReplayRange, archive_range, has_archive, moved_range
+from tailrace.replay.estimate import Estimate, estimate_events
 from tailrace.replay.plan import Origin, ReplayPlan, Selection, Target, new_id
 from tailrace.replay.plan_source import SelectedSource, open_selected
 from tailrace.replay.points import EventId, Moment, Oldest, Point, parse
@@ -44,7 +44,7 @@ class ReplayRequest:
 
 
 def make_plan(
-    wiring: Wiring, settings: str, request: ReplayRequest, *, tell: Callable[[SelectedSource, int], None]
+    wiring: Wiring, settings: str, request: ReplayRequest, *, on_progress: Callable[[SelectedSource, int], None]
 ) -> ReplayPlan:
     """Makes the plan. `tell` is called with the progress; `settings` is the path of the settings file in the plan."""
     stored = stored_position(wiring)
@@ -52,55 +52,59 @@ def make_plan(
     if request.target != "shadow":
         require_order(wiring)
     entries = position_history.read(wiring.kafka)
-    way = _way(wiring, request, stored, entries, since, until)
+    range_ = _range(wiring, request, stored, entries, since, until)
     id_ = new_id()
     processor = wiring.processor()
-    figures, missing = _surveyed(wiring, processor, id_, way, tell)
+    estimate, missing = _estimate(wiring, processor, id_, range_, on_progress)
     anywhere = not (request.since or request.from_table or request.from_archive)
-    if anywhere and missing and missing == set(way.selection.ids) and has_archive(wiring):
+    if anywhere and missing and missing == set(range_.selection.ids) and has_archive(wiring):
         # Rows that are no longer in the table may be in the archive.
-        way = archive_way(wiring, way.selection)
-        figures, missing = _surveyed(wiring, processor, id_, way, tell)
+        range_ = archive_range(wiring, range_.selection)
+        estimate, missing = _estimate(wiring, processor, id_, range_, on_progress)
     if missing:
-        raise _unknown(missing, way.origin, request, elsewhere=has_archive(wiring))
+        raise _unknown(missing, range_.origin, request, elsewhere=has_archive(wiring))
     if request.suffix:
-        require_new(wiring, [topic + request.suffix for topic in figures.by_topic])
+        require_new(wiring, [topic + request.suffix for topic in estimate.by_topic])
     if request.target == "same":
-        require_uncompacted(wiring.admin(), figures.by_topic)
+        require_uncompacted(wiring.admin(), estimate.by_topic)
     return ReplayPlan(
         id=id_,
         pipeline=wiring.settings.pipeline,
         settings=settings,
         made_ms=time.time_ns() // 1_000_000,
-        origin=way.origin,
+        origin=range_.origin,
         target=request.target,
         suffix=request.suffix,
         given=(request.since, request.until),
-        start=way.start,
-        end=way.end,
-        selection=way.selection,
-        figures=figures,
-        notes=(*way.notes, *_policies(processor, figures)),
+        start=range_.start,
+        end=range_.end,
+        selection=range_.selection,
+        estimate=estimate,
+        notes=(*range_.notes, *_policies(processor, estimate)),
     )
 
 
-def _surveyed(
-    wiring: Wiring, processor: EventProcessor, id_: str, way: ReplayRange, tell: Callable[[SelectedSource, int], None]
+def _estimate(
+    wiring: Wiring,
+    processor: EventProcessor,
+    id_: str,
+    range_: ReplayRange,
+    on_progress: Callable[[SelectedSource, int], None],
 ) -> tuple[Estimate, set[str]]:
     """Runs the estimate. Returns it with the requested ids that were not found."""
-    missing = set(way.selection.ids)
+    missing = set(range_.selection.ids)
     source = open_selected(
         wiring,
         processor,
         id_=id_,
-        origin=way.origin,
-        start=way.start,
-        end=way.end,
-        selection=way.selection,
+        origin=range_.origin,
+        start=range_.start,
+        end=range_.end,
+        selection=range_.selection,
         wake=Wakeup(),
     )
-    figures = survey(source, processor, lambda event: missing.discard(event.id), tell)
-    return figures, missing
+    estimate = estimate_events(source, processor, lambda event: missing.discard(event.id), on_progress)
+    return estimate, missing
 
 
 def _points(request: ReplayRequest) -> tuple[Point, Point | None]:
@@ -110,11 +114,11 @@ def _points(request: ReplayRequest) -> tuple[Point, Point | None]:
     since = parse(request.since, now) if request.since else Oldest()
     until = parse(request.until, now) if request.until else None
     if isinstance(since, Moment) and isinstance(until, Moment) and since.at_ms >= until.at_ms:
-        raise _turned(request.since, request.until)
+        raise _reversed(request.since, request.until)
     return since, until
 
 
-def _way(
+def _range(
     wiring: Wiring,
     request: ReplayRequest,
     stored: Position,
@@ -128,7 +132,7 @@ def _way(
         until_ms=until.at_ms if isinstance(until, Moment) else None,
     )
     if request.from_archive:
-        return archive_way(wiring, _timed(selection, since, until, entries))
+        return archive_range(wiring, _timed(selection, since, until, entries))
     # Without a starting point, an event given by its id may be anywhere in the table.
     if request.from_table or not request.since:
         return _table(wiring, stored, entries, selection, since, until)
@@ -137,9 +141,11 @@ def _way(
     except OutOfReach as error:
         if request.target == "in_place" or (until is not None and not isinstance(until, Moment)):
             raise
-        found = archived_way(wiring, _timed(selection, since, until, entries))
-        way = found or _table(wiring, stored, entries, selection, since, until)
-        return replace(way, notes=(f"the log does not reach back that far: {error.what}. {error.why}", *way.notes))
+        found = moved_range(wiring, _timed(selection, since, until, entries))
+        range_ = found or _table(wiring, stored, entries, selection, since, until)
+        return replace(
+            range_, notes=(f"the log does not reach back that far: {error.what}. {error.why}", *range_.notes)
+        )
 
 
 def _log(
@@ -167,7 +173,7 @@ def _log(
             remedy="Omit --to, or give an earlier point.",
         )
     if start.progress > end.progress:
-        raise _turned(request.since, request.until or f"{describe_position(stored)}, where the pipeline is")
+        raise _reversed(request.since, request.until or f"{describe_position(stored)}, where the pipeline is")
     if start.progress == end.progress and isinstance(since, EventId) and isinstance(until, EventId):
         raise ConfigError(
             f"{since} and {until} are in the same transaction, so nothing is between them",
@@ -218,14 +224,14 @@ def _timed(selection: Selection, since: Point, until: Point | None, entries: Seq
     return replace(selection, since_ms=since_ms, until_ms=until_ms)
 
 
-def _policies(processor: EventProcessor, figures: Estimate) -> list[str]:
-    halting = sorted(reason.value for reason in processor.halt_on if figures.fails[reason.value])
+def _policies(processor: EventProcessor, estimate: Estimate) -> list[str]:
+    halting = sorted(reason.value for reason in processor.halt_on if estimate.fails[reason.value])
     if not halting:
         return []
     return [f"the policy for {', '.join(halting)} is `halt`: the replay would stop before the first such event"]
 
 
-def _turned(since: str, until: str) -> ConfigError:
+def _reversed(since: str, until: str) -> ConfigError:
     return ConfigError(
         f"--from {since} is not before --to {until}",
         remedy="Give an earlier --from, or a later --to, such as --from 2h --to 1h. Nothing was changed.",

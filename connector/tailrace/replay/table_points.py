@@ -100,8 +100,8 @@ def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[PositionEn
         raise TypeError("a position of Postgres, and settings of MongoDB")
 
     def again() -> Position | None:
-        news = read_kafka_status(wiring.kafka)
-        return None if news.announced.get("state") in ENDED else news.position
+        status = read_kafka_status(wiring.kafka)
+        return None if status.announced.get("state") in ENDED else status.position
 
     passed = passed_rows(wiring.database, stored, entries, again)
     return replace(stored, table_read=TableRead(passed.snapshot)), passed.is_all

@@ -160,12 +160,12 @@ class KafkaRecords:
         self.finish()
 
     def finish(self) -> None:
-        told = self._reading.finish()
-        self.foreign += told.foreign
+        result = self._reading.finish()
+        self.foreign += result.foreign
         for topic, number, _, place, is_first, _ in self._started:
             # Without a first record, nothing shows up to which time records were deleted.
-            if is_first and place in told.firsts:
-                self.kept[topic].note(number, told.firsts[place], told.keys[place])
+            if is_first and place in result.firsts:
+                self.kept[topic].note(number, result.firsts[place], result.keys[place])
                 self.kept_since[topic] = self.kept[topic].since
         self._started = []
 
@@ -254,16 +254,16 @@ class _ReadHere:
         for records in scan.batches():
             for name, value, headers, flags, place, offset, key, position, _ in records:
                 event, said = name.decode(), dict(headers)
-                whose = RecordOrigin(
+                origin = RecordOrigin(
                     said.get(PIPELINE_HEADER), topics[place], key, said.get("type"), position, said.get("timestamp")
                 )
                 add(
                     PUBLISHED,
                     event,
-                    (event, *self._fingerprinter.of_record(value, headers), flags, place, offset, whose),
+                    (event, *self._fingerprinter.of_record(value, headers), flags, place, offset, origin),
                 )
                 if key is not None and position is not None and not flags & AGAIN:
                     order = self._order_of(position.decode(errors="replace"))
                     if order is not None:
                         add(ORDER, key, (place, key, *order, event, offset))
-        return scan.told
+        return scan.result

@@ -107,7 +107,7 @@ class TopicReader:
             own = [record for record in records if not record[3] & OTHERS]
             others += len(records) - len(own)
             self._put(own)
-        return scan.told._replace(foreign=scan.told.foreign + others)
+        return scan.result._replace(foreign=scan.result.foreign + others)
 
     def pieces(self) -> SpillIndex:
         """Returns the index of the records, in the same buckets as those of the outbox."""

@@ -64,16 +64,21 @@ class Scan:
     """One pass over some partitions."""
 
     def __init__(
-        self, kafka: KafkaOptions, window: Window, parts: Sequence[PartitionScan], *, patience: float = STALL_SECONDS
+        self,
+        kafka: KafkaOptions,
+        window: Window,
+        parts: Sequence[PartitionScan],
+        *,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
-        """`patience`: seconds without progress after which the scan fails."""
+        """`stall_seconds`: seconds without progress after which the scan fails."""
         self.foreign = 0
         """Number of records without an event id, which no pipeline wrote."""
         self.firsts: dict[int, int] = {}
         self.keys: dict[int, list[bytes]] = {}
         self._kafka = kafka
         self._own = kafka.pipeline.encode()
-        self._patience = patience
+        self._stall_seconds = stall_seconds
         self._window = window
         self._bounded = window != (None, None)
         self._parts = parts
@@ -82,14 +87,14 @@ class Scan:
         self._looked_at = {part.place: KEYS for part in parts if part.is_first}
 
     @property
-    def told(self) -> ScanResult:
+    def result(self) -> ScanResult:
         return ScanResult(self.foreign, self.firsts, self.keys)
 
     def batches(self) -> Iterator[list[Taken]]:
         """Yields the records of pipelines, in the order of their partitions."""
         ranges = {(part.topic, part.partition): part.span for part in self._parts}
         with RangeReader(
-            self._kafka, "dlq", stall_seconds=self._patience, batch_records=AT_ONCE, queue_kbytes=QUEUE_KBYTES
+            self._kafka, "dlq", stall_seconds=self._stall_seconds, batch_records=AT_ONCE, queue_kbytes=QUEUE_KBYTES
         ) as reader:
             for messages in reader.batches(ranges):
                 yield self._take(messages)

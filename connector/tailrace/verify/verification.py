@@ -73,8 +73,8 @@ class Verification:
         return statuses["missing"] + statuses["undecided"] + defects.total() - allowed + self.unlettered_keys
 
 
-def verify(settings: PipelineSettings, window: Window, *, patience: float, jobs: int = 1) -> Verification:
-    """Compares the outbox with Kafka. Waits up to `patience` seconds for the pipeline if rows are absent.
+def verify(settings: PipelineSettings, window: Window, *, wait_seconds: float, jobs: int = 1) -> Verification:
+    """Compares the outbox with Kafka. Waits up to `wait_seconds` seconds for the pipeline if rows are absent.
 
     `jobs` is the number of processes, including this one.
     """
@@ -98,7 +98,7 @@ def verify(settings: PipelineSettings, window: Window, *, patience: float, jobs:
             Rows(processor, fingerprinter, kafka.number, spill).read(outbox, by_kind)
             if jobs > 1:
                 kafka.finish()
-            return _compare(wiring, outbox, kafka, _SpilledFacts(spill, workers), processor, patience, known)
+            return _compare(wiring, outbox, kafka, _SpilledFacts(spill, workers), processor, wait_seconds, known)
         finally:
             outbox.close()
 
@@ -134,22 +134,22 @@ def _compare(
     kafka: KafkaRecords,
     facts: _SpilledFacts,
     processor: EventProcessor,
-    patience: float,
+    wait_seconds: float,
     known: KnownPipelines,
 ) -> Verification:
-    news = read_kafka_status(wiring.kafka)
+    status = read_kafka_status(wiring.kafka)
     wanted = _own_topics(wiring, kafka, known)
     kafka.read_all(lambda: wanted, to_the_end=False)
-    passed = news.position is not None and outbox.is_passed(news.position)
-    is_before = no_start if news.position is None else outbox.before_start(news.position)
+    passed = status.position is not None and outbox.is_passed(status.position)
+    is_before = no_start if status.position is None else outbox.before_start(status.position)
     found = facts.compare(AbsenceContext(passed, is_before=is_before))
     if found.absent:
-        news = _wait(wiring, outbox, patience)
+        status = _wait(wiring, outbox, wait_seconds)
         # In this order: what the pipeline has passed by now is found when the topics are read on.
-        passed = news.position is not None and outbox.is_passed(news.position)
-        behind = _beyond(outbox, news.position, processor, facts.spill)
+        passed = status.position is not None and outbox.is_passed(status.position)
+        behind = _beyond(outbox, status.position, processor, facts.spill)
         kafka.read_all(lambda: wanted, to_the_end=True)
-        is_before = no_start if news.position is None else outbox.before_start(news.position)
+        is_before = no_start if status.position is None else outbox.before_start(status.position)
         deleted = partial(_may_be_deleted, _horizons(wiring, kafka))
         context = AbsenceContext(passed, behind, deleted, known.is_complete, is_before)
         found = facts.compare(context)
@@ -163,10 +163,10 @@ def _compare(
         topics=kafka.topics,
         places=kafka.places,
         foreign=kafka.foreign,
-        position=news.position,
+        position=status.position,
         passed=passed,
         exactly_once=wiring.kafka.exactly_once,
-        notes=_notes(wiring, kafka, found, news, passed=passed),
+        notes=_notes(wiring, kafka, found, status, passed=passed),
         unlettered_keys=len(kafka.letters.unlettered_keys),
     )
 
@@ -199,15 +199,15 @@ def _own_topics(wiring: Wiring, kafka: KafkaRecords, known: KnownPipelines) -> d
     return {topic: count for topic, count in topics_of(wiring, kafka, known).items() if topic not in left_out}
 
 
-def _wait(wiring: Wiring, outbox: OutboxReader, patience: float) -> KafkaStatus:
+def _wait(wiring: Wiring, outbox: OutboxReader, wait_seconds: float) -> KafkaStatus:
     """Waits until the pipeline has passed the rows, has ended, or the time is up."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + wait_seconds
     while True:
-        news = read_kafka_status(wiring.kafka)
-        if news.position is None or outbox.is_passed(news.position) or news.announced.get("state") in ENDED:
-            return news
+        status = read_kafka_status(wiring.kafka)
+        if status.position is None or outbox.is_passed(status.position) or status.announced.get("state") in ENDED:
+            return status
         if time.monotonic() >= deadline:
-            return news
+            return status
         time.sleep(POLL_SECONDS)
 
 
@@ -226,7 +226,7 @@ def _may_be_deleted(known: dict[int, Horizon], topic: int, key: bytes | None, cr
     return horizon is not None and horizon.is_beyond(key, created_ms)
 
 
-def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, news: KafkaStatus, *, passed: bool) -> list[str]:
+def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, status: KafkaStatus, *, passed: bool) -> list[str]:
     notes: list[str] = []
     source = wiring.settings.source
     declared = dict.fromkeys([*wiring.declared, *kafka.topics])
@@ -235,10 +235,10 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, news: KafkaStat
         notes.append("the history of topics that the pipeline has written to is not known: if "
                      "topics.template was different before, rows may be on other topics; exclude them "
                      "with --from")  # fmt: skip
-    if news.position is None:
+    if status.position is None:
         notes.append("the pipeline has no stored position: it was never started, or its offsets topic is lost")
     elif found.statuses["not_yet"] and not passed:
-        notes.append(f"the pipeline is at {news.position} and has not reached the point where the outbox "
+        notes.append(f"the pipeline is at {status.position} and has not reached the point where the outbox "
                      "was read; verify again when it has")  # fmt: skip
     notes += [note for note in (unlettered_keys_note(kafka),) if note]
     timed = wiring.database.timestamp is not None
@@ -252,7 +252,7 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, news: KafkaStat
                              "person or an earlier retention deleted its record; exclude such rows with "
                              "--from")  # fmt: skip
     if found.statuses["missing"] and source.start != "beginning":
-        known = "a row that was changed since then counts as new; " if knows_start(news.position) else ""
+        known = "a row that was changed since then counts as new; " if knows_start(status.position) else ""
         notes.append("source.start is `now`: rows from before the pipeline's first start are not "
                      f"published; {known}exclude them with --from")  # fmt: skip
     return notes

@@ -85,9 +85,9 @@ class WorkerPool:
         if self._here is not None:
             return self._here.read(self._parts)
         found: list[ScanResult] = [member.answer() for member in self._members]
-        firsts = {place: at_ms for told in found for place, at_ms in told.firsts.items()}
-        keys = {place: some for told in found for place, some in told.keys.items()}
-        return ScanResult(sum(told.foreign for told in found), firsts, keys)
+        firsts = {place: at_ms for result in found for place, at_ms in result.firsts.items()}
+        keys = {place: some for result in found for place, some in result.keys.items()}
+        return ScanResult(sum(result.foreign for result in found), firsts, keys)
 
     def compare(self, outbox: SpillIndex, context: AbsenceContext) -> Findings:
         """Compares all events; each process takes a share of the buckets, including this one."""

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.errors import HistoryLost, RecoveryUncertain
 from tailrace.positions.mongo import ClusterTime
-from tailrace.recovery.oplog_gap import OplogGap, counted, judged
+from tailrace.recovery.oplog_gap import OplogGap, check_gap, counted
 from tailrace.sources.mongo.change_stream import RawBatch
 
 INSERT = {"operationType": "insert", "ns": {"coll": "outbox"}}
@@ -76,13 +76,13 @@ def test_the_log_is_read_up_to_now(given: list[tuple[int, list[dict[str, Any]]]]
 
 def test_what_the_log_has_is_not_passed_over() -> None:
     with pytest.raises(RecoveryUncertain, match=r"2 documents were inserted into shop\.outbox"):
-        judged(counted(answers((4, [INSERT, INSERT]), (6, [DROP])), NOW), "shop")
-    assert not judged(counted(answers((4, [INSERT]), (6, [])), NOW), "shop")
+        check_gap(counted(answers((4, [INSERT, INSERT]), (6, [DROP])), NOW), "shop")
+    assert not check_gap(counted(answers((4, [INSERT]), (6, [])), NOW), "shop")
 
 
 def test_a_log_that_is_lost_while_it_is_read() -> None:
     """The documents found so far are lost: they are reported, and do not prevent the recovery of the rest."""
-    told = judged(counted(answers((2, [INSERT, DROP]), (3, [INSERT]), rolls=True), NOW), "shop")
-    assert told.startswith("1 documents were inserted into shop.outbox")
-    assert "cannot be" in told
-    assert not judged(counted(answers(rolls=True), NOW), "shop")
+    fields = check_gap(counted(answers((2, [INSERT, DROP]), (3, [INSERT]), rolls=True), NOW), "shop")
+    assert fields.startswith("1 documents were inserted into shop.outbox")
+    assert "cannot be" in fields
+    assert not check_gap(counted(answers(rolls=True), NOW), "shop")

@@ -27,7 +27,7 @@ PLAN = ReplayPlan(
 )  # fmt: skip
 
 
-def sighting(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, value: int = 1) -> tuple[Any, ...]:
+def record(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, value: int = 1) -> tuple[Any, ...]:
     return event, topic, partition, 0, key, value
 
 
@@ -40,33 +40,33 @@ def judged(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool)
 
 
 def test_every_difference_has_its_name() -> None:
-    real = [sighting(name) for name in "abcdefg"]
+    real = [record(name) for name in "abcdefg"]
     shadow = [
-        sighting("a"), sighting("b", value=2), sighting("c", key=2), sighting("d", partition=1),
-        sighting("e", topic=1, partition=1), sighting("new"),
+        record("a"), record("b", value=2), record("c", key=2), record("d", partition=1),
+        record("e", topic=1, partition=1), record("new"),
     ]  # fmt: skip
-    assert judged(shadow, real, [sighting("f")]) == {
+    assert judged(shadow, real, [record("f")]) == {
         "same": 1, "value_changed": 1, "key_changed": 1, "partition_changed": 1, "topic_changed": 1,
         "only_in_shadow": 1, "set_aside": 1, "only_in_original": 1,
     }  # fmt: skip
 
 
 def test_a_dead_letter_that_was_never_published_is_counted_and_no_difference() -> None:
-    counts = judged([sighting("a")], [sighting("a")], [sighting("b"), sighting("c")])
+    counts = judged([record("a")], [record("a")], [record("b"), record("c")])
     assert counts == {"same": 1, "not_published_either_time": 2}
 
 
 def test_of_several_records_that_of_the_same_topic_counts() -> None:
-    assert judged([sighting("a", topic=1)], [sighting("a", topic=1), sighting("a", topic=0)], []) == {"same": 1}
+    assert judged([record("a", topic=1)], [record("a", topic=1), record("a", topic=0)], []) == {"same": 1}
 
 
 def test_what_a_table_does_not_have_is_no_difference() -> None:
-    assert judged([sighting("a")], [sighting("a"), sighting("purged")], [], is_whole=False) == {"same": 1}
+    assert judged([record("a")], [record("a"), record("purged")], [], is_whole=False) == {"same": 1}
 
 
 def test_which_originals_a_plan_is_about() -> None:
-    said = {"id": "a", "type": "A", "position": "0/20:1", "timestamp": "50"}
-    assert is_original(said, None, "t", PLAN)
+    values = {"id": "a", "type": "A", "position": "0/20:1", "timestamp": "50"}
+    assert is_original(values, None, "t", PLAN)
     for other in (
         {"type": "B"},
         {"timestamp": "100"},
@@ -76,8 +76,8 @@ def test_which_originals_a_plan_is_about() -> None:
         {"position": "table:5"},
         {"tailrace.replay": "x"},
     ):
-        assert not is_original({**said, **other}, None, "t", PLAN), other
-    assert is_original({**said, "position": "table:5"}, None, "t", replace(PLAN, origin="table"))
+        assert not is_original({**values, **other}, None, "t", PLAN), other
+    assert is_original({**values, "position": "table:5"}, None, "t", replace(PLAN, origin="table"))
 
 
 def test_the_processor_of_a_replay_marks_records_and_letters() -> None:

@@ -36,7 +36,7 @@ def plan(**changes: Any) -> ReplayPlan:
         start=LsnPosition(LOG, 900, 5, table_read=TableRead("7:7:")),
         end=END,
         selection=Selection(types=("A",), since_ms=3),
-        figures=FIGURES,
+        estimate=FIGURES,
         notes=("a note",),
         consumers=({"projection": "summary"},),
     )
@@ -64,11 +64,11 @@ def test_no_plan_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda told: told | {"target": "same"}, "was changed"),
-        (lambda told: told | {"selection": {**told["selection"], "types": []}}, "was changed"),
-        (lambda told: told | {"format": 2}, "format 2"),
-        (lambda told: {name: value for name, value in told.items() if name != "digest"}, "missing"),
-        (lambda told: ["a plan"], "missing"),
+        (lambda fields: fields | {"target": "same"}, "was changed"),
+        (lambda fields: fields | {"selection": {**fields["selection"], "types": []}}, "was changed"),
+        (lambda fields: fields | {"format": 2}, "format 2"),
+        (lambda fields: {name: value for name, value in fields.items() if name != "digest"}, "missing"),
+        (lambda fields: ["a plan"], "missing"),
     ],
 )
 def test_what_was_changed_is_refused(tmp_path: Path, change: Any, why: str) -> None:
@@ -102,18 +102,18 @@ def test_a_replay_has_a_transactional_id_of_its_own() -> None:
 
 
 def test_figures_count_what_would_become_of_each() -> None:
-    figures = Estimate()
+    estimate = Estimate()
     event = OutboxEvent("e", "A", "order", None, b"secret", None, "0/1:1", 5, [])
     for number in range(EXAMPLES + 2):
         failure = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.total is not a number: secret")
-        figures.note(Row((), (), f"0/1:{number}", 30 - number), event, "shop.orders", failure)
-    figures.note(Row((), (), "0/2:1", 40), None, None, Rejected(Reason.POISON_MESSAGE, "no id"))
-    figures.note(Row((), (), "0/3:1", 35), event, "shop.orders", None)
-    told = figures.to_json()
-    assert (told["events"], told["passes"]) == (EXAMPLES + 4, 1)
-    assert told["fails"] == {"schema_validation_failed": EXAMPLES + 2, "poison_message": 1}
-    assert told["by_type"] == {"A": EXAMPLES + 3, "(unreadable)": 1}
-    assert told["by_topic"] == {"shop.orders": EXAMPLES + 3, "(nowhere)": 1}
-    assert (told["first_ms"], told["last_ms"]) == (30 - EXAMPLES - 1, 40)
-    assert len(told["examples"]) == EXAMPLES + 1
-    assert "secret" not in json.dumps(told)
+        estimate.note(Row((), (), f"0/1:{number}", 30 - number), event, "shop.orders", failure)
+    estimate.note(Row((), (), "0/2:1", 40), None, None, Rejected(Reason.POISON_MESSAGE, "no id"))
+    estimate.note(Row((), (), "0/3:1", 35), event, "shop.orders", None)
+    fields = estimate.to_json()
+    assert (fields["events"], fields["passes"]) == (EXAMPLES + 4, 1)
+    assert fields["fails"] == {"schema_validation_failed": EXAMPLES + 2, "poison_message": 1}
+    assert fields["by_type"] == {"A": EXAMPLES + 3, "(unreadable)": 1}
+    assert fields["by_topic"] == {"shop.orders": EXAMPLES + 3, "(nowhere)": 1}
+    assert (fields["first_ms"], fields["last_ms"]) == (30 - EXAMPLES - 1, 40)
+    assert len(fields["examples"]) == EXAMPLES + 1
+    assert "secret" not in json.dumps(fields)

@@ -120,12 +120,12 @@ def progress(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable
 
 
 def _lines(doing: str, total: int | None) -> Callable[[int], None]:
-    told = time.monotonic()
+    fields = time.monotonic()
 
     def on_progress(rows: int) -> None:
-        nonlocal told
-        if rows % 1000 == 0 and time.monotonic() - told > LINE_SECONDS:
-            told = time.monotonic()
+        nonlocal fields
+        if rows % 1000 == 0 and time.monotonic() - fields > LINE_SECONDS:
+            fields = time.monotonic()
             say(f"{doing}: {rows:,}{f' of {total:,}' if total else ''} rows", sys.stderr)
 
     return on_progress

@@ -105,12 +105,12 @@ def show(
     )
     _require_sense(request, in_place=in_place)
     wiring = wire(load_pipeline(file))
-    with view.bar("reading", quiet=as_json) as tell:
+    with view.bar("reading", quiet=as_json) as on_progress:
 
         def progress(source: SelectedSource, events: int) -> None:
-            tell(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
+            on_progress(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
 
-        plan = make_plan(wiring, "", request, tell=progress)
+        plan = make_plan(wiring, "", request, on_progress=progress)
     where = output or file.with_name(f"{file.stem}.replay-{plan.id}.json")
     plan = replace(plan, settings=os.path.relpath(file.resolve(), where.resolve().parent))
     if consumers:
@@ -148,15 +148,17 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
     if is_done(plan, stored):
         return _done_before(plan, as_json=as_json)
     begun = time.monotonic()
-    with view.bar("publishing", quiet=as_json) as tell, _ended_by_sigterm():
+    with view.bar("publishing", quiet=as_json) as on_progress, _ended_by_sigterm():
         done = applying.run(
-            lambda now: tell(now.share, f"{now.published:,} events{f', waiting: {now.waiting}' if now.waiting else ''}")
+            lambda now: on_progress(
+                now.share, f"{now.published:,} events{f', waiting: {now.waiting}' if now.waiting else ''}"
+            )
         )
     if as_json:
-        told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
-                "planned": plan.figures.events, "published": done.published, "dead_letters": done.dead_letters,
+        fields = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
+                "planned": plan.estimate.events, "published": done.published, "dead_letters": done.dead_letters,
                 "known_letters": done.referred, "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
-        emit_json(told)
+        emit_json(fields)
     else:
         view.print_applied(plan, done, file, continued=bool(applying.continued))
     return 0
@@ -227,8 +229,8 @@ def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
     from tailrace.cli.project.command import load_app
     from tailrace.replay.targets import horizons
 
-    topics = [topic + plan.suffix for topic in plan.figures.by_topic if topic != NOWHERE]
-    return asyncio.run(horizons(load_app(name), topics, plan.figures.first_ms))
+    topics = [topic + plan.suffix for topic in plan.estimate.by_topic if topic != NOWHERE]
+    return asyncio.run(horizons(load_app(name), topics, plan.estimate.first_ms))
 
 
 def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
@@ -243,9 +245,15 @@ def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
         done = reset(wiring, log, plan.start, id_=plan.id, note=offsets.record(own, plan.end))
     finally:
         log.close()
-    told = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "from": str(done.to), "until": str(done.until)}
+    fields = {
+        "replay": plan.id,
+        "pipeline": plan.pipeline,
+        "done": True,
+        "from": str(done.to),
+        "until": str(done.until),
+    }
     if as_json:
-        emit_json(told)
+        emit_json(fields)
     else:
         say(f"replay {plan.id}: {plan.pipeline} was rewound from {done.before} to {done.to}.")
         say(

@@ -79,7 +79,7 @@ def when(at_ms: int | None) -> str:
 
 
 def print_plan(plan: ReplayPlan, file: Path) -> None:
-    figures = plan.figures
+    estimate = plan.estimate
     target = {
         "same": "the same topics, next to the pipeline",
         "shadow": f"shadow topics ending in {plan.suffix}, next to the pipeline",
@@ -92,17 +92,20 @@ def print_plan(plan: ReplayPlan, file: Path) -> None:
         ("to", target),
         ("begin", f"{plan.given[0] or 'anywhere'}: {describe_position(plan.start)}"),
         ("end", f"{plan.given[1] or 'where the pipeline is'}: {describe_position(plan.end)}"),
-        ("events", f"{figures.events:,} of {figures.rows:,} rows, {when(figures.first_ms)} to {when(figures.last_ms)}"),
-        ("schemas", f"{figures.passes:,} pass today, {figures.fails.total():,} fail"),
-        ("takes", f"about {human_seconds(figures.estimate)}"),
+        (
+            "events",
+            f"{estimate.events:,} of {estimate.rows:,} rows, {when(estimate.first_ms)} to {when(estimate.last_ms)}",
+        ),
+        ("schemas", f"{estimate.passes:,} pass today, {estimate.fails.total():,} fail"),
+        ("takes", f"about {human_seconds(estimate.duration)}"),
     ]
     for name, value in lines:
         say(f"{name:<10} {printable(value)}")
     say()
-    table("by type", [{"type": printable(name), "events": count} for name, count in figures.by_type.most_common()])
-    table("by topic", [{"topic": name, "events": count} for name, count in figures.by_topic.most_common()])
-    if figures.examples:
-        rows = [{name: printable(value) for name, value in each.items()} for each in figures.examples]
+    table("by type", [{"type": printable(name), "events": count} for name, count in estimate.by_type.most_common()])
+    table("by topic", [{"topic": name, "events": count} for name, count in estimate.by_topic.most_common()])
+    if estimate.examples:
+        rows = [{name: printable(value) for name, value in each.items()} for each in estimate.examples]
         table("would become dead letters", rows)
     if plan.consumers:
         rows = [{**each, "topics": ", ".join(each["topics"]), "horizon_ms": when(each["horizon_ms"])}
@@ -121,7 +124,7 @@ def print_applied(plan: ReplayPlan, done: Progress, file: Path, *, continued: bo
             f"note: {done.referred:,} of them had a dead letter already, which was left unchanged: `tailrace dlq list "
             "--all`"
         )
-    missing = plan.figures.events - done.published - done.dead_letters
+    missing = plan.estimate.events - done.published - done.dead_letters
     if missing and not continued:
         say(f"note: {missing:,} fewer than planned: their rows were deleted or updated since the plan was made")
     if plan.suffix:
@@ -153,6 +156,6 @@ def print_differences(found: Differences) -> None:
     say(f"{found.total:,} differences" if found.total else "no differences")
 
 
-def _example(sighting: DiffRecord, found: Differences) -> dict[str, Any]:
-    topic = found.topics[sighting.topic] if 0 <= sighting.topic < len(found.topics) else None
-    return {"id": sighting.id, "topic": topic, "partition": sighting.partition, "offset": sighting.offset}
+def _example(record: DiffRecord, found: Differences) -> dict[str, Any]:
+    topic = found.topics[record.topic] if 0 <= record.topic < len(found.topics) else None
+    return {"id": record.id, "topic": topic, "partition": record.partition, "offset": record.offset}
