@@ -184,6 +184,7 @@ def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -
 
 
 def test_a_position_of_another_kind_of_database(shop: Shop, run: Run) -> None:
+    shop.start().stop()  # creates the offsets topic
     position = TokenPosition(StreamIdentity("rs0", "shop", {"outbox": ""}, "x"), {"_data": "82"}, ClusterTime(1, 1), 1)
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     producer.produce("tailrace-offsets", json.dumps(to_stored(position)), shop.name)

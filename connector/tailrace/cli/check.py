@@ -1,4 +1,4 @@
-"""`tailrace check`: is everything as a pipeline needs it, and if not, what to do."""
+"""`tailrace check`: checks settings and servers before a start."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tailrace.cli.output import emit_json, say, table
 def check(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    offline: bool = typer.Option(False, "--offline", help="Look at the files only, at no server."),
+    offline: bool = typer.Option(False, "--offline", help="Check the files only, without connecting to a server."),
 ) -> int:
-    """Check settings, database and Kafka, and say how to mend what is wrong.
+    """Check settings, database and Kafka, and show how to fix problems.
 
-    Changes nothing and disturbs no running pipeline. Each check is OK, WARN (works, but a careful operator would
-    change it) or FAIL (stops the pipeline, now or soon), with the SQL or the command that mends it.
+    Changes nothing and does not disturb a running pipeline. Each check is OK, WARN (works, but a careful operator would
+    change it) or FAIL (stops the pipeline, now or soon), with the SQL or the command that fixes it.
 
     Exit codes: 0 without a FAIL, 1 with one.
 
@@ -36,8 +36,8 @@ def check(
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     checks = preflight(file, offline=offline)
     if as_json:
-        told = [{**found._asdict(), "state": found.state.value} for found in checks]
-        emit_json({"ok": passed(checks), "checks": told})
+        listed = [{**found._asdict(), "state": found.state.value} for found in checks]
+        emit_json({"ok": passed(checks), "checks": listed})
     else:
         _print(file, checks)
     return 0 if passed(checks) else 1
@@ -46,7 +46,7 @@ def check(
 def _print(file: Path, checks: list[CheckResult]) -> None:
     rows = [{"state": found.state.value, "check": found.name, "found": found.found} for found in checks]
     table(str(file), rows)
-    # Below the table, whole and unwrapped: they are there to be copied.
+    # Below the table, not wrapped, to be copied.
     for found in checks:
         if found.remedy:
             say()

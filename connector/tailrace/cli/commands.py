@@ -26,8 +26,8 @@ from tailrace.errors import ConfigError, TailraceError
 
 COMMANDS = {
     "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
-    "check": ("tailrace.cli.check", "Check settings, database and Kafka, and say how to mend what is wrong."),
-    "status": ("tailrace.cli.status", "Show where a pipeline stands and how far it is behind."),
+    "check": ("tailrace.cli.check", "Check settings, database and Kafka, and show how to fix problems."),
+    "status": ("tailrace.cli.status", "Show the state of a pipeline, its position and its lag."),
     "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
     "recover": ("tailrace.cli.recover.command", "Close the gap that a lost log has left: plan, apply."),
     "position": ("tailrace.cli.position", "Show where a pipeline is and was, and set it back."),
@@ -43,11 +43,11 @@ COMMANDS = {
         "tailrace.cli.dlq.command",
         "List, show, redrive and discard dead letters: events that could not be published.",
     ),
-    "route": ("tailrace.cli.route", "Explain where an event goes: which rule wins, which topic and partition."),
+    "route": ("tailrace.cli.route", "Explain the route of an event: rule, topic, key and partition."),
     "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and make them so."),
     "init": (
         "tailrace.cli.init.command",
-        "Write a first pipeline: settings, a schema, a routing rule, database commands.",
+        "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
     "demo": ("tailrace.cli.demo", "See it work on this machine, with servers of its own."),
     "stack": ("tailrace.cli.stack", "Start and stop Postgres and Kafka on this machine."),
@@ -66,7 +66,7 @@ class _Formatter(Protocol):
 
 
 class LazyGroup(TyperGroup):
-    """Knows its commands by name and help line; imports one when it is called."""
+    """Lists commands from a table, and imports one only when it is called."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
@@ -98,7 +98,7 @@ class LazyGroup(TyperGroup):
 
 app = typer.Typer(
     cls=LazyGroup,
-    # Plain help text: the rich one would import rich, and every command's module.
+    # Plain help texts: rich ones would import rich and every command's module.
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -117,10 +117,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _tailrace(
     version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Outbox tables to Kafka, exactly once and in order."""
+    """Publishes outbox tables to Kafka, exactly once and in order."""
 
 
 def run_command(arguments: list[str]) -> int:
@@ -135,7 +135,7 @@ def run_command(arguments: list[str]) -> int:
         return _usage_error(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except Exception:  # noqa: BLE001  the last line of defence: a bug must still end readably
+    except Exception:  # noqa: BLE001  a bug must end with a readable message
         print(mask(traceback.format_exc()), file=sys.stderr, end="")
         say(
             "This is a bug in Tailrace, not in your settings. Please report it with the lines above.",
@@ -152,7 +152,7 @@ def _interrupted() -> int:
 
 
 def _usage_error(error: typer.TyperException, *, as_json: bool) -> int:
-    """Wrong usage, in the shape of every other error; help asked for by giving nothing is not an error."""
+    """Prints a usage error like every other error. A call without arguments prints the help and is no error."""
     text = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         say(text)

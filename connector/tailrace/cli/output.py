@@ -1,8 +1,7 @@
-"""What commands print: tables and JSON for results, one shape for errors.
+"""Output of commands: tables, JSON and errors.
 
-Results go to stdout and errors to stderr. On a terminal there is colour, unless NO_COLOR is set; elsewhere
-plain, aligned text that `grep` and `awk` can read. Everything passes `mask`. rich is imported only to draw
-a table on a terminal: the long-running commands never pay for it.
+Results go to stdout, errors to stderr. On a terminal the output has colour, unless NO_COLOR is set; elsewhere it is
+plain, aligned text. Everything is masked. rich is imported only to draw a table on a terminal.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _RED, _DIM, _GREEN, _RESET = "\x1b[1;31m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Colour is for people: a terminal, and no wish against it (https://no-color.org)."""
+    """Whether the stream is a terminal with colour (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def table(title: str, rows: Sequence[Mapping[str, object]], stream: TextIO | None = None) -> None:
-    """Prints rows under the keys of the first one; an empty table says so."""
+    """Prints rows, with the keys of the first one as header."""
     out = stream or sys.stdout
     if not rows:
         print(mask(f"{title}: none"), file=out)
@@ -52,7 +51,7 @@ def say(text: str = "", stream: TextIO | None = None) -> None:
 
 
 def print_error(error: TailraceError, *, as_json: bool, stream: TextIO | None = None) -> None:
-    """What happened, why, and what to do: for a person, or as one JSON object for a program."""
+    """Prints an error: what, why and remedy, or one JSON object."""
     out = stream or sys.stderr
     if as_json:
         told = {"error": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
@@ -75,7 +74,7 @@ def _rich_table(title: str, names: list[str], cells: list[list[str]], out: TextI
     for name in names:
         drawn.add_column(Text(name))
     for line in cells:
-        # As Text: a value such as [red] is data, not markup.
+        # As Text, because a value such as [red] is not markup.
         drawn.add_row(*map(Text, line))
     Console(file=out, no_color=not has_colour(out)).print(drawn)
 
@@ -89,7 +88,7 @@ def _cell(value: object) -> str:
 
 
 def _masked(value: Any) -> object:  # noqa: ANN401  whatever JSON can hold
-    """Masks texts before they are encoded: an escaped secret would no longer be recognised."""
+    """Masks texts before encoding, because escaping could hide a secret."""
     if isinstance(value, Mapping):
         return {str(key): _masked(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

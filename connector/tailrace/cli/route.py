@@ -1,4 +1,4 @@
-"""`tailrace route`: where an event goes, and why."""
+"""`tailrace route`: explains the route of an event."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tailrace.routing.view import View
 from tailrace.worker.options import column_map, kafka_options, own_topics, routing_view
 
 app = typer.Typer(
-    help="Explain where an event goes: which rule wins, which topic and partition.",
+    help="Explain the route of an event: rule, topic, key and partition.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-OFFLINE = typer.Option(False, "--offline", help="Do not ask Kafka how many partitions the topic has.")
+OFFLINE = typer.Option(False, "--offline", help="Do not ask Kafka for the number of partitions.")
 
 
 class _Destination(NamedTuple):
@@ -45,7 +45,7 @@ class _Destination(NamedTuple):
 
 @app.callback()
 def _route() -> None:
-    """Keeps `explain` a command of its own: a Typer with one command would swallow its name."""
+    """Keeps `explain` as a subcommand: a Typer with one command would drop its name."""
 
 
 @app.command()
@@ -54,16 +54,16 @@ def explain(
     type_name: str = typer.Option(..., "--type", help="The event's type."),
     key: str | None = typer.Option(None, "--key", help="The event's key."),
     aggregate: str = typer.Option("", "--aggregate", help="The event's aggregate."),
-    subject: str | None = typer.Option(None, "--subject", help="Its subject, if the table has a column for it."),
-    column: list[str] = typer.Option([], "--column", metavar="NAME=VALUE", help="A further column; may be repeated."),
+    subject: str | None = typer.Option(None, "--subject", help="The event's subject, if it has a column."),
+    column: list[str] = typer.Option([], "--column", metavar="NAME=VALUE", help="Another column; may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     offline: bool = OFFLINE,
 ) -> int:
-    """Say which rule takes an event, the topic, key and partition, and why other rules do not take it.
+    """Show which rule matches an event, its topic, key and partition, and why other rules do not match.
 
-    Works without any server: if Kafka does not answer, the partition follows from the declared number.
+    Works without a server: if Kafka does not answer, the declared number of partitions is used.
 
-    Exit codes: 0 if the event goes somewhere, 1 if it would be rejected.
+    Exit codes: 0 if the event has a route, 1 if it would be rejected.
 
     \b
     Examples:
@@ -108,9 +108,9 @@ def _columns(view: View, given: list[str], subject: str | None) -> Headers:
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise ConfigError(f"--column {text!r} names no value", remedy="Write it like --column tenant=eu-1.")
+            raise ConfigError(f"--column {text!r} has no value", remedy="Write it like --column tenant=eu-1.")
         if name in view.parts:
-            remedy = "Give --type, --aggregate and --key by their own options; the others do not decide a route."
+            remedy = "Use --type, --aggregate and --key for these; other parts of an event have no effect on its route."
             raise ConfigError(f"--column {name}: it is the column of the event's {view.parts[name]}", remedy=remedy)
         extra.append((name, value.encode()))
     if subject is not None:
@@ -127,20 +127,20 @@ def _columns(view: View, given: list[str], subject: str | None) -> Headers:
 def _destination(topic: str, key: bytes | None, declared: int, options: KafkaOptions, *, offline: bool) -> _Destination:
     live = None if offline else _live_partitions(topic, options)
     count = live if live is not None else declared
-    counted = f"{count} partition{'s' * (count != 1)}, {'as Kafka has it' if live is not None else 'as declared'}"
+    counted = f"{count} partition{'s' * (count != 1)}, {'in Kafka' if live is not None else 'as declared'}"
     shown = None if key is None else key.decode(errors="backslashreplace")
     partitioner = producer_config(options).get("partitioner")
     if key is None:
         return _Destination(topic, shown, None, f"any of {counted}: there is no key")
     if count == BROKER_DEFAULT:
-        return _Destination(topic, shown, None, "the topic is to have as many as the brokers are set to")
+        return _Destination(topic, shown, None, "the number of partitions is the brokers' default")
     if partitioner not in PARTITIONERS:
         return _Destination(topic, shown, None, f"{counted}; kafka.settings chooses the partitioner {partitioner}")
     return _Destination(topic, shown, partition_of(key, count), f"of {counted}")
 
 
 def _live_partitions(topic: str, options: KafkaOptions) -> int | None:
-    """What Kafka says, if it is there to ask: this command is also for machines without one."""
+    """Returns the number of partitions in Kafka, or None if it does not answer."""
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     try:
         return partition_counts(ClusterObserver(options).admin, timeout=SHORT_TIMEOUT).get(topic)

@@ -1,4 +1,4 @@
-"""`tailrace run`: one pipeline in the foreground, until SIGTERM or an error that needs a person."""
+"""`tailrace run`: runs one pipeline in the foreground until SIGTERM or a permanent error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tailrace.worker.wiring import wire
 
 M_ARENA_MAX = -8
 EXIT_SECONDS = 5.0
-"""SIGTERM promises an end within this time. Leaving without a last commit is safe: the next start publishes it."""
+"""SIGTERM ends the process within this time. Exiting without the last commit is safe: the next start publishes it."""
 
 
 def run(
@@ -31,16 +31,16 @@ def run(
     adopt: bool = typer.Option(
         False,
         "--adopt",
-        help="Accept the slot and publication as they are, for this start only. What was missed is given up: `tailrace "
-        "recover` publishes it.",
+        help="Accept the current slot and publication, for this start only. Use it when an error tells you to. Missed "
+        "events are never published; `tailrace recover` publishes them.",
     ),
-    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object a line."),
+    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object per line."),
 ) -> None:
-    """Tail an outbox and publish it to Kafka, until SIGTERM.
+    """Tail an outbox and publish its events to Kafka, until SIGTERM.
 
-    SIGTERM and SIGINT finish the batch at hand, confirm it and leave within 5 s. Trouble that may pass is waited
-    out; anything else ends with a named error, its cause and its remedy, and nothing is lost. Beside an instance that
-    runs the pipeline already, this one waits, and takes over when that ends.
+    SIGTERM and SIGINT finish the current batch, confirm it and exit within 5 s with code 0, also during the start.
+    Temporary errors are retried; all others end the process with a named error, its cause and its remedy. No events are
+    lost. If another instance runs the pipeline, this one waits and takes over when that one ends.
 
     Examples:
 
@@ -54,11 +54,11 @@ def run(
     supervisor = Supervisor(
         wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=_recover(settings)
     )
-    _share_memory()
-    _spare_garbage_collection()
+    _use_one_heap()
+    _reduce_garbage_collection()
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        # Armed first: whatever the pipeline is waiting for, this process leaves in time.
+        # Started first: the process must exit in time, whatever the pipeline waits for.
         leave = threading.Timer(EXIT_SECONDS, _leave, (log,))
         leave.daemon = True
         leave.start()
@@ -71,11 +71,11 @@ def run(
     except TailraceError as error:
         if error is not supervisor.failure:
             raise
-        raise typer.Exit(error.exit_code) from None  # it is logged already
+        raise typer.Exit(error.exit_code) from None  # it is already logged
 
 
 def _leave(log: logs.StructuredLogger) -> NoReturn:
-    log.warning("stopped", what="a server did not answer in time: the next start goes on from the stored position")
+    log.warning("stopped", what="a server did not answer in time; the next start resumes at the stored position")
     os._exit(0)
 
 
@@ -87,19 +87,19 @@ def _recover(settings: PipelineSettings) -> Recover | None:
     return recover
 
 
-def _share_memory() -> None:
-    """One heap for all threads: a record is made by one, sent and freed by another.
+def _use_one_heap() -> None:
+    """Makes all threads share one heap: records are allocated by one thread and freed by another.
 
-    With a heap for each, as glibc has it, what is freed in one is not there for the others.
+    With glibc's heap per thread, freed memory would not be available to the other threads.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if set_option is not None:
         set_option(M_ARENA_MAX, 1)
 
 
-def _spare_garbage_collection() -> None:
-    # Events are freed by reference count; the cyclic collector would only walk over each batch again and again.
-    # What is here now stays for good, so it need not be looked at either.
+def _reduce_garbage_collection() -> None:
+    # Events are freed by reference counts; the cyclic collector would only traverse each batch again and again. What
+    # exists now stays for the life of the process, so it is excluded.
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

@@ -1,4 +1,4 @@
-"""`tailrace status`: where a pipeline stands, as both servers see it."""
+"""`tailrace status`: shows the state of a pipeline as Kafka and the database report it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1
 
 def status(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object (with --watch, one a line)."),
-    watch: bool = typer.Option(False, "--watch", help="Look again every 2 s, until Ctrl-C."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object (with --watch, one per line)."),
+    watch: bool = typer.Option(False, "--watch", help="Refresh every 2 s, until Ctrl-C."),
 ) -> int:
-    """Show where a pipeline stands and how far it is behind.
+    """Show the state of a pipeline, its position and its lag.
 
-    RUNNING means that the connector said so and that the database sees it read. NOT RUNNING: it said so, but nobody
-    reads. RETRYING, FAILED and STOPPED are its own last word. UNKNOWN: a server is away, or does not tell. An instance
-    that waits for the one that runs, or fails beside it, is shown as such.
+    RUNNING: the connector announced it, and the database sees it read. NOT RUNNING: it was announced, but nobody reads.
+    RETRYING, FAILED and STOPPED are the last announcement. UNKNOWN: a server does not answer or show sessions.
+    Standby instances are listed.
 
-    The lag is counted from the stored position. For Postgres it goes to the end of the server's log, in bytes and
-    seconds; a few kB of other WAL are not a lag: an idle pipeline steps over them every 5 s. For MongoDB it is the age
-    of the first change that is not published yet.
+    The lag begins at the stored position. For Postgres it extends to the end of the WAL, in bytes and seconds; a few kB
+    of other WAL are not a lag, because an idle pipeline skips them every 5 s. For MongoDB it is the age of the first
+    unpublished change.
 
     Exit codes: 0 if RUNNING, 1 otherwise.
 
@@ -79,17 +79,18 @@ def _lines(health: PipelineHealth) -> list[tuple[str, str]]:
     if error := health.error:
         lines += [("error", f"{error.get('code')}: {error.get('what')}")]
         lines += [(part, str(error[part])) for part in ("why", "remedy") if error.get(part)]
-    if told := health.announced:
-        lines.append(("instance", f"process {told.get('pid')} on {told.get('host')}, version {told.get('version')}"))
+    if announced := health.announced:
+        process = f"process {announced.get('pid')} on {announced.get('host')}"
+        lines.append(("instance", f"{process}, version {announced.get('version')}"))
     if other := health.standby:
-        lines.append(("beside", _beside(other)))
+        lines.append(("standby", _standby(other)))
     if health.position:
         lines.append(("position", health.position))
     if health.lag_seconds is not None:
         size = "" if health.lag_bytes is None else f"{human_bytes(health.lag_bytes)}, "
         late = human_seconds(health.lag_seconds)
         lines.append(("lag", f"{size}{late}{' at most' if health.lag_seconds else ''}"))
-    lines += _letter_lines(health)
+    lines += _dead_letter_lines(health)
     if parked := health.parked:
         lines.append(
             ("parked", f"{parked['keys']} keys, the first since {ago(parked['since_ms'])}; see `tailrace dlq parked`")
@@ -102,8 +103,8 @@ def _lines(health: PipelineHealth) -> list[tuple[str, str]]:
     return lines
 
 
-def _beside(other: dict[str, Any]) -> str:
-    """An instance that waits for the one that runs, or fails beside it."""
+def _standby(other: dict[str, Any]) -> str:
+    """Describes an instance that waits for the running one, or fails meanwhile."""
     who = f"process {other.get('pid')} on {other.get('host')}"
     if other.get("state") == "WAITING":
         return f"{who} waits to take over"
@@ -111,11 +112,11 @@ def _beside(other: dict[str, Any]) -> str:
     return f"{who} is {other.get('state')}: {error.get('code')}: {error.get('what')}"
 
 
-def _letter_lines(health: PipelineHealth) -> list[tuple[str, str]]:
+def _dead_letter_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     if (letters := health.dead_letters) is None:
         return []
     if letters["more"] and not letters["open"]:
-        return [("letters", "too many to count at a glance; see `tailrace dlq parked`")]
+        return [("letters", "too many to count quickly; see `tailrace dlq parked`")]
     by_reason = ", ".join(f"{number} {reason}" for reason, number in letters["by_reason"].items())
     total = f"more than {letters['open']} open" if letters["more"] else f"{letters['open'] or 'none'} open"
     return [("letters", f"{total}: {by_reason}" if by_reason else total)]
@@ -129,10 +130,10 @@ def _slot_lines(health: PipelineHealth) -> list[tuple[str, str]]:
         use = f"INVALIDATED ({slot['invalidation'] or 'wal_removed'})"
         return [("slot", f"{slot['name']}, {use}"), ("wal kept", "none; see `tailrace recover plan`")]
     room = slot["safe_bytes"]
-    left = "no bound on what it may keep" if room is None else f"lost after {human_bytes(room)} more"
+    left = "without a limit" if room is None else f"invalidated after {human_bytes(room)} more"
     kept = human_bytes(slot["retained_bytes"])
     if slot["held_bytes"] > NOISE_BYTES:
-        kept += f", {human_bytes(slot['held_bytes'])} of it published: for replays"
+        kept += f", {human_bytes(slot['held_bytes'])} of it published and kept for replays"
     return [("slot", f"{slot['name']}, {use}"), ("wal kept", f"{kept}; {left}")]
 
 
@@ -143,9 +144,9 @@ def _oplog_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     window, room = oplog.get("window_seconds"), oplog.get("room_seconds")
     if window is None:
         return [("oplog", "reaches back to the stored position")] if oplog.get("reaches_back") else []
-    told = f"reaches back {human_seconds(window)}"
+    shown = f"reaches back {human_seconds(window)}"
     if not oplog["full"]:
-        told += ", and is not full yet"
+        shown += ", and is not full yet"
     elif room is not None:
-        told += f"; the stored position is lost after {human_seconds(room)} more"
-    return [("oplog", told)]
+        shown += f"; the stored position is lost after {human_seconds(room)} more"
+    return [("oplog", shown)]

@@ -1,7 +1,7 @@
-"""How a command that publishes ends early: it finishes the batch at hand, and leaves in time, by a code of its own.
+"""Stop signals for commands that publish: finish the current batch, then exit in time with code 130.
 
-A signal is handled only when Python's main thread returns from what it calls, and a driver may keep that for half a
-minute: so the work is done by another thread, and the main one waits.
+Python handles signals only between bytecodes of the main thread, and a call of a driver may take half a minute. So the
+work runs in another thread, and the main thread waits.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tailrace.cli import EXIT_INTERRUPTED
 from tailrace.cli.output import say
 from tailrace.wakeup import Wakeup
 
-LEAVE_SECONDS = 8.0
-"""A batch is committed by then, or never: to leave without it is what a kill would do."""
-LOOK_SECONDS = 0.2
+FINISH_SECONDS = 8.0
+"""How long the current batch may take. To exit without committing it is as safe as a kill."""
+JOIN_SECONDS = 0.2
 
 Result = TypeVar("Result")
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: nothing is changed yet that would have to be finished."""
+    """Makes SIGTERM interrupt the command as Ctrl-C does, while nothing needs to be finished."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -36,7 +36,7 @@ def interruptible() -> Iterator[None]:
 
 
 def run_beside(work: Callable[[], Result]) -> Result:
-    """Runs it in a thread, to its end; raises what it raised."""
+    """Runs `work` in a thread until it ends; raises what it raised."""
     results: list[Result] = []
     failures: list[BaseException] = []
 
@@ -48,22 +48,22 @@ def run_beside(work: Callable[[], Result]) -> Result:
 
     thread = threading.Thread(target=run, name="work", daemon=True)
     thread.start()
-    # Not one long wait: the kernel may give the signal to another thread, and then nothing ends the main one's wait.
+    # No single long wait: if the kernel delivers the signal to another thread, nothing would interrupt it.
     while thread.is_alive():
-        thread.join(LOOK_SECONDS)
+        thread.join(JOIN_SECONDS)
     if failures:
         raise failures[0]
     return results[0]
 
 
 class Stop:
-    """Whether the work is to end; `wake` ends what waits."""
+    """A request to stop; `wake` ends waits of the work."""
 
     def __init__(self) -> None:
         self.wake = Wakeup()
         self._asked = threading.Lock()
-        """Taken once, and kept: that is a single step, while a second signal may come between any two."""
-        self._leave = threading.Timer(LEAVE_SECONDS, _leave)
+        """Acquired once, atomically: a second signal may arrive at any moment."""
+        self._leave = threading.Timer(FINISH_SECONDS, _leave)
         self._leave.daemon = True
 
     def wanted(self) -> bool:
@@ -80,7 +80,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """SIGTERM and Ctrl-C ask the work to stop."""
+    """Makes SIGTERM and Ctrl-C request a stop."""
     stop = Stop()
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -92,6 +92,6 @@ def stoppable() -> Iterator[Stop]:
 
 
 def _leave() -> None:
-    say("interrupted: the batch at hand could not be finished, and is left to the next run", sys.stderr)
+    say("interrupted: the current batch was not finished in time; the next run publishes it", sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_INTERRUPTED)

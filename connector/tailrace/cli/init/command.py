@@ -1,9 +1,8 @@
-"""`tailrace init`: writes a first pipeline that works as it stands, apart from addresses and a password.
+"""`tailrace init`: writes the files of a first pipeline, which needs only addresses and a password.
 
-Four files: the settings, one schema, one routing rule, and the SQL for the outbox table and its least-privileged role;
-with `--mongo` the commands for the outbox collection and its user (`init_mongo.py`). A file that is already there is
-never overwritten without `--force`. The schema is an example that pipelines of one folder share: one that is there
-stays as it is; any other file of this name means that there is such a pipeline, and nothing is written.
+Four files: settings, a schema, a routing rule, and the SQL for the outbox table and a role with few rights; with
+`--mongo` the commands for the outbox collection and its user. Existing files are overwritten only with `--force`. The
+example schema is shared by the pipelines of a folder, so an existing one is kept; any other existing file is an error.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ pipeline: {name}    # its identity in Kafka: do not rename it once it has run
 source:
   postgres: postgresql://{role}:${{env:{variable}}}@localhost:5432/shop
   table: {table}
-  start: beginning          # beginning: rows already in the table first; now: only rows written from now on
-  # slot: {slot}   # made by Tailrace if it is missing (create: true)
-  # publication: {slot}     # made by {name}.sql
+  start: beginning          # beginning: existing rows first; now: only rows written from now on
+  # slot: {slot}   # created by Tailrace if it is missing (create: true)
+  # publication: {slot}     # created by {name}.sql
   # failover: true          # Postgres 17 and newer: the slot survives a failover
-  # on_change: halt         # what to do about an UPDATE or DELETE that a publication of your own sends
+  # on_change: halt         # how to handle an UPDATE or DELETE that your own publication sends
 
 outbox:
   layout: debezium          # columns id, aggregatetype, aggregateid, type, payload
   columns:
-    timestamp: created_at   # and whatever else your table names differently:
+    timestamp: created_at   # further columns whose names differ:
     # id, type, aggregate, key, payload, version
 """
 
 _REST = """
-schemas:                    # remove this section to publish without checking
+schemas:                    # remove this section to publish without validation
   folder: schemas           # schemas/<event type>/<version>.json
-  unknown: dead_letter      # what to do with a type that has no schema: dead_letter or pass
+  unknown: dead_letter      # how to handle a type without a schema: dead_letter or pass
 
 topics:
-  folder: topics            # one file a topic: which events go there, and how it is created
-  # For events that no rule matches; without it they are dead letters:
+  folder: topics            # one file per topic: which events go there, and how it is created
+  # For events that no rule matches; without it they become dead letters:
   # template: {template}
-  create: true              # make missing topics
+  create: true              # create missing topics
   partitions: 3
-  replication: -1           # copies of a topic: -1 is the brokers' default; 3 in production
+  replication: -1           # replicas of a topic: -1 is the brokers' default; 3 in production
 
 kafka:
   bootstrap: localhost:9092
@@ -66,11 +65,11 @@ kafka:
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{file:/run/secrets/kafka:password}}
 
-on_invalid: dead_letter     # or park: later events of its key wait behind it; or halt: stop at the first one
+on_invalid: dead_letter     # or park: later events of its key wait; or halt: stop at the first one
 """
 
 _TOPIC = """\
-# Where these events go. Two rules that can match the same event need a `priority`; `*` stands for any text.
+# A routing rule. Two rules that can match the same event need a `priority`; `*` stands for any text.
 topic: shop.{name}
 match: {{pipeline: {name}, aggregate: order}}
 partitions: 3
@@ -94,16 +93,16 @@ _SCHEMA = {
 
 
 def init(
-    folder: Path = typer.Argument(Path(), metavar="DIR", help="Where to write; made if it is missing."),
+    folder: Path = typer.Argument(Path(), metavar="DIR", help="The folder to write to; created if missing."),
     name: str = typer.Option("orders", "--name", help="The pipeline's name: a-z, 0-9, _ and -."),
     table: str = typer.Option("public.outbox", "--table", help="The outbox table, in Postgres."),
-    mongo: bool = typer.Option(False, "--mongo", help="Tail a collection of MongoDB instead of a table."),
+    mongo: bool = typer.Option(False, "--mongo", help="Create a pipeline for MongoDB instead of Postgres."),
     collection: str = typer.Option("shop.outbox", "--collection", help="With --mongo: the outbox collection."),
-    force: bool = typer.Option(False, "--force", help="Overwrite files that are already there."),
+    force: bool = typer.Option(False, "--force", help="Overwrite existing files."),
 ) -> None:
-    """Write a first pipeline: settings, a schema, a routing rule, database commands.
+    """Create the files of a first pipeline: settings, schema, routing rule, SQL.
 
-    With --mongo, instead of SQL: the commands for mongosh that make the collection and its user.
+    With --mongo, the commands for mongosh that create the collection and its user replace the SQL.
 
     Examples:
 
@@ -115,7 +114,7 @@ def init(
     present = [file for file in files if (folder / file).exists() and file != _SCHEMA_FILE]
     if present and not force:
         raise ConfigError(
-            f"already there: {', '.join(str(folder / file) for file in present)}",
+            f"these files exist: {', '.join(str(folder / file) for file in present)}",
             why="Nothing was written.",
             remedy="Choose another --name or folder, or overwrite with --force.",
         )
@@ -130,7 +129,7 @@ def init(
     except OSError as error:
         raise ConfigError(
             f"{error.filename or folder} cannot be written ({error.strerror})",
-            remedy="Name a folder that you may write to.",
+            remedy="Choose a folder that you may write to.",
         ) from None
     say()
     for line in init_mongo.next_steps(folder, name, _variable(name)) if mongo else _next_steps(folder, name):
@@ -138,7 +137,7 @@ def init(
 
 
 def starter_files(name: str, table: str) -> dict[Path, str]:
-    """The files of a first pipeline, by their path in its folder."""
+    """Returns the files of a first Postgres pipeline, by their path in its folder."""
     from tailrace.outbox.ddl import grants_ddl, table_ddl
     from tailrace.outbox.layouts import DEBEZIUM
     from tailrace.sql_names import split_table
@@ -156,7 +155,7 @@ def starter_files(name: str, table: str) -> dict[Path, str]:
 
 
 def mongo_files(name: str, collection: str) -> dict[Path, str]:
-    """The same for a collection of MongoDB."""
+    """Returns the files of a first MongoDB pipeline."""
     _require_name(name)
     commands = init_mongo.commands_script(name, collection, ROLE)
     values = {"name": name, "role": ROLE, "variable": _variable(name), "outbox": _plain(collection)}
@@ -184,12 +183,12 @@ def _require_name(name: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """The text for YAML; as JSON where SQL's own quotes would be taken for YAML's."""
+    """Quotes a name for YAML if necessary."""
     return text if re.fullmatch(r"[a-z_][a-z0-9_.]*", text) else json.dumps(text)
 
 
 def _variable(name: str) -> str:
-    """The variable for the password; a variable's name cannot begin with a digit."""
+    """Returns the name of the variable for the password, which cannot begin with a digit."""
     stem = re.sub(r"[^A-Z0-9]", "_", name.upper())
     return f"{'_' if stem[0].isdigit() else ''}{stem}_DB_PASSWORD"
 
@@ -200,7 +199,7 @@ def _next_steps(folder: Path, name: str) -> list[str]:
         "Next:",
         f"  1. Create the table, the role and the publication:  psql -f {sql}",
         f"     and give the role a password:                    psql -c '\\password {ROLE}'",
-        "     The lines for pg_hba.conf, which keep the role from copying the whole cluster, are in the same file.",
-        f"  2. Put your addresses into {file}, then:  export {_variable(name)}=…",
-        f"  3. tailrace check {file}  and, when all is well,  tailrace run {file}",
+        "     The same file has lines for pg_hba.conf, which keep the role from copying the whole cluster.",
+        f"  2. Write your addresses into {file}, then:  export {_variable(name)}=…",
+        f"  3. tailrace check {file}  and, without failures,  tailrace run {file}",
     ]

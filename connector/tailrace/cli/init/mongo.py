@@ -1,4 +1,4 @@
-"""What `tailrace init --mongo` writes in place of a table's settings and SQL."""
+"""The settings and commands that `tailrace init --mongo` writes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pipeline: {name}    # its identity in Kafka: do not rename it once it has run
 source:
   mongo: mongodb://{role}:${{env:{variable}}}@localhost:27017/?replicaSet=rs0
   collection: {outbox}    # or a list of several of one database
-  start: beginning          # beginning: documents already there first; now: only those inserted from now on
-  order_by: [created_at, _id]   # in which order those are read: that of an index, which {name}.js makes
+  start: beginning          # beginning: existing documents first; now: only those inserted from now on
+  order_by: [created_at, _id]   # the order of existing documents; {name}.js creates the index
 
 outbox:
   layout: document          # fields event_id, event_type, entity_type, partition_key, payload, created_at, topic
-  # columns:                # whatever your documents name differently, for example:
+  # columns:                # fields whose names differ, for example:
   #   key: entity_id
 """
 
@@ -29,7 +29,7 @@ TEMPLATE = "'{stream}'     # the topic that each document names in its field `to
 
 
 def split_collection(name: str) -> tuple[str, str]:
-    """`shop.outbox` as database and collection."""
+    """Splits `shop.outbox` into database and collection."""
     from pydantic_core import PydanticCustomError
 
     from tailrace.config.sources import collections
@@ -47,7 +47,7 @@ def split_collection(name: str) -> tuple[str, str]:
 
 
 def commands_script(name: str, outbox: str, user: str) -> str:
-    """The commands that make the collection, the role and the user, for mongosh."""
+    """Returns the mongosh commands that create the collection, the role and the user."""
     from tailrace.outbox.mongosh import collection_commands, script, user_commands
 
     database, collection = split_collection(outbox)
@@ -61,7 +61,7 @@ def next_steps(folder: Path, name: str, variable: str) -> list[str]:
     file, commands = shlex.quote(str(folder / f"{name}.yaml")), shlex.quote(str(folder / f"{name}.js"))
     return [
         "Next:",
-        f"  1. Create the collection, the role and the user, whose password is asked for:  mongosh -f {commands}",
-        f"  2. Put your addresses into {file}, then:  export {variable}=…",
-        f"  3. tailrace check {file}  and, when all is well,  tailrace run {file}",
+        f"  1. Create the collection, the role and the user (asks for a password):  mongosh -f {commands}",
+        f"  2. Write your addresses into {file}, then:  export {variable}=…",
+        f"  3. tailrace check {file}  and, without failures,  tailrace run {file}",
     ]
