@@ -14,16 +14,15 @@ from tailrace.positions.recovery_mark import Recovery
 
 SOURCE = "mongo"
 HASH_DIGITS = 16
-"""Of the hash that ends the place of a document that was there before the stream."""
+"""Digits of the hash that ends the position of a document from before the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """Which log a position belongs to, and through what it was read.
+    """The log that a position belongs to, and how it was watched.
 
-    A collection's UUID is given when it is created and copied to every member: it tells one that was dropped and made
-    anew, or that of another cluster, from the one that was read. `pipeline` is a fingerprint of what the server was
-    asked to watch: a token is good for the same question only.
+    A collection gets a UUID when it is created: a re-created collection, or one of another cluster, has another UUID.
+    `pipeline` is a fingerprint of the change stream's aggregation: a token is valid only for the same stream.
     """
 
     replica_set: str
@@ -34,7 +33,7 @@ class StreamIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTime:
-    """MongoDB's logical clock: seconds, and a counter within the second."""
+    """A cluster time of MongoDB: seconds, and a counter within the second."""
 
     seconds: int
     increment: int
@@ -54,10 +53,10 @@ class ClusterTime:
 
 @dataclass(frozen=True, slots=True)
 class CollectionRead:
-    """Progress of reading the documents that were there before the stream began.
+    """Progress of reading the documents from before the stream.
 
     `collection` is the one being read, empty before the first; `after` is the sort key of the last published document
-    (Extended JSON), `documents` how many are published.
+    (Extended JSON), `documents` the number of published documents.
     """
 
     collection: str = ""
@@ -67,7 +66,7 @@ class CollectionRead:
 
 @dataclass(frozen=True, slots=True)
 class TokenPosition:
-    """Where the pipeline stands. `token` is the server's, opaque but for its order; `at_ms` is the source's clock."""
+    """A position in a change stream. `token` is the server's resume token; `at_ms` is the source's clock."""
 
     log: StreamIdentity
     token: dict[str, Any]
@@ -76,10 +75,10 @@ class TokenPosition:
     ordinal: int = 0
     collection_read: CollectionRead | None = field(default=None)
     recovery: Recovery | None = None
-    """The collection is read to close a gap: what was published before is left out."""
+    """Set while a recovery reads the collection; it leaves out what was published before."""
     begun: str = ""
-    """The server's clock (ms) at the first start, with `start: now`: what was written before is not published. Empty:
-    nothing was, or it is not known.
+    """With `start: now`, the server's clock (ms) at the first start: earlier documents are not published. Empty:
+    none, or unknown.
     """
 
     def __str__(self) -> str:
@@ -89,22 +88,22 @@ class TokenPosition:
 
     @property
     def progress(self) -> tuple[int, str, int]:
-        """Tokens are hexadecimal texts made to be compared as such."""
+        """The sort key of positions of one log; resume tokens are hexadecimal texts that sort in log order."""
         if read := self.collection_read:
             return (0, "", read.documents)
         return (1, str(self.token["_data"]), 0)
 
     def is_alike(self, other: object) -> bool:
-        """Whether both are places in one log, asked the same."""
+        """Whether both are positions of the same log and stream."""
         return isinstance(other, TokenPosition) and self.log == replace(other.log, collections=self.log.collections)
 
-    def covers(self, place: str) -> bool:
-        """Whether the document at `place` lies at or before this position, of the same log.
+    def covers(self, row_position: str) -> bool:
+        """Whether the document with this position text lies at or before this position, in the same log.
 
-        One that was there before the stream (its place ends in a hash) lies before everything that the stream brings;
-        while those are read, none can be told from the others.
+        Documents from before the stream (their position ends in a hash) lie before all changes of the stream; while
+        they are being read, it is unknown which of them are covered.
         """
-        time, _, number = place.partition(":")
+        time, _, number = row_position.partition(":")
         if self.collection_read is not None:
             return False
         if len(number) == HASH_DIGITS:
@@ -130,10 +129,10 @@ class TokenPosition:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> TokenPosition:
-        """Reads the stored form; ValueError, KeyError or TypeError if it is not one."""
+        """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
         read, recovery = stored.get("collection_read"), stored.get("recovery")
         if not isinstance(stored["token"]["_data"], str) or not isinstance(stored["time"], str):
-            raise TypeError("token or time is not one")
+            raise TypeError("token or time is invalid")
         if not isinstance(stored["log"]["collections"], dict):
             raise TypeError("the collections are not named")
         return cls(

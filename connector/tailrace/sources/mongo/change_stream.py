@@ -1,8 +1,7 @@
-"""The conversation with a change stream: one thread asks for the next batch while the last one is worked on.
+"""Reads a change stream: a thread fetches the next batches while the last one is processed.
 
-A batch arrives raw and is decoded where it is used. The thread asks ahead by two batches and no further, so memory is
-bounded and a pipeline that pauses pauses the server. An error ends the thread and is raised in `take`, behind
-everything that came before it.
+Batches stay raw until they are used. The thread fetches at most two batches ahead, so memory is bounded and a paused
+pipeline pauses the server. An error ends the thread; `take` raises it after all batches before it.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from tailrace.wakeup import Wakeup
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 AWAIT_MS = 1000
-"""How long the server waits for a change before it answers that there is none; its answer brings a new token."""
+"""How long the server waits for a change before it sends an empty batch with a new token."""
 BATCH = 2000
-"""Changes in one answer, at most; the server also keeps to 16 MB. With half of it, a drain waited for answers."""
+"""Changes per batch, at most; the server also limits it to 16 MB. With half of it, a drain waited for batches."""
 AHEAD = 2
-"""Answers that wait to be taken, at most."""
+"""Batches fetched ahead, at most."""
 FIRST_SECONDS = 3.0
 FAREWELL_SECONDS = 2.0
 DOING = "reading the change stream"
 
 
 class CursorAnswer(NamedTuple):
-    """Raw changes, as an array that is not divided yet, and the token behind all that the server has looked at."""
+    """The raw array of changes, and the token behind everything that the server has scanned."""
 
     changes: bytes
     token: Token | None
@@ -48,7 +47,7 @@ class CursorAnswer(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """The same with the changes one by one."""
+    """The same, with the changes split."""
 
     changes: list[bytes]
     token: Token | None
@@ -60,14 +59,14 @@ class RawBatch(NamedTuple):
 
 
 class ChangeStreamCursor:
-    """A server-side cursor, asked by hand: the driver's own would resume, skip or hide things by itself."""
+    """A server-side cursor without the driver's logic, which would resume or skip by itself."""
 
     def __init__(self, client: Client, watched: StreamSpec, stages: list[Stage], *, limit: int = BATCH) -> None:
-        """`limit` is how many changes come in one answer, at most."""
+        """`limit` is the maximum of changes per batch."""
         self._database = client[watched.database]
         self._name = watched.cursor_name
         self._limit = limit
-        # A cursor belongs to the session it was made in.
+        # A cursor belongs to the session that opened it.
         self._session: ClientSession = client.start_session(causal_consistency=False)
         command = {"aggregate": watched.target, "pipeline": stages, "cursor": {"batchSize": 0}}
         with translated_errors(DOING):
@@ -76,37 +75,37 @@ class ChangeStreamCursor:
         self.token: Token | None = answer["cursor"].get("postBatchResumeToken")
 
     def more(self, *, wait_ms: int = AWAIT_MS) -> RawBatch:
-        """The next answer; raises the driver's errors."""
+        """Returns the next batch; raises the driver's errors."""
         return RawBatch.of(self.ask(wait_ms=wait_ms))
 
     def ask(self, *, wait_ms: int = AWAIT_MS) -> CursorAnswer:
-        """The same, for those who ask again before they look at it."""
+        """The same, without splitting the changes."""
         command: dict[str, Any] = {
             "getMore": self._id, "collection": self._name, "batchSize": self._limit, "maxTimeMS": wait_ms,
         }  # fmt: skip
         answer = self._database.command(command, session=self._session, codec_options=RAW)
         changes, rest = split_batch(bytes(answer["cursor"].raw))
-        told: dict[str, Any] = bson.decode(rest)
-        self._id = Int64(told["id"])
-        return CursorAnswer(changes, told.get("postBatchResumeToken"), ended=self._id == 0)
+        fields: dict[str, Any] = bson.decode(rest)
+        self._id = Int64(fields["id"])
+        return CursorAnswer(changes, fields.get("postBatchResumeToken"), ended=self._id == 0)
 
     def close(self) -> None:
-        """Tells the server, if it listens."""
+        """Closes the cursor on the server, if it can be reached."""
         try:
             if self._id:
                 with pymongo.timeout(FAREWELL_SECONDS):
                     self._database.command({"killCursors": self._name, "cursors": [self._id]}, session=self._session)
         except PyMongoError:
-            pass  # it forgets the cursor by itself
+            pass  # the server drops the cursor by itself later
         finally:
             self._session.end_session()
 
 
 class ChangeStreamThread:
-    """Fetches ahead from a cursor in a thread of its own; `take` is for the pipeline's."""
+    """Fetches batches ahead in its own thread; the pipeline's thread calls `take`."""
 
     def __init__(self, open_: Callable[[Stage, int], ChangeStreamCursor], start: Stage, wake: Wakeup) -> None:
-        """`open_` gives a cursor at a start, with a limit; `wake` is set whenever there is something to take."""
+        """`open_` opens a cursor at a start, with a limit; `wake` is set when there is something to take."""
         self._open = open_
         self._behind = start
         self._cursor = open_(start, BATCH)
@@ -121,9 +120,9 @@ class ChangeStreamThread:
         self._thread.start()
 
     def require_resumed(self) -> None:
-        """Raises what the server has against resuming here: it says so in its first answer, not before.
+        """Raises if the server cannot resume here, which it reports with its first batch.
 
-        Where it has a long way to look, the first answer takes its time; then `take` raises it.
+        If the server has to scan a long part of the oplog, the first batch comes late; then `take` raises the error.
         """
         self._answered.wait(FIRST_SECONDS)
         if self._error is not None and not self._answers:
@@ -131,11 +130,11 @@ class ChangeStreamThread:
 
     @property
     def waiting(self) -> bool:
-        """Whether something can be taken."""
+        """Whether a batch is available."""
         return bool(self._answers)
 
     def take(self) -> RawBatch | None:
-        """The next batch, or None if none has come; raises what ended the stream, once all before it is taken."""
+        """Returns the next batch, or None; raises the error that ended the stream after all batches before it."""
         try:
             answer = self._answers.popleft()
         except IndexError:
@@ -143,7 +142,7 @@ class ChangeStreamThread:
                 raise self._error from None
             return None
         self._room.release()
-        # Here and not in the thread: while it divides one, the server would have nothing to do.
+        # Split here and not in the thread, which should keep the server busy.
         return RawBatch.of(answer)
 
     def close(self) -> None:
@@ -159,7 +158,7 @@ class ChangeStreamThread:
         except OperationFailure as error:
             if error.code != TOO_LARGE:
                 raise
-            # The server refuses the whole answer for one change in it. Those before it come one by one, then it fails.
+            # One change in the batch is too large. Read the changes before it one by one, then fail.
             self._cursor.close()
             self._cursor = self._open(self._behind, 1)
             answer = self._cursor.ask()
@@ -183,7 +182,7 @@ class ChangeStreamThread:
             self._error = translate(error, DOING)
         except TailraceError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline must hear of it
+        except Exception as error:  # noqa: BLE001 - reported to the pipeline
             self._error = TailraceError(f"the change stream's thread failed: {error!r}", remedy="Report it.")
         finally:
             self._answered.set()

@@ -1,8 +1,8 @@
-"""Turns the changes of a stream into rows and the position behind them. Pure: no IO, no clock.
+"""Turns the changes of a stream into rows and positions.
 
-Only what a majority of the members has committed arrives, in commit order; the changes of one transaction follow each
-other and share its cluster time. Every change has a token of its own, so the position behind any of them is exact. A
-change that came in fragments is one change: its position is that of the last fragment.
+The server sends changes that a majority has committed, in commit order; the changes of one transaction follow each
+other and share its cluster time. Every change has its own resume token, so the position behind it is exact. A change
+that is sent in fragments counts as one: its position is that of the last fragment.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tailrace.sources.mongo.raw_batch import insert_of
 
 Token = dict[str, Any]
 TIMESTAMP = "82"
-"""How a token begins that is made of a cluster time first: all of them, since MongoDB 4.2."""
+"""The prefix of tokens that begin with a cluster time: all tokens since MongoDB 4.2."""
 
 
 class Changes:
-    """Follows the stream from `start`; `feed` one change after another, take `rows` and `position` in between."""
+    """Follows the stream from `start`: call `feed` for each change, and take `rows` and `position` in between."""
 
     def __init__(self, start: TokenPosition, documents: Documents, *, passing: ClusterTime | None = None) -> None:
-        """Ends of a collection up to the time `passing` are passed over: a person has seen them."""
+        """Drops and renames up to the time `passing` are ignored: the user has accepted them."""
         self.rows: list[Row] = []
         self._start = start
         self._documents = documents
@@ -43,7 +43,7 @@ class Changes:
 
     @property
     def position(self) -> TokenPosition:
-        """Where reading would resume if all rows taken so far were published."""
+        """The position behind all rows taken so far."""
         return replace(
             self._start,
             token=self._token,
@@ -54,11 +54,11 @@ class Changes:
         )
 
     def feed(self, raw: bytes) -> None:
-        """Takes one change as the server sent it; its row, if it has one, is appended to `rows`."""
+        """Handles one raw change; appends its row, if it has one, to `rows`."""
         self.feed_all([raw])
 
     def feed_all(self, raw: list[bytes]) -> None:
-        """The same for several, at once as long as all of them are plain inserts, which is less work."""
+        """The same for several changes; decodes them together if all are plain inserts, which is faster."""
         inserts = [insert for insert in map(insert_of, raw) if insert is not None]
         if len(inserts) < len(raw) or self._fragments:
             for each in raw:
@@ -66,22 +66,22 @@ class Changes:
             return
         documents = all_decoded([insert[4] for insert in inserts])
         row, add, last = self._documents.row, self.rows.append, self._token["_data"].encode()
-        time, ordinal, at_ms, place, before = self._time, self._ordinal, self._at_ms, "", len(self.rows)
+        time, ordinal, at_ms, prefix, before = self._time, self._ordinal, self._at_ms, "", len(self.rows)
         for (token, seconds, increment, wall_ms, _), document in zip(inserts, documents, strict=True):
-            # Asked for by time, the server begins with changes of that very time, those before the position included.
+            # A stream that starts by time begins with all changes of that time, also those before the position.
             if token <= last:
                 continue
             if (seconds, increment) != time:
-                time, ordinal, place = (seconds, increment), 0, ""
+                time, ordinal, prefix = (seconds, increment), 0, ""
             ordinal += 1
-            place = place or f"{seconds}.{increment}:"
-            add(row(document, f"{place}{ordinal}", wall_ms))
+            prefix = prefix or f"{seconds}.{increment}:"
+            add(row(document, f"{prefix}{ordinal}", wall_ms))
             last, at_ms = token, wall_ms
         if len(self.rows) > before:
             self._token, self._time, self._ordinal, self._at_ms = {"_data": last.decode()}, time, ordinal, at_ms
 
     def _feed_other(self, raw: bytes) -> None:
-        """A change of another form: a fragment, an end, or an insert whose token is more than a text."""
+        """Handles other changes: a fragment, a drop or rename, or an insert whose token is not just a text."""
         change = decoded(raw)
         if "splitEvent" in change or self._fragments:
             whole = self._assembled(change)
@@ -102,12 +102,12 @@ class Changes:
 
     def _add(self, document: Document, token: Token, time: tuple[int, int], at_ms: int) -> None:
         ordinal = self._ordinal + 1 if time == self._time else 1
-        place = f"{time[0]}.{time[1]}:{ordinal}"
-        self.rows.append(self._documents.row(document, place, at_ms))
+        position = f"{time[0]}.{time[1]}:{ordinal}"
+        self.rows.append(self._documents.row(document, position, at_ms))
         self._token, self._time, self._ordinal, self._at_ms = token, time, ordinal, at_ms
 
     def idle(self, token: Token) -> None:
-        """The server has looked as far as `token`, and there was nothing more for us."""
+        """Notes that there are no further changes up to `token`."""
         if self._fragments or token["_data"] <= self._token["_data"]:
             return
         self._token = plain_token(token)
@@ -117,14 +117,14 @@ class Changes:
             self._at_ms = max(self._at_ms, time.seconds * 1000)
 
     def _assembled(self, fragment: Document) -> Document | None:
-        """The whole change when its last fragment is there: each brings fields that the others lack."""
+        """Returns the complete change once its last fragment has arrived; each fragment has other fields."""
         part = fragment.pop("splitEvent", {"fragment": 0, "of": 0})
         number, of = int(part["fragment"]), int(part["of"])
         before = self._fragments.get("", 0)
         if number != before + 1:
             raise ProtocolError(
                 f"behind fragment {before} of a change came {f'fragment {number} of {of}' if of else 'a whole one'}",
-                remedy="Start again; if it comes back, report it with the server's version.",
+                remedy="Start again; if it fails again, report it with the server's version.",
             )
         self._fragments.update(fragment)
         self._fragments[""] = number
@@ -142,18 +142,18 @@ class Changes:
             "drop": f"the collection {name} was dropped",
             "rename": f"the collection {name} was renamed to {new_name}",
             "dropDatabase": f"the database {name} was dropped",
-        }.get(change["operationType"], "the server has ended the stream: what it watched is gone")
+        }.get(change["operationType"], "the server has ended the stream: the watched collection is gone")
         raise CollectionGone(
             f"{what} at {time}",
-            why="What was inserted before is published already, or will be at that start. What is inserted from now on "
-            "under that name is another collection.",
-            remedy="Create the collection again if it is to be followed, then start once with --adopt: that goes on "
+            why="Documents inserted before are published, or will be at the next start. Documents inserted from now on "
+            "under that name belong to another collection.",
+            remedy="Re-create the collection if it is still needed, then start once with --adopt, which continues "
             "behind this point. If the log may have lost something: `tailrace recover plan FILE`.",
         )
 
 
 def plain_token(token: Token) -> Token:
-    """As JSON: nearly always one text, beside it type bits where the document's `_id` holds numbers."""
+    """Returns the token as JSON: one text, and type bits if the document's `_id` has numbers."""
     if len(token) == 1:
         return token
     plain: Token = json.loads(json_util.dumps(token, json_options=STRICT))
@@ -161,13 +161,13 @@ def plain_token(token: Token) -> Token:
 
 
 def server_token(token: Token) -> Token:
-    """The stored form as the server gave it."""
+    """Returns the token in the server's form."""
     given: Token = json_util.loads(json.dumps(token), json_options=STRICT)
     return given
 
 
 def token_time(token: Token) -> ClusterTime | None:
-    """The cluster time at the head of a token; None for one of another make."""
+    """Returns the cluster time at the start of a token; None if it has another format."""
     data = str(token["_data"])
     if not data.startswith(TIMESTAMP) or len(data) < 18:
         return None

@@ -1,7 +1,7 @@
-"""The MongoDB server: a client made for this work, what the server says of itself, and its errors in our words.
+"""The MongoDB client, the identity of the server, and the translation of driver errors.
 
-Nothing is retried behind our back: a `getMore` that is sent twice passes over a batch. Whatever goes wrong becomes an
-error of ours; only what is known to heal by waiting may be retried.
+The driver must not retry by itself: a `getMore` that is sent twice skips a batch. Every error is translated to one of
+ours; only what is known to recover by waiting is retried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Client = MongoClient[Document]
 
 OLDEST = (6, 0)
 MONGO_TLS = "tlsCAFile and tlsCertificateKeyFile in the address"
-"""What says which certificates are trusted, and which one is shown."""
+"""The settings that decide which certificates are trusted and which one is presented."""
 PROBE_SECONDS = 2.0
 HISTORY_LOST = {280, 286, 136}  # ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost
 REFUSED = {13, 18, 8000, 31, 11}  # Unauthorized, AuthenticationFailed, AtlasError, RoleNotFound, UserNotFound
@@ -58,7 +58,7 @@ _TOKEN = re.compile(r'_data: "[0-9A-F]*"?')
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`now` is the last write that the server knows of."""
+    """The identity of a server; `now` is the cluster time of its last write."""
 
     replica_set: str
     version: tuple[int, ...]
@@ -67,7 +67,7 @@ class ServerFacts:
 
 
 def connect(uri: str, *, app_name: str, timeout: float) -> Client:
-    """A client; no server is asked yet."""
+    """Returns a client that is not connected yet."""
     milliseconds = int(timeout * 1000)
     try:
         return MongoClient(
@@ -76,14 +76,14 @@ def connect(uri: str, *, app_name: str, timeout: float) -> Client:
             retryReads=False,
             connectTimeoutMS=milliseconds,
             serverSelectionTimeoutMS=milliseconds,
-            # No bound on an answer: the server may have to look through hours of log before it has one. That a link is
-            # dead, the driver's own heartbeats find out, and then they end what waits on it.
+            # No timeout for a response: the server may have to scan hours of oplog first. The driver's heartbeats
+            # detect a dead connection and end what waits on it.
             heartbeatFrequencyMS=max(500, milliseconds // 3),
-            # Two conversations at most: the stream, and questions beside it.
+            # Two connections at most: the stream, and other commands.
             maxPoolSize=4,
         )
     except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
-        # Without the driver's own words, which may quote a part of a password.
+        # Without the driver's text, which may quote a part of a password.
         raise ConfigError(
             f"source.mongo cannot be used: {type(error).__name__}",
             why="An option in the address is wrong, a file it names cannot be read, or a password is not encoded.",
@@ -92,7 +92,7 @@ def connect(uri: str, *, app_name: str, timeout: float) -> Client:
 
 
 def has_primary(uri: str, *, app_name: str) -> bool:
-    """Whether a primary answers now: a cheap question, asked while a pipeline waits for one."""
+    """Whether a primary answers now; a cheap probe, used while a pipeline waits."""
     with connect(uri, app_name=app_name, timeout=PROBE_SECONDS) as client:
         try:
             client.admin.command("ping")
@@ -103,7 +103,7 @@ def has_primary(uri: str, *, app_name: str) -> bool:
 
 @contextmanager
 def translated_errors(doing: str) -> Iterator[None]:
-    """Turns the driver's errors into ours."""
+    """Translates driver errors raised inside the block."""
     try:
         yield
     except PyMongoError as error:
@@ -111,7 +111,7 @@ def translated_errors(doing: str) -> Iterator[None]:
 
 
 def identify(client: Client) -> ServerFacts:
-    """Who the server is; AccessRefused for one that has no change streams."""
+    """Returns the identity of the server; raises AccessRefused if it has no change streams."""
     with translated_errors("asking the server who it is"):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
@@ -119,10 +119,10 @@ def identify(client: Client) -> ServerFacts:
     if version[:2] < OLDEST:
         raise AccessRefused(
             f"the server is MongoDB {'.'.join(map(str, version))}",
-            why="Reading what was there before needs snapshots that older servers do not give.",
+            why="Reading existing documents needs snapshots, which older servers do not have.",
             remedy="Upgrade to MongoDB 6.0 or newer.",
         )
-    # A new primary has every write that a majority has; how far the majority is, it may learn a moment later.
+    # A new primary has all majority-committed writes, but may learn the majority's time only a moment later.
     written = hello.get("lastWrite", {}).get("opTime", {}).get("ts") or hello.get("operationTime")
     now = cluster_time(written) if isinstance(written, Timestamp) else ClusterTime(0, 0)
     local = hello.get("localTime")
@@ -131,35 +131,35 @@ def identify(client: Client) -> ServerFacts:
 
 
 def require_replica_set(hello: Document) -> None:
-    """Refuses a server that has no change streams, or none that we vouch for; `hello` is what it says of itself."""
+    """Raises if the server is not a member of a replica set; `hello` is its answer to that command."""
     if hello.get("msg") == "isdbgrid":
         raise AccessRefused(
             "the server is a router of a sharded cluster",
             why="Tailrace follows replica sets; through a router its guarantees are not tested.",
-            remedy="Keep the outbox in a replica set of its own, unsharded, and name that one in source.mongo.",
+            remedy="Keep the outbox in an unsharded replica set, and name that one in source.mongo.",
         )
     if "setName" not in hello and hello.get("isreplicaset"):
         raise SourceUnavailable(
-            "the server has not found its place in its replica set yet",
+            "the server has not joined its replica set yet",
             why="It has just started, or the set was never initiated.",
-            remedy="Tailrace tries again by itself. A new set needs rs.initiate() once.",
+            remedy="Tailrace retries by itself. A new set needs rs.initiate() once.",
         )
     if "setName" not in hello:
         raise not_a_replica_set()
 
 
 def require_collection(name: str, kind: str) -> None:
-    """Refuses what has no change stream; `kind` as listCollections says it."""
+    """Raises if it is not a plain collection; `kind` is the type from listCollections."""
     if kind != "collection":
         raise ConfigError(
             f"{name} is not a collection but a {kind}",
-            why="MongoDB has change streams of plain collections only.",
+            why="MongoDB has change streams only for plain collections.",
             remedy="Name the collection that the service inserts into in source.collection.",
         )
 
 
 def collection_ids(client: Client, database: str, names: tuple[str, ...], *, create: bool) -> dict[str, str]:
-    """The UUID of each collection, empty where we may not see it; those that are missing are made, or refused."""
+    """Returns the UUID of each collection, empty if it may not be read; creates missing ones, or raises."""
     found: dict[str, str] = {}
     for _ in range(2):
         with translated_errors("looking for the outbox collections"):
@@ -171,7 +171,7 @@ def collection_ids(client: Client, database: str, names: tuple[str, ...], *, cre
             except OperationFailure as error:
                 if error.code not in REFUSED:
                     raise
-                # The right to list is not needed to follow a stream: then the stream alone tells of an end.
+                # The listCollections privilege is not needed to follow a stream.
                 return dict.fromkeys(names, "")
         missing = [name for name in names if name not in found]
         if not missing:
@@ -209,7 +209,7 @@ def not_a_replica_set() -> AccessRefused:
 
 
 def translate(error: PyMongoError, doing: str) -> TailraceError:
-    """Our word for an error of the driver."""
+    """Returns our error for an error of the driver."""
     said = _said(error)
     if isinstance(error, OperationFailure):
         return _refusal(error, doing, said)
@@ -219,18 +219,20 @@ def translate(error: PyMongoError, doing: str) -> TailraceError:
         return SourceUnavailable(
             f"no primary could be reached while {doing}",
             why=said,
-            remedy="Tailrace tries again by itself. Without a majority of its members a replica set has no primary: "
+            remedy="Tailrace retries by itself. Without a majority of its members a replica set has no primary: "
             "see that they run and can be reached.",
         )
     if isinstance(error, ConnectionFailure):  # the network, or a member that steps down
         return SourceUnavailable(
             f"MongoDB gave no answer while {doing}",
             why=said,
-            remedy="Tailrace tries again by itself.",
+            remedy="Tailrace retries by itself.",
         )
     if isinstance(error, ConfigurationError | InvalidURI):
         return ConfigError("source.mongo cannot be used", why=said, remedy="Correct the address.")
-    return SourceError(f"the driver failed while {doing}", why=said, remedy="Start again; if it comes back, report it.")
+    return SourceError(
+        f"the driver failed while {doing}", why=said, remedy="Start again; if it fails again, report it."
+    )
 
 
 def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
@@ -240,15 +242,15 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
             "MongoDB's log (the oplog) no longer reaches back to the stored position",
             why=f"The connector was away for longer than the oplog keeps: {said}",
             remedy="Documents inserted since then are in the collection, not in the stream: "
-            "`tailrace recover plan FILE` finds them, `recover apply` publishes them. Or start once with --adopt to go "
-            "on from now without them; a larger oplog (replSetResizeOplog) keeps more.",
+            "`tailrace recover plan FILE` finds them, `recover apply` publishes them. Or start once with --adopt to "
+            "continue from now without them; a larger oplog (replSetResizeOplog) keeps more.",
         )
     if code == TOO_LARGE:
         return EventTooLarge(
             "a change is larger than MongoDB can send (16 MB)",
             why=f"The document is close to that limit already: {said}",
             remedy="MongoDB 6.0.9, 7.0 and newer send it in parts: upgrade. Otherwise `tailrace recover plan FILE` "
-            "looks for it in the collection; or start once with --adopt, which goes on behind it and leaves it out.",
+            "looks for it in the collection; or start once with --adopt, which skips it.",
         )
     if code in NO_REPLICA_SET:
         return not_a_replica_set()
@@ -260,12 +262,12 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
             "several); `tailrace init --mongo` writes the commands.",
         )
     if code in AWAY or error.has_error_label(STEPPED_DOWN):
-        return SourceUnavailable(f"MongoDB broke off while {doing}", why=said, remedy="Tailrace tries again by itself.")
+        return SourceUnavailable(f"MongoDB failed while {doing}", why=said, remedy="Tailrace retries by itself.")
     return SourceError(f"MongoDB refuses {doing}", why=said, remedy="See the server's log; then start again.")
 
 
 def _said(error: Exception) -> str:
-    """The server's own words, on one line; the driver adds the whole answer, which is too much."""
+    """Returns the server's error text on one line, without the full response that the driver adds."""
     text = str(error).split(", full error:")[0].split(", Timeout:")[0]
-    # A token holds the document's id.
+    # A token contains the document's id.
     return " ".join(_TOKEN.sub("_data: …", text).split())[:300]

@@ -1,8 +1,8 @@
-"""Bytes of the server's -> a document, whatever the bytes. Pure.
+"""Decodes documents, also those with invalid BSON values.
 
-A server looks at the frame of a document, not at what is inside: it takes a UUID of three bytes, or binary data that
-lies about its length, and the driver then refuses the whole answer. One such value must not stop a pipeline, so what
-the driver refuses is read field by field, and the values that are at fault stay as they are: `Malformed`.
+A server checks the frame of a document, not its values: it accepts a UUID of three bytes, or binary data with a wrong
+length, and the driver then rejects the whole response. One such value must not stop a pipeline, so such a document is
+decoded field by field, and the invalid values become `Malformed`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tailrace.sources.mongo.documents import CODEC, Document, Malformed
 
 DOCUMENT, ARRAY, BINARY, REGEX, DB_POINTER = 3, 4, 5, 11, 12
 FRAMED = {DOCUMENT, ARRAY, 15}
-"""Their length counts itself, too."""
+"""The kinds whose length includes the length field itself."""
 FIXED = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
 
 _length = struct.Struct("<i")
 
 
 def decoded(raw: bytes) -> Document:
-    """The document; what is no proper BSON inside of it is Malformed."""
+    """Decodes the document; invalid values in it become Malformed."""
     try:
         return bson.decode(raw, CODEC)
     except InvalidBSON:
@@ -32,7 +32,7 @@ def decoded(raw: bytes) -> Document:
 
 
 def all_decoded(raw: list[bytes]) -> list[Document]:
-    """The same for several: one call of the driver costs less than many."""
+    """The same for several documents: one call of the driver costs less than many."""
     try:
         return bson.decode_all(b"".join(raw), CODEC)
     except InvalidBSON:
@@ -40,12 +40,12 @@ def all_decoded(raw: list[bytes]) -> list[Document]:
 
 
 def id_of(raw: bytes) -> bytes:
-    """The field `_id` as a document of its own, byte for byte: what tells a document from every other."""
+    """Returns the field `_id` as raw BSON; it identifies a document."""
     return next(framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))
 
 
 def key_of(change: bytes) -> bytes:
-    """The same of the document that a change is about."""
+    """The same for the document of a change."""
     name = b"documentKey\0"
     return next(id_of(field[1 + len(name) :]) for _, field in _fields(change) if field.startswith(name, 1))
 
@@ -60,12 +60,12 @@ def _field(kind: int, field: bytes) -> Document:
 
 
 def framed(field: bytes) -> bytes:
-    """A document of these fields."""
+    """Returns a document with these fields."""
     return _length.pack(len(field) + 5) + field + b"\0"
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Kind and bytes of each field: kind, name, value."""
+    """Yields kind and bytes of each field: kind, name, value."""
     at = 4
     while raw[at]:
         value = raw.index(0, at + 1) + 1

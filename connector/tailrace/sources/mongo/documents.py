@@ -1,11 +1,9 @@
-"""A BSON document -> a row: each field a column, each value a text. Pure.
+"""Converts BSON documents to rows: each field becomes a column, each value a text.
 
-What consumers get is plain JSON, not Extended JSON: no `$oid`, no `$date`. The mapping is fixed and documented
-(docs/mongodb.md): an ObjectId is its hexadecimal text, a date an RFC 3339 text in UTC, a Decimal128 and a UUID are
-texts, an int64 is a number with all its digits, other binary data is Base64. What has no plain JSON form (NaN, an
-infinity, MinKey) makes the document unreadable, and so does what is no proper BSON, which servers take as it comes.
-That is the document's fault alone: it travels on as a row that says why, and is set aside like any other event that
-cannot be published.
+Consumers get plain JSON, not Extended JSON: no `$oid`, no `$date`. The mapping is documented in docs/mongodb.md: an
+ObjectId is its hexadecimal text, a date an RFC 3339 text in UTC, a Decimal128 and a UUID are texts, an int64 is a
+number with all its digits, other binary data is Base64. A value without a plain JSON form (NaN, infinity, MinKey) or
+invalid BSON makes the document unreadable: it becomes a row with the reason, and is dead-lettered.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ Document = dict[str, Any]
 
 CODEC: CodecOptions[Document] = CodecOptions(
     document_class=dict,
-    # A date that Python cannot hold, or a text that is not UTF-8, must not spoil the answer it came in.
+    # A date out of Python's range, or a text that is not UTF-8, must not fail the whole response.
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     unicode_decode_error_handler="surrogateescape",
-    # A UUID stays binary data until it is told: what was read can then be sent back as it is.
+    # A UUID stays binary data until it is converted, so it can be sent back unchanged.
     uuid_representation=UuidRepresentation.UNSPECIFIED,
 )
 STRICT = json_util.JSONOptions(
@@ -53,13 +51,13 @@ STRICT = json_util.JSONOptions(
 )
 DATES = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
 PAYLOADS = frozenset({str, NoneType})
-"""What a payload may be, beside documents and arrays, which are written as JSON, and binary data."""
+"""The types of a payload besides documents and arrays, which are written as JSON, and binary data."""
 SHAPES = 256
-"""How many sets of further fields are remembered; documents of one service have a handful."""
+"""How many sets of fields are cached; documents of one service have a handful."""
 WIDTH = 200
-"""Wider ones are not remembered: memory is bounded, whatever the documents;"""
+"""Sets with more fields are not cached, so that memory is bounded;"""
 NAMES_CHARS = 16_384
-"""nor those whose names have more characters together."""
+"""nor sets whose names have more characters in total."""
 REFLAGS = {2: "i", 4: "l", 8: "m", 16: "s", 32: "u", 64: "x"}
 
 NOT_TEXT = "a text in it is not valid UTF-8"
@@ -67,11 +65,11 @@ UUID_BYTES = 16
 
 _new_row = tuple.__new__
 _null = re.compile(b"null").search
-"""Half the time of `in`."""
+"""Takes half the time of `in`."""
 
 
 class Malformed:
-    """A value that is no proper BSON: the bytes of its field."""
+    """An invalid BSON value: the bytes of its field."""
 
     __slots__ = ("raw",)
 
@@ -84,11 +82,11 @@ class UnmappableError(ValueError):
 
 
 _Shape = tuple[Columns, Columns, Callable[[Document], tuple[Any, ...]]]
-"""The columns of documents with certain fields, the same where the payload is JSON of ours, how to get their values."""
+"""For a set of fields: the columns, the columns if the payload is our JSON, and the getter of the values."""
 
 
 class Documents:
-    """Makes rows of documents. `required` fields must be there, `optional` may be; others come as further columns."""
+    """Makes rows of documents. `required` fields must be present, `optional` may be; others become further columns."""
 
     def __init__(
         self, required: tuple[str, ...], optional: tuple[str, ...], payload: str, ignored: frozenset[str] = frozenset()
@@ -99,8 +97,8 @@ class Documents:
         self._known = ignored.union(self._fields)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
 
-    def row(self, document: Document, place: str, committed_ms: int) -> Row:
-        """The row of `document`; never fails."""
+    def row(self, document: Document, position: str, committed_ms: int) -> Row:
+        """Returns the row of `document`; never fails."""
         try:
             names = tuple(document)
             columns, written, pick = self._shapes.get(names) or self._remember(names)
@@ -109,32 +107,32 @@ class Documents:
             payload = document.get(self._payload)
             kind = type(payload)
             if kind is dict or kind is list:
-                return _new_row(Row, (written, values, place, committed_ms))
+                return _new_row(Row, (written, values, position, committed_ms))
             if kind not in PAYLOADS and not isinstance(payload, bytes):
                 raise UnmappableError(
                     f"the payload is a bare {kind.__name__}: expected a document, an array, a text or binary data"
                 )
-            return _new_row(Row, (columns, values, place, committed_ms))
+            return _new_row(Row, (columns, values, position, committed_ms))
         except UnmappableError as error:
-            return unreadable(document, str(error), place, committed_ms)
+            return unreadable(document, str(error), position, committed_ms)
         except UnicodeEncodeError:
-            return unreadable(document, NOT_TEXT, place, committed_ms)
+            return unreadable(document, NOT_TEXT, position, committed_ms)
 
     def _remember(self, names: tuple[str, ...]) -> _Shape:
-        """The plan for documents of these fields; UnmappableError if one is missing."""
+        """Returns the plan for documents with these fields; raises UnmappableError if one is missing."""
         for name in self._required:
             if name not in names:
                 raise UnmappableError(f"the document has no field {name!r}")
         further = tuple(name for name in names if name not in self._known)
         for name in further:
-            name.encode()  # what cannot be written cannot be a header's name
+            name.encode()  # raises if it cannot be the name of a header
         wanted = self._fields + further
         whole = len(wanted) > 1 and set(wanted) <= set(names)
-        # Of several fields a tuple comes back; one that is not there is None.
+        # Returns a tuple for several fields; a missing field is None.
         pick = itemgetter(*wanted) if whole else lambda document: tuple(map(document.get, wanted))
         columns = tuple(Column(name, TEXT) for name in wanted)
         written = tuple(Column(name, JSONB if name == self._payload else TEXT) for name in wanted)
-        # One object for all that have the same, in whichever order: those behind us tell them by that.
+        # The same object for the same columns in any order: later steps compare it by identity.
         for known, known_written, _ in self._shapes.values():
             if known == columns:
                 columns, written = known, known_written
@@ -146,14 +144,14 @@ class Documents:
         return shape
 
 
-def unreadable(document: Document, why: str, place: str, committed_ms: int) -> Row:
-    """A row that keeps the document, as Extended JSON, beside the reason why it cannot be an event."""
+def unreadable(document: Document, why: str, position: str, committed_ms: int) -> Row:
+    """Returns a row with the document as Extended JSON and the reason why it is not an event."""
     kept = json_util.dumps(_tellable(document), json_options=STRICT)
-    return Row(UNREADABLE, (kept.encode(errors="backslashreplace"), why.encode()), place, committed_ms)
+    return Row(UNREADABLE, (kept.encode(errors="backslashreplace"), why.encode()), position, committed_ms)
 
 
 def field_text(value: object) -> bytes:
-    """A value as it would stand in JSON, but a text without its quotes, and binary data as it is."""
+    """Returns a value as JSON, but a text without quotes and binary data unchanged."""
     if isinstance(value, bytes):
         return _uuid(value).encode() if _is_uuid(value) else bytes(value)
     text = json_text(value)
@@ -164,18 +162,18 @@ def field_text(value: object) -> bytes:
 
 
 def json_text(value: object) -> bytes:
-    """The plain JSON of a value; UnmappableError for what has none."""
+    """Returns the plain JSON of a value; raises UnmappableError if it has none."""
     try:
         text = orjson.dumps(value, _plain, DATES)
     except orjson.JSONEncodeError as error:
-        # Our own refusal comes wrapped; anything else is a text with bytes that are not UTF-8.
+        # UnmappableError is wrapped; any other error is a text that is not UTF-8.
         if isinstance(error.__cause__, UnmappableError):
             raise error.__cause__ from None
         raise UnmappableError(NOT_TEXT) from None
     if _null(text):
-        _require_finite(value)  # written as null, silently
-    # A copy: what orjson writes was given a kilobyte at first and never leaves it. Thousands of them lie far apart in
-    # memory, which takes more time than all the writing.
+        _require_finite(value)  # orjson would silently write null
+    # A copy: orjson's results keep a buffer of at least a kilobyte. Thousands of them are spread over memory, which
+    # takes more time than the serialization.
     return text[:-1] + text[-1:]
 
 
@@ -193,7 +191,7 @@ def _plain(value: object) -> object:
         return convert(value)
     if isinstance(value, bytes):
         return _uuid(value) if _is_uuid(value) else base64.b64encode(value).decode()
-    raise UnmappableError(f"a value in it is a {type(value).__name__}, which has no place in JSON")
+    raise UnmappableError(f"a value in it is a {type(value).__name__}, which JSON does not have")
 
 
 def _is_uuid(value: bytes) -> bool:
@@ -215,7 +213,7 @@ def _decimal(value: Decimal128) -> str:
 
 
 def _far_date(value: DatetimeMS) -> str:
-    raise UnmappableError(f"a date in it, {int(value)} ms from 1970, is outside of the years 1 to 9999")
+    raise UnmappableError(f"a date in it, {int(value)} ms from 1970, is outside the years 1 to 9999")
 
 
 def _regex(value: Regex[Any]) -> str:
@@ -232,8 +230,8 @@ def _malformed(_: Malformed) -> str:
     raise UnmappableError("a value in it is not proper BSON")
 
 
-def _no_place(value: object) -> object:
-    raise UnmappableError(f"a value in it is a {type(value).__name__}, which has no place in JSON")
+def _not_json(value: object) -> object:
+    raise UnmappableError(f"a value in it is a {type(value).__name__}, which JSON does not have")
 
 
 _PLAIN: dict[type, Callable[[Any], object]] = {
@@ -244,8 +242,8 @@ _PLAIN: dict[type, Callable[[Any], object]] = {
     Regex: _regex,
     DBRef: _reference,
     Malformed: _malformed,
-    MinKey: _no_place,
-    MaxKey: _no_place,
+    MinKey: _not_json,
+    MaxKey: _not_json,
 }
 
 
@@ -257,11 +255,11 @@ _TEXT: dict[type, Callable[[Any], bytes | None]] = {
     datetime: lambda value: orjson.dumps(value, option=DATES)[1:-1],
     ObjectId: lambda value: str(value).encode(),
 }
-"""The usual kinds by a short way; `field_text` gives the same for each."""
+"""Fast conversions for the usual types; `field_text` gives the same results."""
 
 
 def _tellable(value: object) -> object:
-    """The same with the few things that even Extended JSON cannot tell as binary data."""
+    """The same, with values that Extended JSON cannot represent as binary data."""
     if isinstance(value, dict):
         return {name: _tellable(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -279,7 +277,7 @@ def _tellable(value: object) -> object:
 
 
 def milliseconds(value: object) -> int | None:
-    """A date of the server's as Unix milliseconds; None for what is no date."""
+    """Returns a BSON date as Unix milliseconds; None for other values."""
     if isinstance(value, datetime):
         return int(DatetimeMS(value))
     return int(value) if isinstance(value, DatetimeMS) else None

@@ -1,8 +1,8 @@
-"""What the server is asked to watch, and the fingerprint of that question. Pure.
+"""The options of a MongoDB source, and the change stream that they describe. Free of the driver, which is optional.
 
-Inserts only: a service that marks or purges its documents sends nothing. Beside them only the ends of a collection,
-without which a dropped outbox would look like a quiet one. A token is good for one question: its fingerprint is part of
-every position, and another question is refused.
+The stream has only inserts, so marking or deleting documents sends nothing, and drops and renames of the collection,
+without which a dropped outbox would look idle. A resume token is valid only for one stream: the fingerprint of the
+stream is part of every position, and a position of another stream is refused.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 Stage = dict[str, Any]
 ENDS = ("drop", "rename", "dropDatabase", "invalidate")
 UNUSED = ("documentKey", "lsid", "txnNumber")
-"""Fields of a change that nobody here reads; a large `_id` would come twice without this."""
+"""Unused fields of a change; they would repeat a large `_id`."""
 SPLITTING = (7, 0)
 SPLITTING_LATE = ((6, 0, 9), (6, 1))
-"""Releases that can send a change of more than 16 MB in fragments: all since the first; of those before, these."""
+"""Releases that can send a change of more than 16 MB in fragments: from SPLITTING on, and these earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """One collection, or several of one database in one stream."""
+    """The change stream of one or several collections of a database."""
 
     database: str
     collections: tuple[str, ...]
 
     @property
     def target(self) -> str | int:
-        """What `aggregate` is run on: the collection, or 1 for the whole database."""
+        """The target of `aggregate`: the collection, or 1 for the whole database."""
         return self.collections[0] if len(self.collections) == 1 else 1
 
     @property
     def cursor_name(self) -> str:
-        """What `getMore` calls it."""
+        """The collection name for `getMore`."""
         return self.collections[0] if len(self.collections) == 1 else "$cmd.aggregate"
 
     @property
@@ -45,28 +45,28 @@ class StreamSpec:
             return {"$match": {"$or": [{"operationType": "insert"}, ends]}}
         names = {"$in": list(self.collections)}
         of_ours = {"operationType": {"$in": ["insert", "drop", "rename"]}, "ns.coll": names}
-        # Another collection that takes the name of ours ends ours, which is told as the rename of the other alone.
+        # Renaming another collection to our name replaces ours, which is reported only as that rename.
         replaced = {"operationType": "rename", "to.coll": names}
         return {"$match": {"$or": [of_ours, replaced, {"operationType": {"$in": ["dropDatabase", "invalidate"]}}]}}
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides which changes come, in which form; splitting changes neither."""
-        question = [self.database, self.target, self.filter, UNUSED]
-        return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
+        """The fingerprint of everything that decides which changes are sent, and in which form."""
+        stream = [self.database, self.target, self.filter, UNUSED]
+        return hashlib.sha256(json.dumps(stream, sort_keys=True).encode()).hexdigest()[:16]
 
     def stages(self, start: Stage, *, splits: bool) -> list[Stage]:
-        """The pipeline that begins at `start` ({} is now)."""
+        """Returns the aggregation that begins at `start` ({} is now)."""
         stages = [{"$changeStream": start}, self.filter, {"$project": dict.fromkeys(UNUSED, 0)}]
         return [*stages, {"$changeStreamSplitLargeEvent": {}}] if splits else stages
 
     def heads(self, start: Stage, *, splits: bool) -> list[Stage]:
-        """The same changes without their documents: those that are too large to be sent can be sent so."""
+        """The same changes without their documents, for changes that are too large to send."""
         stages: list[Stage] = [{"$changeStream": start}, self.filter, {"$project": {"clusterTime": 1}}]
         return [*stages, {"$changeStreamSplitLargeEvent": {}}] if splits else stages
 
     def inserted(self, start: Stage, collection: str) -> list[Stage]:
-        """A stream of nothing but the ids of what was inserted into `collection` since `start`."""
+        """Returns the aggregation for the ids of documents inserted into `collection` since `start`."""
         wanted = {"operationType": "insert", "ns.coll": collection}
         return [{"$changeStream": start}, {"$match": wanted}, {"$project": {"documentKey": 1}}]
 
@@ -79,7 +79,7 @@ def can_split(version: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MongoOptions:
-    """What the source needs to know; the settings of the same names, and which fields the layout reads."""
+    """The settings of the same names, and the fields that the layout reads."""
 
     uri: str
     app_name: str
@@ -96,7 +96,7 @@ class MongoOptions:
     link_timeout: float = 30.0
     adopt: bool = False
     untimed_ms: int | None = None
-    """The time of documents that were there before and have none; None for when they are read."""
+    """The time of existing documents that have none; None: the time of reading."""
 
     @property
     def watched(self) -> StreamSpec:

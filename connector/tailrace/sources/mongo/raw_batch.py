@@ -1,8 +1,8 @@
-"""What lies in an answer of the server, found without decoding it. Pure.
+"""Splits a raw batch into changes, and reads plain inserts without decoding them.
 
-An answer holds thousands of changes, and of each only the document is wanted whole. So the batch is cut into changes by
-their lengths, and of a change that looks as inserts always do, the few fields in front of the document are read where
-they lie. A change of any other form is left to the decoder; nothing depends on this but speed.
+A batch has thousands of changes, and only the document of each is needed. So the batch is split by the lengths of the
+changes, and for a change in the usual form of an insert, the few fields before the document are read at fixed
+offsets. Any other change is left to the decoder; this is only an optimisation.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from tailrace.errors import ProtocolError
 DOCUMENT = 3
 _BATCH = b"\x04nextBatch\0"
 _SPLIT = b"\x03splitEvent\0"
-# How an insert begins: a token that is nothing but a text, so behind the zero that ends the text comes the token's own
-# end; then the fields in the order in which servers send them.
+# The start of an insert: a token that is a single text, then the fields in the order in which servers send them.
 _ID, _DATA, _TIME, _WALL, _DOCUMENT = (
     b"\x03_id\0",
     b"\x02_data\0",
@@ -29,20 +28,20 @@ _ID, _DATA, _TIME, _WALL, _DOCUMENT = (
 _USUAL = (_ID, _DATA, _TIME, _WALL, _DOCUMENT)
 _TOKEN_AT = 4 + len(_ID) + 4 + len(_DATA) + 4
 _HEAD_SIZE = _TOKEN_AT + len(_TIME) + 8 + len(_WALL) + 8 + len(_DOCUMENT)
-"""Up to the document, whose first four bytes are its size, without the token."""
+"""Bytes before the document and its size, without the token."""
 LENGTHS = 64
-"""How many lengths of tokens are remembered: ids of one kind have one, or a few."""
+"""How many token lengths are cached: ids of one kind have one or a few."""
 
 _length = Struct("<i").unpack_from
 _heads: dict[int, Callable[[bytes], tuple[Any, ...]]] = {}
 
 Insert = tuple[bytes, int, int, int, bytes]
-"""An insert: its token (nothing but the text), cluster time in seconds and increment, the server's clock in
-milliseconds, and the document, raw. Not a class: one is made, and forgotten, for every event."""
+"""An insert: the text of its token, cluster time (seconds, increment), the server's clock in milliseconds, and the raw
+document. Not a class, because one is made for every event."""
 
 
 def documents_of(array: bytes) -> list[bytes]:
-    """The documents of a BSON array, raw and in order."""
+    """Returns the raw documents of a BSON array."""
     found: list[bytes] = []
     at, index, length = 4, array.index, _length
     while array[at] == DOCUMENT:
@@ -53,10 +52,10 @@ def documents_of(array: bytes) -> list[bytes]:
 
 
 def split_batch(cursor: bytes) -> tuple[bytes, bytes]:
-    """The array of changes in a `cursor` document, and a document of its other fields: its id, and the token behind."""
+    """Returns the array of changes in a `cursor` document, and a document with its id and token."""
     if not cursor.startswith(_BATCH, 4):
         raise ProtocolError(
-            "the answer to getMore does not begin with its batch", remedy="Report the server's version."
+            "the response to getMore does not begin with its batch", remedy="Report the server's version."
         )
     begin = 4 + len(_BATCH)
     end = begin + _length(cursor, begin)[0]
@@ -65,7 +64,7 @@ def split_batch(cursor: bytes) -> tuple[bytes, bytes]:
 
 
 def insert_of(change: bytes) -> Insert | None:
-    """The insert that a change is, if it has the usual form; None leaves it to the decoder."""
+    """Returns the insert if the change has the usual form; None leaves it to the decoder."""
     try:
         length = _length(change, _TOKEN_AT - 4)[0] - 1
         read = _heads.get(length) or _head(length)
@@ -82,7 +81,7 @@ def insert_of(change: bytes) -> Insert | None:
 
 
 def _head(length: int) -> Callable[[bytes], tuple[Any, ...]]:
-    """Reads all that stands before the document, where the token has this length."""
+    """Returns the reader of the fields before the document, for tokens of this length."""
     if not 0 < length < 1 << 16:
         raise struct_error
     if len(_heads) >= LENGTHS:

@@ -1,10 +1,10 @@
-"""Reads the documents that were in the outbox before the stream begins, in resumable pieces.
+"""Reads the documents that were in the outbox before the stream begins, in resumable pages.
 
-The first session reads a snapshot of the very cluster time behind which the stream begins: nothing is in both, nothing
-in neither. Servers keep such a snapshot for minutes only. A later session, after a crash or for a long collection,
-reads a newer snapshot, and leaves out what was inserted between the two: the stream tells which documents those are,
-and it will bring them itself. Their ids are kept in a temporary file, so memory stays flat. Documents come in the
-order of an index, the nearest to commit order that a collection remembers.
+The first session reads a snapshot at the cluster time at which the stream begins, so every document is either in the
+snapshot or in the stream. Servers keep a snapshot only for minutes. A later session, after a crash or for a long
+collection, reads a newer snapshot, and leaves out the documents inserted in between: a second stream lists their ids,
+and the main stream sends them later. The ids are kept in a temporary file, so memory stays flat. Documents are read in
+the order of an index.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ PAGE = 1000
 LEARN_MS = 200
 
 Keeps = Callable[[Row, int, int | None], bool]
-"""Whether a document is wanted: its row, 0 (it has no number of a transaction), when it was created (ms)."""
+"""Decides whether a document is wanted, from its row, 0 (no transaction id), and its creation time (ms)."""
 
 
-class Later:
-    """The ids of documents that were inserted after the stream's beginning: the stream will bring those."""
+class LaterInserts:
+    """The ids of documents that were inserted after the start of the stream, which will send them."""
 
     def __init__(self) -> None:
-        self._file = sqlite3.connect("", check_same_thread=False)  # an empty name: a temporary file, gone with us
+        self._file = sqlite3.connect(
+            "", check_same_thread=False
+        )  # an empty name: a temporary file that is removed on close
         self._file.execute("CREATE TABLE later (id BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def add(self, keys: list[bytes]) -> None:
@@ -59,7 +61,7 @@ class Later:
 
 
 class CollectionReader:
-    """Pages through the collections, one after another, from where `start` says."""
+    """Pages through the collections one after another, beginning at `start`."""
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class CollectionReader:
         keeps: Keeps | None = None,
         untimed_ms: int | None = None,
     ) -> None:
-        """`fresh` says that this is the session that has just taken the stream's beginning; `keeps` tells of each
-        document whether it is wanted; `untimed_ms` is the time of those that have none, if not now.
+        """`fresh`: this session has just opened the stream, so its snapshot is still available; `keeps` decides for
+        each document whether it is wanted; `untimed_ms` is the time of documents without one, instead of now.
         """
         self._untimed_ms = untimed_ms
         self._client = client
@@ -87,7 +89,7 @@ class CollectionReader:
         self._keeps = keeps
         self._read = start.collection_read or CollectionRead()
         self._collections = self._left()
-        self._later: Later | None = None
+        self._later: LaterInserts | None = None
         self._learnt: dict[str, Token] = {}
         self._at = before(start.time) if fresh else None
         self._cursor_id: Int64 | None = None
@@ -95,17 +97,17 @@ class CollectionReader:
         self._session = client.start_session(causal_consistency=False)
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
-        """The next rows and the position behind them; position None when everything is read."""
+        """Returns the next rows and the position behind them; the position is None when everything is read."""
         try:
             return self._next_rows(limit, limit_bytes)
         except sqlite3.Error as error:
             raise SourceError(
-                f"the ids of new documents cannot be kept in a temporary file: {error}",
-                remedy="See that the folder for temporary files (TMPDIR) has room, then start again.",
+                f"the ids of new documents cannot be written to a temporary file: {error}",
+                remedy="Free space in the folder for temporary files (TMPDIR), then start again.",
             ) from None
 
     def _next_rows(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
-        """Of one page, and perhaps none of it: between two pages there are other things to look after."""
+        """Returns rows of one page, perhaps none; between two pages the loop does other work."""
         rows: list[Row] = []
         size = 0
         last: Document | None = None
@@ -129,14 +131,14 @@ class CollectionReader:
         self._session.end_session()
 
     def _turn(self) -> bool:
-        """Fetches the next page that has documents; False when there is none in any collection."""
+        """Fetches the next page that has documents; returns False when all collections are read."""
         while self._collections:
             if self._cursor_id is None:
                 self._begin()
             elif self._cursor_id:
                 self._fetch()
             else:
-                # The next collection begins at the same snapshot if the server still has it.
+                # The next collection is read at the same snapshot, if the server still has it.
                 self._cursor_id = None
                 del self._collections[0]
                 following = self._collections[0] if self._collections else self._read.collection
@@ -146,7 +148,7 @@ class CollectionReader:
         return False
 
     def _begin(self) -> None:
-        """Opens a cursor behind the last published document, at our snapshot or at a new one."""
+        """Opens a cursor behind the last published document, at the current or a new snapshot."""
         self._read = replace(self._read, collection=self._collection)
         require_order(self._client, self._watched.database, self._collection, tuple(self._order))
         if self._at is None:
@@ -163,7 +165,7 @@ class CollectionReader:
             command["min"] = after
         self._ask(command, "firstBatch")
         if after is not None and self._page and self._sort_key(decoded(self._page[-1])) == self._read.after:
-            self._page.pop()  # `min` includes the one that is out already
+            self._page.pop()  # `min` includes the last published document
 
     def _fetch(self) -> None:
         self._ask({"getMore": self._cursor_id, "collection": self._collection, "batchSize": PAGE}, "nextBatch")
@@ -182,22 +184,22 @@ class CollectionReader:
                     raise _no_index(self._watched.database, self._collection, tuple(self._order)) from None
                 raise
         self._cursor_id = Int64(cursor["id"])
-        # Reversed, to be taken from the end.
+        # Reversed, because `pop` takes from the end.
         self._page = [bytes(each.raw) for each in cursor[field]][::-1]
 
     def _new_snapshot(self) -> Timestamp:
-        """A later session's: first learn what was inserted since the stream's beginning, up to a moment; read that."""
+        """Returns a newer snapshot, after collecting the ids of documents inserted before it."""
         now = identify(self._client).now
         if self._later is None:
-            self._later = Later()
+            self._later = LaterInserts()
         for collection in self._collections:
             self._learn(collection, now, self._later)
         return Timestamp(now.seconds, now.increment)
 
-    def _learn(self, collection: str, until: ClusterTime, later: Later) -> None:
-        """Up to `until` and all of it: the last transaction may come in several answers, all of the same time."""
+    def _learn(self, collection: str, until: ClusterTime, later: LaterInserts) -> None:
+        """Collects the ids up to and including `until`: the last transaction may span several batches."""
         watched = StreamSpec(self._watched.database, (collection,))
-        # Not from the beginning each time: were that to take longer than a snapshot is kept, it would never end.
+        # Not from the start each time: if that took longer than a snapshot is kept, it would never end.
         begin = self._learnt.get(collection) or server_token(self._start.token)
         cursor = ChangeStreamCursor(self._client, watched, watched.inserted({"startAfter": begin}, collection))
         try:
@@ -209,8 +211,8 @@ class CollectionReader:
                 came = bool(batch.changes)
                 if batch.ended:
                     raise HistoryLost(
-                        "the collection was dropped or renamed while the documents before were being read",
-                        remedy="Create it again if needed, then run `tailrace recover apply FILE`: it reads what is "
+                        "the collection was dropped or renamed while its existing documents were being read",
+                        remedy="Re-create it if needed, then run `tailrace recover apply FILE`: it reads what is "
                         "there now, and publishes nothing twice.",
                     )
                 if batch.token is not None:
@@ -224,29 +226,29 @@ class CollectionReader:
         return self._collections[0]
 
     def _left(self) -> list[str]:
-        """The collections that are still to be read, the one under way first."""
+        """Returns the collections that are not completely read, the current one first."""
         names = list(self._watched.collections)
         if self._read.collection and self._read.collection not in names:
             raise StreamChanged(
-                f"{self._read.collection} was being read for the first time, and is no longer to be watched",
+                f"{self._read.collection} is not completely read for the first time, and no longer in the settings",
                 remedy="Name it in source.collection again until the first read is complete.",
             )
         return names[names.index(self._read.collection) :] if self._read.collection else names
 
     def _sort_key(self, document: Document) -> str:
-        """As Extended JSON: what `min` of a later session is given. A missing field sorts as null."""
+        """Returns the sort key as Extended JSON, for `min` of a later session. A missing field sorts as null."""
         return json_util.dumps({name: document.get(name) for name in self._order}, json_options=STRICT)
 
     def _row(self, document: Document, key: bytes) -> Row | None:
-        """None for one that is not wanted."""
+        """Returns the row; None if it is not wanted."""
         when = milliseconds(document.get(self._timestamp)) if self._timestamp else None
         made = document.get("_id")
         if when is None and isinstance(made, ObjectId):
             when = int(made.generation_time.timestamp() * 1000)
-        # By its id, not by a count: a document that is purged meanwhile must not give its name to the next.
-        place = f"{self._start.time}:{hashlib.blake2b(key, digest_size=8).hexdigest()}"
+        # By its id, not by a count: deleting a document must not change the positions of others.
+        position = f"{self._start.time}:{hashlib.blake2b(key, digest_size=8).hexdigest()}"
         untimed = time.time_ns() // 1_000_000 if self._untimed_ms is None else self._untimed_ms
-        row = self._documents.row(document, place, untimed if when is None else when)
+        row = self._documents.row(document, position, untimed if when is None else when)
         return row if self._keeps is None or self._keeps(row, 0, when) else None
 
     def _position(self) -> TokenPosition:
@@ -254,12 +256,12 @@ class CollectionReader:
 
 
 def before(time_: ClusterTime) -> Timestamp:
-    """The snapshot just before a stream's beginning."""
+    """Returns the snapshot time just before the start of a stream."""
     return Timestamp(time_.seconds, time_.increment - 1)
 
 
 def _index_scan(plan: object) -> Document:
-    """The part of a query's plan that reads an index."""
+    """Returns the index scan of a query plan."""
     if isinstance(plan, dict) and plan.get("stage") == "IXSCAN":
         return plan
     inner = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else []
@@ -267,24 +269,24 @@ def _index_scan(plan: object) -> Document:
 
 
 def require_order(client: Client, database: str, collection: str, order_by: tuple[str, ...]) -> None:
-    """Raises what keeps a collection from being read in this order.
+    """Raises if a collection cannot be read in this order.
 
-    An index that lacks documents, or has some twice, would make the reading lack or repeat them.
+    An index that lacks documents or has some twice would miss or repeat them.
     """
     if order_by == ("_id",):
         return
     order = dict.fromkeys(order_by, 1)
-    question = {"find": collection, "sort": order, "hint": order}
+    query = {"find": collection, "sort": order, "hint": order}
     with translated_errors(DOING):
         try:
-            plan = client[database].command({"explain": question, "verbosity": "queryPlanner"})
+            plan = client[database].command({"explain": query, "verbosity": "queryPlanner"})
         except OperationFailure as error:
             if error.code in NO_INDEX:
                 raise _no_index(database, collection, order_by) from None
             raise
     chosen = plan.get("queryPlanner", {})
     if chosen.get("winningPlan", {}).get("stage") == "EOF":
-        # There is no such collection yet. When it is created, it has no index either.
+        # The collection does not exist yet; when it is created, it has no index.
         raise _no_index(database, collection, order_by)
     scan = _index_scan(chosen)
     kinds = {"isPartial": "partial", "isSparse": "sparse", "isMultiKey": "over arrays", "collation": "collated"}
@@ -292,7 +294,7 @@ def require_order(client: Client, database: str, collection: str, order_by: tupl
     if flaws:
         raise LayoutMismatch(
             f"the index on {', '.join(order_by)} of {database}.{collection} is {' and '.join(flaws)}",
-            why="Documents already there are read in its order: it must have each of them once, in plain order.",
+            why="Existing documents are read in its order: it must have each of them once, in plain order.",
             remedy="Name fields in source.order_by that have a plain index, or leave it out to read by _id.",
         )
 
@@ -301,6 +303,6 @@ def _no_index(database: str, collection: str, order_by: tuple[str, ...]) -> Layo
     keys: Any = dict.fromkeys(order_by, 1)
     return LayoutMismatch(
         f"{database}.{collection} has no index on {', '.join(order_by)}",
-        why="Documents already there are read in the order of an index, so that reading can be resumed.",
+        why="Existing documents are read in the order of an index, so that reading can be resumed.",
         remedy=f"db.{collection}.createIndex({keys}), or set source.order_by: [_id].",
     )

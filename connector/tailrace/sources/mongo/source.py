@@ -1,8 +1,8 @@
-"""The MongoDB source: admission, the documents already there, then the stream; one `read` for both.
+"""The MongoDB source: reads the documents already in the collections, then follows the change stream.
 
-The server keeps no place for us, so nothing is confirmed to it: its log is as long as it is, and the stored position
-alone says where to go on. So that a quiet outbox does not fall off the end of that log, the position follows the
-server's own token when there is nothing to publish.
+The server keeps no position for the pipeline, so nothing is confirmed to it; the oplog has a fixed size. So that an
+idle outbox does not fall out of the oplog, the position follows the server's resume token when there is nothing to
+publish.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tailrace.sources.mongo.snapshot import CollectionReader
 from tailrace.wakeup import Wakeup
 
 TOGETHER = 100
-"""Changes decoded in one go: enough to spread the cost of a call, few enough to be forgotten soon."""
+"""Changes decoded at once: enough to spread the cost of a call, few enough to be freed soon."""
 
 
 class MongoSource:
-    """Implements `pipeline.Source`; owned by one thread."""
+    """Implements `RowSource`; owned by one thread."""
 
     def __init__(self, options: MongoOptions, *, wake: Wakeup) -> None:
         """`wake` ends a waiting `read` early."""
@@ -75,7 +75,7 @@ class MongoSource:
                 check_resume(stored, replace(found, collections=ids), facts.now)
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
-        """Starts at `stored`, or now, or with what is there; `store` writes a position durably at once."""
+        """Starts at `stored`; a first start begins now or with existing documents. `store` writes durably at once."""
         if stored is not None and not isinstance(stored, TokenPosition):
             raise other_kind(stored, "MongoDB")
         if stored is not None:
@@ -98,15 +98,15 @@ class MongoSource:
         return start
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
-        """Up to `limit` rows; waits at most `wait` seconds for the first of them."""
+        """Returns up to `limit` rows; waits at most `wait` seconds for the first of them."""
         if self._collection is not None:
             return self._read_collection(limit, limit_bytes)
         following = self._following
         rows = following.rows = []
-        taken = self._take_good(limit, limit_bytes)
+        taken = self._take_valid(limit, limit_bytes)
         if not rows and not self._more and wait:
             self._poll.poll(wait * 1000)
-            taken = self._take_good(limit, limit_bytes)
+            taken = self._take_valid(limit, limit_bytes)
         if rows:
             failpoints.reached(failpoints.ROWS_READ)
         return Chunk(rows, following.position, self._more, taken if rows else 0)
@@ -115,8 +115,8 @@ class MongoSource:
     def _more(self) -> bool:
         return self._failed is not None or bool(self._changes) or (self._stream is not None and self._stream.waiting)
 
-    def _take_good(self, limit: int, limit_bytes: int) -> int:
-        """`_take`, but whatever ends the stream: the rows before it are good, and go first."""
+    def _take_valid(self, limit: int, limit_bytes: int) -> int:
+        """Like `_take`, but returns the rows before an error first, and raises it at the next call."""
         if self._failed is not None:
             raise self._failed
         try:
@@ -128,7 +128,7 @@ class MongoSource:
             return row_bytes(self._following.rows)
 
     def _take(self, limit: int, limit_bytes: int) -> int:
-        """Feeds what has arrived to the changes: how many bytes that was."""
+        """Decodes the changes that have arrived; returns their bytes."""
         following, changes, taken = self._following, self._changes, 0
         while len(following.rows) < limit and taken < limit_bytes:
             if not changes:
@@ -164,16 +164,16 @@ class MongoSource:
         return True
 
     def settle(self) -> None:
-        """The stream itself vouches for what lies before its token."""
+        """Does nothing: the stream is complete up to its token."""
 
     def confirm(self, position: Position) -> None:
-        """There is nobody to tell: the server keeps no place for us."""
+        """Does nothing: the server keeps no position for us."""
 
     def keep_alive(self) -> None:
-        """There is nothing to keep: the thread that asks ahead waits, and the server's cursor with it."""
+        """Does nothing: the thread that fetches ahead waits, and the cursor stays open."""
 
     def passed(self, position: Position) -> str:
-        """Documents do not tell in which transaction they were written."""
+        """Returns an empty text: documents do not record their transaction."""
         return ""
 
     def close(self) -> None:
@@ -186,13 +186,13 @@ class MongoSource:
             self._client = None
 
     def _begin(self, stored: TokenPosition | None, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
-        """Where to start; the stream is open there, which is part of the answer."""
+        """Returns where to start, after the stream is opened there."""
         if stored is None:
             return self._first(found, facts)
         if not self._options.adopt:
             check_resume(stored, found, facts.now)
             self._follow({"startAfter": server_token(stored.token)})
-            # What could not be seen of the collections before can be now: from here on they are known.
+            # UUIDs that could not be read before may be readable now.
             return replace(stored, log=found) if any(found.collections.values()) else stored
         try:
             if is_ahead(stored, facts.now):
@@ -200,7 +200,7 @@ class MongoSource:
             if stored.log == found or stored.collection_read is not None:
                 start: Stage = {"startAfter": server_token(stored.token)}
             else:
-                # Another question: the token may not fit it, but its time does; what is out already is left out.
+                # Another stream: the token may be invalid for it, but its time is not; published changes are skipped.
                 start = {"startAtOperationTime": Timestamp(*stored.time.pair)}
             while True:
                 try:
@@ -210,13 +210,13 @@ class MongoSource:
                     stored = self._past_large(stored)
                     start = {"startAfter": server_token(stored.token)}
         except (HistoryLost, PositionAhead):
-            # What is gone from the log cannot be had from it; a person has said to go on.
+            # The changes are gone from the oplog, and the user has accepted that with --adopt.
             return replace(self._now(found, facts, {}), begun=stored.begun)
 
     def _first(self, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
         if not self._options.beginning:
             return replace(self._now(found, facts, {}), begun=str(facts.now_ms))
-        # Behind this moment comes the stream; up to it, what is in the collection.
+        # The stream begins behind this time; documents up to it are read from the collection.
         first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
         position = self._now(found, facts, {"startAtOperationTime": Timestamp(*first.pair)})
         return replace(position, time=first, collection_read=CollectionRead())
@@ -225,7 +225,7 @@ class MongoSource:
         token = self._follow(start).token
         if token is None:
             raise SourceError(
-                "MongoDB opened a change stream without saying where it begins",
+                "MongoDB opened a change stream without a resume token",
                 remedy="Upgrade to MongoDB 6.0 or newer.",
             )
         time_ = token_time(token) or facts.now
@@ -243,7 +243,7 @@ class MongoSource:
         return ChangeStreamCursor(self._client, watched, watched.stages(start, splits=self._splits), limit=limit)
 
     def _past_large(self, stored: TokenPosition) -> TokenPosition:
-        """Behind the one change that cannot be sent: without its document it can."""
+        """Returns the position behind the change that is too large; without its document it can be read."""
         assert self._client is not None  # noqa: S101 - opened first
         watched = self._options.watched
         stages = watched.heads({"startAfter": server_token(stored.token)}, splits=self._splits)
@@ -255,7 +255,7 @@ class MongoSource:
             cursor.close()
         if not found:
             raise EventTooLarge(
-                f"a change behind {stored} is too large, and where it ends cannot be found",
+                f"a change behind {stored} is too large, and its position cannot be found",
                 remedy="Upgrade to MongoDB 6.0.9, 7.0 or newer, which send it in parts.",
             )
         stamp = found[0]["clusterTime"]
@@ -268,11 +268,11 @@ class MongoSource:
             self._stream = None
 
     def _reopen(self) -> None:
-        """The server closed the stream behind an end that was passed over: `startAfter` goes on behind it."""
+        """Reopens a stream that the server closed after an accepted drop or rename."""
         if not self._options.adopt:
             raise CollectionGone(
-                "the server has ended the stream: what it watched is gone",
-                remedy="Create the collection again if it is to be followed. If the log may have lost something, "
+                "the server has ended the stream: the watched collection is gone",
+                remedy="Re-create the collection if it is still needed. If the log may have lost something, "
                 "`tailrace recover plan FILE` finds what is in the collection. Otherwise start once with --adopt.",
             )
         self._follow({"startAfter": server_token(self._following.position.token)})
@@ -291,7 +291,7 @@ class MongoSource:
         )
 
     def _read_collection(self, limit: int, limit_bytes: int) -> Chunk:
-        assert self._collection is not None  # noqa: S101 - the caller looked
+        assert self._collection is not None  # noqa: S101 - checked by the caller
         page = read_page(self._collection, limit, limit_bytes)
         if page is not None:
             return page
@@ -299,5 +299,5 @@ class MongoSource:
         self._collection = None
         self._follow({"startAfter": server_token(self._following.position.token)})
         failpoints.reached(failpoints.STREAM_STARTED)
-        # Soon stored, so that a restart need not look at the collection again.
+        # Urgent: once this position is stored, a restart does not read the collection again.
         return Chunk([], self._following.position, more=False, urgent=True)

@@ -42,7 +42,7 @@ def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: Clust
             replace(LOG, collections={"stock": "dd"}, pipeline="g"),
             NOW,
             StreamChanged,
-            "shop.outbox, billing; now shop.st",
+            "shop.outbox, billing; the settings now name shop.st",
         ),
         (LOG, ClusterTime(60, 4), PositionAhead, "60.5:1 is beyond the end of the server's log, 60.4"),
         (LOG, ClusterTime(59, 9), PositionAhead, "beyond"),
