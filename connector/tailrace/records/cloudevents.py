@@ -1,12 +1,11 @@
-"""An event as a CloudEvent 1.0 on Kafka: attributes in headers (binary), or in the value with the data (structured).
+"""Writes events as CloudEvents 1.0: attributes in headers (binary), or in the value with the data (structured).
 
     id, type       as in the row                        time          the commit, in UTC
     source         from the settings                    dataschema    the schema's address, if it has one
-    subject        the key, where it is text            partitionkey  the same, where the key is sent as it is
+    subject        the key, if it is text               partitionkey  the same, if the key is sent unchanged
 
-The payload itself is never read or written anew: in a structured event it stands between our own bytes. An event
-without a payload has no value in either mode, which Kafka takes for a deletion; it is sent in binary mode, the only
-one that knows events without data.
+The payload is never parsed or rewritten: a structured event embeds its bytes. An event without a payload has a null
+value in both modes, which Kafka treats as a deletion; it is sent in binary mode, the only one for events without data.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ AttributeWriter = Callable[[OutboxEvent, bytes | None, CompiledSchema | None], l
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _usable = re.compile("[^\x00-\x1f\x7f-\x9f]+").fullmatch
-"""The text of an attribute: some, and no control characters."""
+"""A valid attribute: not empty, without control characters."""
 
 
 def attribute_writer(source: str, *, prefix: str, key_as_it_is: bool) -> AttributeWriter:
-    """A function of (event, key, contract) for every attribute but datacontenttype, their names behind `prefix`.
+    """Returns a function of (event, key, schema) that yields every attribute except datacontenttype, named with
+    `prefix`.
 
-    `key` is the record's, before it takes any form.
+    `key` is the record's key before it is formatted.
     """
     fixed: list[tuple[str, str]] = [(prefix + "specversion", "1.0"), (prefix + "source", source)]
     id_name, type_name, time_name = prefix + "id", prefix + "type", prefix + "time"
@@ -58,7 +58,7 @@ def attribute_writer(source: str, *, prefix: str, key_as_it_is: bool) -> Attribu
             pairs.append((subject, text))
             if key_as_it_is:
                 pairs.append((partition_key, text))
-        # An address with a login in it is nobody else's business.
+        # A URL that contains a login must not be published.
         if schema is not None and schema.file.startswith(("https://", "http://")) and "@" not in schema.file:
             pairs.append((data_schema, schema.file))
         return pairs
@@ -67,13 +67,13 @@ def attribute_writer(source: str, *, prefix: str, key_as_it_is: bool) -> Attribu
 
 
 def structured(attributes: list[tuple[str, str]], payload: bytes) -> bytes:
-    """The value of structured mode: `payload`, which must be JSON, stands in it byte for byte."""
+    """Returns the value of structured mode. `payload` must be JSON and is embedded byte for byte."""
     head = orjson.dumps({**dict(attributes), "datacontenttype": "application/json"})
     return b'%b,"data":%b}' % (head[:-1], payload)
 
 
 def _text(key: bytes | None) -> str | None:
-    """A key that may be an attribute."""
+    """Returns the key as text if it is a valid attribute."""
     try:
         text = "" if key is None else key.decode()
     except UnicodeDecodeError:

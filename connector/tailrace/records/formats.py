@@ -1,9 +1,8 @@
-"""The format of a pipeline's records: chosen once, at the start, as one function from event to Record.
+"""The format of a pipeline's records: chosen once at the start, as one function from event to Record.
 
-The default is `plain_record` itself. Every other format starts from it, so that key, topic, time and our own headers
-(id, type, position, timestamp, tailrace.pipeline) are the same in all of them. A further column that bears the name of
-a header which the format writes is left out, as it is among our own: readers act on those. An event without a payload
-has no value in any format.
+The default is `plain_record`. All other formats extend it, so that key, topic, time and our own headers (id, type,
+position, timestamp, tailrace.pipeline) are the same in all of them. A column with the name of a header that the format
+writes is left out, because readers rely on those headers. An event without a payload has a null value in every format.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ from tailrace.schemas.validation import ValidatedPayload
 RecordMaker = Callable[[OutboxEvent, Route, ValidatedPayload], Record]
 
 _new_record = tuple.__new__
-"""Without the argument handling of its own constructor: this runs once per event."""
+"""Avoids the argument handling of the constructor, because this runs for every event."""
 _FRAMES = frozenset({framing.KEY_HEADER, framing.VALUE_HEADER})
 _CONTENT_TYPES = {"json": "application/json", "avro": "application/avro"}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How records are written; `source` is the CloudEvents attribute. Refuses what readers could make no sense of."""
+    """How records are written. `source` is the CloudEvents attribute. Raises ConfigError for combinations that
+    readers cannot read."""
 
     value: Literal["json", "avro"] = "json"
     schema_id: SchemaId = "none"
@@ -49,20 +49,20 @@ class RecordFormat:
             )
         if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
             raise ConfigError(
-                "a structured CloudEvent is one JSON text, without a schema's id",
+                "a structured CloudEvent is one JSON text without a schema id",
                 remedy="Set format.cloudevents: binary, or leave format.value and format.schema_id out.",
             )
         if self.cloudevents == "binary" and (self.value, self.schema_id) == ("json", "prefix"):
             raise ConfigError(
-                "a CloudEvent whose content-type is application/json cannot begin with a schema's id",
-                remedy="Set format.schema_id: header, which leaves the value alone.",
+                "a CloudEvent whose content-type is application/json cannot begin with a schema id",
+                remedy="Set format.schema_id: header, which does not change the value.",
             )
         if self.cloudevents != "none" and not self.source:
             raise ConfigError("a CloudEvent needs a source", remedy="Set format.source, such as /shop/orders.")
 
 
 def record_maker(format: RecordFormat, *, key_schema: KeySchema | None, pipeline: str = "") -> RecordMaker:
-    """The function that makes a pipeline's records. `key_contract` gives the contract of a topic's keys."""
+    """Returns the function that makes a pipeline's records. `key_schema` returns the schema of a topic's keys."""
     write_key = key_writer(format.key, format.schema_id, key_schema)
     plain = plain_maker(pipeline) if pipeline else plain_record
     if format == RecordFormat():
@@ -91,19 +91,19 @@ def record_maker(format: RecordFormat, *, key_schema: KeySchema | None, pipeline
 
 
 def _reserved(format: RecordFormat) -> Callable[[str], bool]:
-    """Whether a further column may not be a header. Readers of CloudEvents do not look at the case of names."""
+    """Returns a test whether a column must not become a header. CloudEvents readers ignore the case of names."""
     names = _FRAMES if format.schema_id != "none" else frozenset()
     if format.cloudevents == "none":
         return names.__contains__
     if format.cloudevents == "binary":
         taken = names | cloudevents.HEADERS
         return lambda name: name.lower() in taken
-    # With any header of binary mode, some readers take a structured event for a binary one.
+    # Some readers take a structured event with any header of binary mode for a binary one.
     return lambda name: name.lower().startswith(cloudevents.PREFIX) or name.lower() == cloudevents.CONTENT_TYPE
 
 
 def _value_writer(format: RecordFormat) -> Callable[[bytes, ValidatedPayload], tuple[bytes, bytes | None]]:
-    """A function from (payload, checked) to the value and what goes into its schema's header."""
+    """Returns a function from (payload, validated) to the value and the content of the schema id's header."""
     kind, schema_id = format.value, format.schema_id
     frames: dict[CompiledSchema, tuple[bytes, bytes | None]] = {}
 
@@ -117,14 +117,14 @@ def _value_writer(format: RecordFormat) -> Callable[[bytes, ValidatedPayload], t
         if schema is None:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                "the event was let through without a schema, so there is no schema's id to write",
+                "the event has no schema, so there is no schema id to write",
                 remedy="Register a schema for its type, or set format.schema_id: none.",
             )
         if schema.kind != kind:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
                 f"version {schema.version} of {cut(schema.subject)} is of the kind {schema.kind}, "
-                f"and values are written as {kind}",
+                f"but values are written as {kind}",
                 remedy=f"Register a schema of the kind {kind}, or set format.value: {schema.kind}.",
             )
         found = frames.get(schema)
@@ -133,7 +133,7 @@ def _value_writer(format: RecordFormat) -> Callable[[bytes, ValidatedPayload], t
         before, header = found
         if kind == "json":
             return before + payload, header
-        # Bytes are what `encode_text` has written already.
+        # Bytes were already written by `encode_text`.
         return before + (content if type(content) is bytes else schema.encode(content)), header
 
     def plain(payload: bytes, checked: ValidatedPayload) -> tuple[bytes, None]:
@@ -147,7 +147,7 @@ def _value_writer(format: RecordFormat) -> Callable[[bytes, ValidatedPayload], t
 def _envelope(
     format: RecordFormat,
 ) -> Callable[[OutboxEvent, bytes | None, CompiledSchema | None, bytes | None, Headers], bytes | None] | None:
-    """A function that makes a CloudEvent of a value: adds to the headers, and returns the value to send."""
+    """Returns a function that makes a CloudEvent: it adds to the headers and returns the value to send."""
     if format.cloudevents == "none":
         return None
     as_it_is = format.key == "bytes"
@@ -176,6 +176,6 @@ def _require_json(payload: bytes) -> None:
     except NotJsonError as error:
         raise Rejected(
             Reason.POISON_MESSAGE,
-            f"the payload is not usable JSON, which a structured CloudEvent consists of: {error}",
+            f"the payload is not usable JSON, which a structured CloudEvent requires: {error}",
             remedy="Have the service write JSON, or set format.cloudevents: binary.",
         ) from None

@@ -1,7 +1,7 @@
-"""Which schema a value or key was written with, as registries' own readers look for it: before it, or in a header.
+"""Writes the id of a schema as deserialisers of registries expect it: before the value or key, or in a header.
 
-Before it: a zero byte and the schema's number in four bytes. In a header: a one byte and the schema's GUID; a registry
-that gives no GUIDs gets the first form there, which readers of headers know as well. Nothing else is added: only
+Before it: a zero byte and the schema's id in four bytes. In a header: a one byte and the schema's GUID; if the registry
+has no GUIDs, the header has the first form, which readers of headers accept as well. Nothing else is added: only
 Protobuf names the message inside a schema.
 """
 
@@ -21,12 +21,12 @@ VALUE_HEADER = "__value_schema_id"
 
 
 def before(schema: CompiledSchema) -> bytes:
-    """What stands before a value or key of this contract."""
+    """Returns the bytes before a value or key with this schema."""
     return struct.pack(">bI", 0, _registered(schema).id)
 
 
 def in_header(schema: CompiledSchema) -> bytes:
-    """What stands in the header of a value or key of this contract."""
+    """Returns the content of the schema id's header for a value or key with this schema."""
     registered = _registered(schema)
     if registered.guid is None:
         return before(schema)
@@ -37,7 +37,7 @@ def _registered(schema: CompiledSchema) -> RegistryIds:
     if schema.registered is None:
         raise ConfigError(
             f"version {schema.version} of {schema.subject} ({schema.file}) has no id to write",
-            why="format.schema_id asks for the id that a registry gave the schema, and this one is in none.",
+            why="format.schema_id requires the schema's id in a registry, and this schema is in none.",
             remedy="Name a registry under schemas.registry, or set format.schema_id: none.",
         )
     return schema.registered

@@ -1,7 +1,7 @@
-"""A record's key in the form that readers of the topic expect: its bytes, a JSON string, or an Avro string.
+"""Writes a record's key as bytes, a JSON string or an Avro string.
 
-Where schemas' ids are written, a topic's key has a contract of its own, looked up once for each topic. Its id then goes
-before the key, and Kafka chooses partitions by all of it: a new version of a key's schema moves every key.
+If schema ids are written, the keys of a topic have their own schema, looked up once per topic. With `prefix`, its id
+precedes the key, and Kafka chooses the partition by both: a new version of the key's schema moves every key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.schemas.messages import cut
 KeyFormat = Literal["bytes", "json", "avro"]
 KeySchema = Callable[[str], CompiledSchema]
 WrittenKey = tuple[bytes | None, bytes | None]
-"""The key, and what goes into its schema's header."""
+"""The key, and the content of its schema id's header."""
 
 
 class _Known(NamedTuple):
@@ -30,14 +30,14 @@ class _Known(NamedTuple):
 
 
 def key_writer(form: KeyFormat, schema_id: SchemaId, schema_of: KeySchema | None) -> Callable[..., WrittenKey]:
-    """A function of (key, topic). An event without a key has none in any form."""
+    """Returns a function of (key, topic). An event without a key has none in any format."""
     if form == "bytes":
         return lambda key, topic: (key, None)
     if schema_id == "none":
         return lambda key, topic: (key if key is None else orjson.dumps(_text(key)), None)
     if schema_of is None:
         raise ConfigError(
-            f"format.key: {form} needs schemas of keys, and there are none",
+            f"format.key: {form} needs schemas of keys, but there is no registry",
             remedy="Name a registry under schemas.registry, or set format.key: bytes.",
         )
     known: dict[str, _Known] = {}
@@ -72,7 +72,7 @@ def _encoded(text: str, schema: CompiledSchema) -> bytes:
     if not schema.is_valid(text):
         raise Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
-            f"the key breaks version {schema.version} of {cut(schema.subject)}: " + schema.explain(text, len(text)),
+            f"the key violates version {schema.version} of {cut(schema.subject)}: " + schema.explain(text, len(text)),
             remedy=f"Correct the service, or the schema {schema.file}.",
         )
     return orjson.dumps(text)

@@ -1,7 +1,7 @@
-"""OutboxEvent -> Record: what Kafka is given. The payload is the value, byte for byte.
+"""Makes a Kafka record of an event. The payload is the value, byte for byte.
 
-Headers, in this order: id, type, position, timestamp, tailrace.pipeline, then the table's further columns under their
-own names. A further column that bears one of our names is left out: readers must be able to rely on ours.
+Headers, in this order: id, type, position, timestamp, tailrace.pipeline, then the additional columns of the table under
+their own names. A column with the name of one of our headers is left out, because readers rely on ours.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from tailrace.event import Headers, OutboxEvent, Record, Route
 
 OUR_HEADERS = frozenset({"id", "type", "position", "timestamp"})
 PIPELINE_HEADER = "tailrace.pipeline"
-"""Which pipeline published a record: pipelines may share topics, and the ids of their events may be the same."""
+"""Names the pipeline that published a record: pipelines may share topics, and ids of their events may be equal."""
 _RESERVED = OUR_HEADERS | {PIPELINE_HEADER}
 
 _new_record = tuple.__new__
-"""Without the argument handling of its own constructor: this runs once per event."""
+"""Avoids the argument handling of the constructor, because this runs for every event."""
 
 
 def plain_maker(pipeline: str = "") -> Callable[..., Record]:
-    """A function that makes records of plain JSON, with the header of this pipeline; without one if it has no name."""
+    """Returns a function that makes plain JSON records with the header of this pipeline; without the header if
+    unnamed."""
     own: Headers = [(PIPELINE_HEADER, pipeline)] if pipeline else []
 
     def make(event: OutboxEvent, route: Route, checked: object = None) -> Record:
@@ -41,21 +42,21 @@ def plain_maker(pipeline: str = "") -> Callable[..., Record]:
 
 @lru_cache(maxsize=1)
 def _timestamp(committed_ms: int) -> tuple[str, str]:
-    """The header of that name: the same for all events of a transaction."""
+    """The header of that name. Cached, because all events of a transaction have the same."""
     return "timestamp", str(committed_ms)
 
 
 plain_record = plain_maker()
-"""The record of one event as plain JSON, which was checked but is sent as it came; names no pipeline."""
+"""Makes the record of one event as plain JSON, without the pipeline's header."""
 
 
 def chosen_key(event: OutboxEvent, column: str) -> bytes | None:
-    """The value of a further column, as the record's key."""
+    """Returns the value of an additional column as the record's key."""
     for name, value in event.extra:
         if name == column:
             return value.encode() if isinstance(value, str) else value
     raise Rejected(
         Reason.PERMANENT_FAILURE,
-        f"the column {column!r}, which the topic's spec names as the key, is NULL or not there",
+        f"the column {column!r}, which the topic's spec names as the key, is NULL or missing",
         remedy="Have the service fill it, or choose another key in the topic's spec.",
     )

@@ -1,1 +1,1 @@
-"""Contracts: the schemas a user registers, and the check of every payload against its own."""
+"""Compiled schemas, and the validation of payloads against them."""

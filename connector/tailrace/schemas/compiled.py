@@ -1,7 +1,7 @@
-"""Contract: one registered schema, ready to check with. SchemaSet: all of them, by subject and version.
+"""CompiledSchema: a registered schema, ready to validate with. SchemaSet: several of them, by subject and version.
 
-A subject is a name that schemas are registered under, usually the event's type. What kind of schema a contract is made
-of (JSON Schema, Avro) is its own affair: whoever checks a payload asks whether a value is valid, and why not.
+A subject is the name that versions of a schema are registered under, usually the event's type. The kind of schema (JSON
+Schema, Avro) is hidden behind the protocol: code that validates only asks whether a value is valid, and why not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from tailrace.schemas.strict_json import Json
 
 Kind = Literal["json", "avro"]
 EncodeText = Callable[[bytes, bool], bytes | None]
-"""Encodes a payload's text in one step, or returns None if the payload must be parsed and validated first. The second
-argument says whether the database has parsed the text before: then it is JSON, and no object in it repeats a key."""
+"""Encodes a payload's text in one step, or returns None if the payload must be parsed and validated first. The
+second argument is true if the database has parsed the text before: then it is valid JSON, and no object in it
+repeats a key."""
 
 
 class Reference(NamedTuple):
-    """Another registered schema that one refers to: under which name, and which it is."""
+    """A reference to another registered schema, under the name that the referring schema uses for it."""
 
     name: str
     subject: str
@@ -28,14 +29,14 @@ class Reference(NamedTuple):
 
 
 class RegistryIds(NamedTuple):
-    """What a registry calls a schema: the number that goes before a value, the id that goes into a header."""
+    """The identifiers that a registry gave a schema: `id` is written before a value, `guid` into a header."""
 
     id: int
     guid: str | None = None
 
 
 class CompiledSchema(Protocol):
-    """A schema that can be checked. `file` is where it came from, for messages."""
+    """A schema that payloads can be validated against. `file` says where it came from, for messages."""
 
     @property
     def kind(self) -> Kind: ...
@@ -53,37 +54,39 @@ class CompiledSchema(Protocol):
     def registered(self) -> RegistryIds | None: ...
     @property
     def is_valid(self) -> Callable[[Any], bool]:
-        """Whether a parsed payload obeys. An attribute rather than a method: it is called once per event."""
+        """Returns whether a parsed payload is valid. An attribute rather than a method, because it is called for
+        every event."""
 
     @property
     def encode_text(self) -> EncodeText | None:
-        """A shorter way from a valid payload to its binary form; None if the contract has none."""
+        """A faster path from a valid payload to its binary form; None if there is none for this schema."""
 
     def explain(self, value: Json, size: int) -> str:
-        """Why `value`, of `size` bytes as JSON, does not obey: which field, what was expected, what came."""
+        """Returns why `value`, of `size` bytes as JSON, is not valid: which field, what was expected, what was
+        found."""
 
     def encode(self, content: Json) -> bytes:
-        """What was checked in the schema's own binary form; only Avro has one."""
+        """Encodes a validated value in the schema's binary form. Only Avro has one."""
 
 
 class SchemaLookup(Protocol):
-    """Where the checker gets its contracts from."""
+    """Finds the compiled schema of an event."""
 
     @property
     def known(self) -> dict[tuple[str, str | None], CompiledSchema]:
-        """What needs no looking for: by subject and version as events spell it, None meaning the latest."""
+        """Schemas that need no lookup, by subject and version as events write it. None as version means the latest."""
 
     def find(self, subject: str, version: str | None) -> CompiledSchema | None:
-        """What `known` does not hold; None if it is not registered. Raises RegistryUnavailable, or SchemaError if what
-        is registered cannot be used."""
+        """Looks up a schema that is not in `known`. Returns None if it is not registered. Raises
+        RegistryUnavailable, or SchemaError if the registered schema cannot be used."""
 
     def versions(self, subject: str) -> list[int]:
-        """The registered versions, oldest first; empty if there is none."""
+        """Returns the registered versions, oldest first; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaSet:
-    """Contracts that are all at hand, as those of a folder are."""
+    """Compiled schemas that are all in memory, such as those of a folder."""
 
     schemas: tuple[CompiledSchema, ...]
     known: dict[tuple[str, str | None], CompiledSchema]
@@ -102,7 +105,7 @@ class SchemaSet:
         known: dict[tuple[str, str | None], CompiledSchema] = {}
         for schema in ordered:
             known[schema.subject, str(schema.version)] = schema
-            known[schema.subject, None] = schema  # the last one stays: the latest
+            known[schema.subject, None] = schema  # the latest version comes last and stays
         return cls(ordered, known)
 
     def __iter__(self) -> Iterator[CompiledSchema]:

@@ -1,10 +1,9 @@
-"""The folder registry: `<subject>/<version>.json` or `.avsc`, or `<subject>.json` for a subject with version 1 alone.
+"""Reads a schema folder: `<subject>/<version>.json` or `.avsc`, or `<subject>.json` for a subject with one version.
 
-Everything in the folder must be a schema: a file that is passed over in silence could be one whose name was misspelt,
-and its events would go unchecked. Only `compatibility.yaml` and names that start with a dot are something else (version
-control, the links that a mounted ConfigMap consists of). Schemas refer to each other by the path from file to file
-(`../Address/1.json#/$defs/street`) or by `$id`; Avro schemas by the names of their types. Reading happens here;
-compiling and checking are pure.
+Every file in the folder must be a schema: a file that was silently ignored could be one with a misspelt name, and its
+events would not be validated. Exceptions are `compatibility.yaml` and names that start with a dot (version control, the
+links of a mounted ConfigMap). JSON Schemas refer to each other by relative path (`../Address/1.json#/$defs/street`) or
+by `$id`, Avro schemas by the names of their types.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tailrace.schemas.strict_json import Json, NotJsonError, parse
 from tailrace.schemas.validators import BASE, ReferencedSchemas, pointer
 
 COMPATIBILITY = "compatibility.yaml"
-"""The one file that is not a schema: which changes are allowed."""
+"""The only file that is not a schema: it says which changes are allowed."""
 KINDS: Mapping[str, Kind] = {".json": "json", ".avsc": "avro"}
 
 _version = re.compile(r"([1-9][0-9]{0,8})\.(?:json|avsc)").fullmatch
@@ -34,7 +33,7 @@ _FORM = "The folder holds <event type>/<version>.json (or .avsc), such as OrderP
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaFile:
-    """One file of the folder, read but not yet compiled."""
+    """One file of the folder, parsed but not yet compiled."""
 
     subject: str
     version: int
@@ -49,7 +48,7 @@ class SchemaFile:
 
     @property
     def base(self) -> str:
-        """Where its references start from: its own `$id`, else its place in the folder."""
+        """The address that its references are relative to: its `$id`, or its path in the folder."""
         own = self.document.get("$id") if isinstance(self.document, dict) else None
         return urljoin(self.address, own) if isinstance(own, str) else self.address
 
@@ -59,12 +58,12 @@ class SchemaFile:
 
 
 def load_folder(path: str | Path) -> SchemaSet:
-    """Every schema below `path`, compiled; the first that cannot be used raises SchemaError."""
+    """Reads and compiles every schema below `path`. Raises SchemaError for the first one that cannot be used."""
     return compile_files(read_folder(path))
 
 
 def read_folder(path: str | Path) -> list[SchemaFile]:
-    """Every schema below `path`, as it is written."""
+    """Reads every schema below `path` without compiling it."""
     folder = Path(path)
     files = []
     for subject, version, file in _files(folder):
@@ -75,14 +74,14 @@ def read_folder(path: str | Path) -> list[SchemaFile]:
 
 
 def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
-    """All of them as contracts. Each may refer to each."""
+    """Compiles the files. Each may refer to every other."""
     surroundings = _surroundings(files)
     names = avro_names.names_of([(file.document, file) for file in files if file.kind == "avro"])
     by_address = {address: file for file in files for address in (file.address, file.base)}
 
     def schema(file: SchemaFile) -> CompiledSchema:
         if file.kind == "avro":
-            # Here, because fastavro takes 5 MB that a folder of JSON Schemas need not pay for.
+            # Imported here because fastavro takes 5 MB, which a folder of JSON Schemas does not need.
             from tailrace.schemas.avro.compiled import CompiledAvroSchema
 
             named, referred = names.needed_by(file.document, file)
@@ -119,7 +118,7 @@ def _surroundings(files: Sequence[SchemaFile]) -> ReferencedSchemas:
                 raise SchemaError(
                     f"{file.locate(('$id',))}: {file.base} is already the $id of {other.path}",
                     why="A reference to it could mean either.",
-                    remedy="Give each version an $id of its own, or leave $id out.",
+                    remedy="Give each version its own $id, or remove $id.",
                 )
     return ReferencedSchemas.of(documents, by_id)
 

@@ -1,8 +1,8 @@
-"""JsonContract: a JSON Schema, compiled.
+"""CompiledJsonSchema: a JSON Schema, compiled.
 
-A contract compiles only if it can be checked safely: it is valid against its meta-schema, refers to nothing but itself
-and documents registered beside it (checking must never open a connection or a file), and uses no pattern that needs
-backtracking (an event could otherwise hold the pipeline up for ever). Everything else is a SchemaError that names the
+A schema compiles only if validating with it is safe: it is valid against its meta-schema, it refers only to itself and
+to registered documents (validation must never open a connection or a file), and it has no pattern that needs
+backtracking (one event could otherwise block the pipeline forever). Anything else raises a SchemaError that names the
 file and the place.
 """
 
@@ -27,10 +27,10 @@ DRAFTS = (
     "http://json-schema.org/draft-06/schema#",
     "http://json-schema.org/draft-04/schema#",
 )
-"""What `$schema` may say; without it, the first."""
+"""Accepted values of `$schema`. The first is the default."""
 
 ALONE = ReferencedSchemas()
-"""For a schema that refers to nothing but itself."""
+"""For a schema that refers only to itself."""
 Path = tuple[str | int, ...]
 Locate = Callable[[Path], str]
 
@@ -40,7 +40,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledJsonSchema:
-    """Implements `Contract` with a JSON Schema."""
+    """Implements `CompiledSchema` with a JSON Schema."""
 
     subject: str
     version: int
@@ -67,9 +67,9 @@ class CompiledJsonSchema:
         registered: RegistryIds | None = None,
         locate: Locate | None = None,
     ) -> CompiledJsonSchema:
-        """Compiles a schema document, or says in a SchemaError why it cannot be used.
+        """Compiles a schema document. Raises SchemaError if it cannot be used.
 
-        `locate` writes a place of the document for a person, with its line if that is known.
+        `locate` formats a place in the document for messages, with its line number if known.
         """
         locate = locate or (lambda path: f"{file} at {pointer(path)}")
         require_draft(document, file, locate)
@@ -79,7 +79,7 @@ class CompiledJsonSchema:
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise _unusable(error, document, file, surroundings, locate) from None
         except BaseException as error:
-            # The engine's own failures are no Exceptions.
+            # A panic of the Rust library is a BaseException.
             if type(error).__name__ != "PanicException":
                 raise
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy="Simplify its references.") from None
@@ -98,7 +98,8 @@ class CompiledJsonSchema:
 
 
 def outside_references(document: Json) -> Iterator[tuple[Path, str]]:
-    """Every reference that leaves the document, and where it stands. Only names them; the compiler decides."""
+    """Yields every reference that leaves the document, and its path. Whether it can be used is decided by the
+    compiler."""
     return ((path, ref) for path, ref in _references(document) if not ref.startswith("#"))
 
 
@@ -114,11 +115,11 @@ def _references(document: Json) -> Iterator[tuple[Path, str]]:
 
 
 def _require_references(document: Json, surroundings: ReferencedSchemas, locate: Locate) -> None:
-    """Refuses references that the compiler would follow to the wrong place, or nowhere, without a word."""
+    """Rejects references that the compiler would silently resolve to the wrong place or to nothing."""
     for path, ref in _references(document):
         if path[-1] == "$recursiveRef" and ref != "#":
             raise SchemaError(
-                f"{locate(path)}: $recursiveRef can be nothing but #, and is {ref[:120]!r}",
+                f"{locate(path)}: $recursiveRef can only be #, not {ref[:120]!r}",
                 remedy="Use $ref to refer to a part of the document or to another one.",
             )
         if surroundings.target(ref) in surroundings.missing:
@@ -143,7 +144,7 @@ def require_draft(document: Json, file: str, locate: Locate) -> None:
 def _unusable(
     error: Exception, document: Json, file: str, surroundings: ReferencedSchemas, locate: Locate
 ) -> SchemaError:
-    """Says in our words what the compiler found."""
+    """Words an error of the compiler."""
     if not isinstance(error, jsonschema_rs.ValidationError):
         return SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.")
     kind, place = error.kind, locate(tuple(error.instance_path))
@@ -152,14 +153,14 @@ def _unusable(
             if surroundings.target(ref) not in surroundings.known:
                 return _missing(locate(path), ref)
         return SchemaError(
-            f"{file} has a reference that leads nowhere: {kind.error.message}",
+            f"{file} has a reference without a target: {kind.error.message}",
             remedy=f"Correct the $ref, or add what it names to {file}.",
         )
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Format) and kind.format == "regex":
         return SchemaError(
             f"{place}: the pattern cannot be used",
             why="It is malformed, too large, or needs backtracking (lookaround, back references), with "
-            "which one event could hold the pipeline up for ever.",
+            "which one event could block the pipeline forever.",
             remedy="Rewrite it without (?=…), (?!…), (?<…) and \\1, perhaps as several patterns under allOf.",
         )
     return SchemaError(
@@ -172,13 +173,13 @@ def _unusable(
 def _missing(place: str, ref: str) -> SchemaError:
     if "://" in ref.partition("#")[0]:
         return SchemaError(
-            f"{place}: the reference {ref[:120]!r} names something that is not registered",
-            why="It would have to be fetched while checking, which is never done.",
+            f"{place}: the reference {ref[:120]!r} leads to a document that is not registered",
+            why="It would have to be fetched, and nothing is ever fetched.",
             remedy="Register the document beside this one, and refer to it by its $id or by its path, such as "
             "../Address/1.json.",
         )
     return SchemaError(
-        f"{place}: the reference {ref[:120]!r} leads to a file that is not there",
+        f"{place}: the reference {ref[:120]!r} leads to a file that does not exist",
         why="References are relative to the file they stand in.",
         remedy="Add that file to the schema folder, or correct the reference, such as ../Address/1.json.",
     )

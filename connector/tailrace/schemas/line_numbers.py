@@ -1,7 +1,7 @@
-"""On which line of a JSON file a place stands, for messages about schemas.
+"""Line numbers of places in JSON files, for messages about schemas.
 
-JSON is all but a part of YAML, and YAML's reader keeps the line of every node. Only asked once something is known to be
-wrong; a text that YAML reads differently (tabs, say) just has no line.
+The YAML parser reads JSON as well and keeps the line of every node. It is only used after an error was found. A text
+that YAML reads differently (with tabs, for example) has no line numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import yaml
 
 
 def line_of(text: bytes, path: Iterable[str | int]) -> int | None:
-    """The line, from 1, of the member that `path` leads to; None if it cannot be told."""
+    """Returns the line, counted from 1, of the member that `path` leads to; None if it is unknown."""
     try:
         node = yaml.compose(text.decode(), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):

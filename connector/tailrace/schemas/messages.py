@@ -1,10 +1,9 @@
-"""Why a value breaks its contract, in words: which field, what was expected, what came.
+"""Explains why a value is not valid: which field, what was expected, what was found.
 
-The words end up in headers of dead letters, so they never repeat the payload: a scalar is shown cut to 80
-characters, an object or array only by its kind and size. And they are bounded in work: listing all errors of
-a large value takes time quadratic in its size (measured: 10 s for an object of 4,000 fields), so a large
-value is first narrowed down to its smallest part that fails on its own, using plain validity checks, which
-are fast and never collect anything.
+Explanations are written to headers of dead letters, so they never repeat the payload: a scalar is cut to 80 characters,
+an object or array is described by its kind and size. Their cost is bounded: listing all errors takes time quadratic in
+the size of the value (measured: 10 s for an object of 4,000 fields). So a large value is first narrowed down to its
+smallest invalid part, with plain validity checks, which are fast.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from tailrace.schemas.validators import ReferencedSchemas, pointer
 
 MAX_ERRORS = 5
 SHOWN = 80
-"""Characters of any one value or name."""
+"""Characters of a value or name that are shown."""
 LISTABLE_BYTES = 4096
-"""Up to this size all errors are listed,"""
+"""All errors are listed for values up to this size"""
 LISTABLE_MEMBERS = 100
-"""if there are fewer commas than this. The work grows with the square: 0.01 s for the worst single rule we found
+"""with fewer commas than this. The cost grows with the square: 0.01 s for the most expensive single keyword found
 (propertyNames on 100 fields), 0.3 s for a schema that nests 25 of them as alternatives."""
 MAX_STEPS = 64
-"""How far a large value is narrowed down: more than real schemas nest, and an end to circular references."""
+"""Steps to narrow down a large value. Real schemas nest less; circular references end here."""
 
 Path = tuple[str | int, ...]
 
 
 class Explainer:
-    """Explains for one contract; the schema's parts are compiled when a large value first needs them."""
+    """Explains failures of one schema. Its subschemas are compiled when the first large value needs them."""
 
     def __init__(
         self, document: Json, file: str, validator: jsonschema_rs.Validator, surroundings: ReferencedSchemas
@@ -47,8 +46,8 @@ class Explainer:
         self._parts: jsonschema_rs.ValidatorMap | None = None
 
     def explain(self, value: Json, size: int) -> str:
-        """Up to MAX_ERRORS sentences on why `value`, of `size` bytes as JSON, is not valid."""
-        # The size first: a large value is not to be written out only to find that it is large.
+        """Returns up to MAX_ERRORS sentences that explain why `value`, of `size` bytes as JSON, is not valid."""
+        # Check the size first, so that a large value is not serialised only to find that it is large.
         if not isinstance(value, dict | list) or (size <= LISTABLE_BYTES and _listable(value)):
             return _listed(self._validator, value, ())
         if self._parts is None:
@@ -56,7 +55,7 @@ class Explainer:
         return self._narrowed(value)
 
     def _narrowed(self, value: Json) -> str:
-        """Follows properties, items, allOf and local references down to where the fault lies."""
+        """Follows properties, items, allOf and local references down to the invalid part."""
         schema: Path = ()
         path: Path = ()
         for _ in range(MAX_STEPS):
@@ -74,7 +73,7 @@ class Explainer:
         return f"{path_text(path)}: {self._whole(schema, value)}"
 
     def _step(self, schema: Path, value: Json) -> tuple[Path, Path] | None:
-        """A smaller (schema, way into the value) that fails as well; None if the fault is here."""
+        """Returns a smaller (schema path, value path) that fails as well, or None if the error is here."""
         node = self._node(schema)
         if not isinstance(node, dict):
             return None
@@ -99,7 +98,7 @@ class Explainer:
         return None
 
     def _whole(self, schema: Path, value: Json) -> str:
-        """What is wrong with a large value itself, not a part of it, as far as that is cheap to see."""
+        """Describes what is wrong with a large value itself, as far as that is cheap to find."""
         node = self._node(schema)
         if isinstance(node, dict) and isinstance(value, dict):
             required = node.get("required")
@@ -132,16 +131,17 @@ class Explainer:
 
 
 def _listable(value: Json) -> bool:
-    """A scalar has no parts whose errors could multiply, so its size does not matter."""
+    """Whether all errors of the value may be listed. Errors of a scalar cannot multiply, so its size does not
+    matter."""
     if not isinstance(value, dict | list):
         return True
     text = orjson.dumps(value)
-    # Commas inside strings count as well: then a value is narrowed down that need not have been.
+    # Commas inside strings are counted, too: at worst, a value is narrowed down unnecessarily.
     return len(text) <= LISTABLE_BYTES and text.count(b",") < LISTABLE_MEMBERS
 
 
 def _listed(validator: jsonschema_rs.Validator, value: Json, at: Path) -> str:
-    """The first few errors of a small value."""
+    """Lists the first errors of a small value."""
     try:
         errors = list(islice(validator.iter_errors(value), MAX_ERRORS + 1))
     except ValueError:
@@ -180,7 +180,7 @@ _EXPECTED: dict[type[Kind], Callable[[Any], str]] = {
 
 
 def _sentence(error: jsonschema_rs.ValidationError) -> str:
-    """Built from the kind of error, never from the library's own message, which quotes the value in full."""
+    """Words an error by its kind. The library's own message is not used, because it quotes the whole value."""
     kind = error.kind
     if isinstance(kind, Kind.Required):
         return f"expected the field {cut(kind.property)!r}, got {describe(error.instance)} without"
@@ -194,7 +194,7 @@ def _sentence(error: jsonschema_rs.ValidationError) -> str:
 
 
 def describe(value: Json) -> str:
-    """A value for people: scalars cut short, containers by kind and size only."""
+    """Describes a value for messages: scalars cut to SHOWN characters, containers by kind and size."""
     if isinstance(value, dict):
         return f"an object of {len(value)} field{_s(value)}"
     if isinstance(value, list):
@@ -206,12 +206,12 @@ def describe(value: Json) -> str:
 
 
 def cut(text: str) -> str:
-    """`text`, or the beginning of it."""
+    """Cuts `text` to SHOWN characters."""
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def _schema_value(value: Json) -> str:
-    """From the schema, not from the payload, but bounded all the same."""
+    """Shows a value from the schema, cut as well."""
     shown = orjson.dumps(value, default=str).decode()
     return shown if len(shown) <= 3 * SHOWN else shown[: 3 * SHOWN] + "…"
 
@@ -226,7 +226,8 @@ def _s(counted: Sized) -> str:
 
 
 def path_text(path: Path) -> str:
-    """`$.items[2].price`; names that are no identifiers in brackets, very long paths without their middle."""
+    """Formats a path as `$.items[2].price`: names that are no identifiers in brackets, long paths without their
+    middle."""
     parts = [_path_part(part) for part in path]
     if len(parts) > 16:
         parts[8:-8] = [".…"]

@@ -1,11 +1,10 @@
-"""Bytes -> JSON value, strictly: a value is returned only if it is exactly what the bytes say.
+"""Parses JSON strictly: a value is returned only if it is exactly what the bytes say.
 
-orjson refuses most of what is not JSON (NaN, lone surrogates, invalid UTF-8, a BOM, numbers beyond a double).
-Three things it lets through are caught here: integers beyond 64 bits, which it rounds; nesting that is
-harmless to parse but deep enough to exhaust the stack of a validator that recurses (seen: 1,024 levels on a
-thread with a 256 KB stack end the process, without an exception); and a key that an object has twice, of which
-it keeps the last while the next reader may keep the first, and so see a value that was never checked. All are
-found by scans that run in C; the exact look happens only when a scan raises suspicion.
+orjson rejects most invalid input (NaN, lone surrogates, invalid UTF-8, a BOM, numbers beyond a double). Three things
+that it accepts are rejected here: integers beyond 64 bits, which it rounds; nesting so deep that it exhausts the stack
+of a recursive validator (1,024 levels end a process on a thread with a 256 KB stack, without an exception); and
+repeated keys, of which it keeps the last while another reader may keep the first and see a value that was never
+validated. Fast scans in C find suspicious payloads; only those are examined exactly.
 """
 
 from __future__ import annotations
@@ -17,34 +16,36 @@ from typing import Any
 import orjson
 
 Json = Any
-"""A JSON value of any shape."""
+"""A JSON value of any type."""
 MAX_DEPTH = 254
-"""Levels of nesting: orjson writes no more. Real payloads have under twenty."""
+"""Levels of nesting that orjson can write. Real payloads have fewer than twenty."""
 _DEEP_BYTES = 2 * (MAX_DEPTH + 1)
-"""A shorter text cannot be nested more deeply: each level takes a bracket at both ends."""
+"""A shorter text cannot be nested more deeply, because each level takes an opening and a closing bracket."""
 
 _DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
 _LONG_RUN = b"0" * 19
 """Every integer beyond 64 bits has at least 19 digits,"""
 _SAMPLED_RUN = b"0" * 4
-"""of which at least four remain when every fourth character is looked at: a quarter of the work, nearly always."""
+"""so at least four remain when only every fourth character is scanned. That is a quarter of the work in most cases."""
 
-# Strings are consumed whole, so that digits inside them are not taken for numbers. Of valid JSON, each match succeeds
-# without backtracking. No possessive quantifiers: some versions of Python 3.11 match wrongly with them.
+# Strings are matched whole, so that digits inside them are not taken for numbers. On valid JSON each match succeeds
+# without backtracking. No possessive quantifiers: they are broken in Python 3.11.0 to 3.11.4.
 _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+([.eE][-+.eE0-9]+)?', re.DOTALL)
-# An escaped NUL: the backslash of \u0000 must not itself be escaped.
+# An escaped NUL: the backslash of \u0000 must not be escaped itself.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _SHOWN = 80
-"""Characters of a key that is named."""
+"""Characters of a repeated key that are shown."""
 
 
 class NotJsonError(ValueError):
-    """The bytes are not JSON, or say something that cannot be held exactly. Quotes nothing but a repeated key."""
+    """The bytes are not JSON, or a value cannot be represented exactly. The message quotes nothing but a repeated
+    key."""
 
 
 def parse(text: bytes, *, keys_unique: bool = False) -> Json:
-    """The value of a JSON text; NotJsonError otherwise. `keys_unique`: whoever wrote it had no key twice."""
+    """Parses a JSON text; raises NotJsonError. `keys_unique` means that the writer of the text has removed repeated
+    keys."""
     try:
         value = orjson.loads(text)
     except ValueError as error:
@@ -54,19 +55,19 @@ def parse(text: bytes, *, keys_unique: bool = False) -> Json:
             _written(value)
     else:
         written = _written(value)
-        # What is written back as it was read was read as it is: nothing was rounded or dropped. Nor was it if only
-        # spaces differ: whatever is rounded or dropped has other characters, too.
+        # If writing the value yields the same text, nothing was rounded or dropped. The same holds if only whitespace
+        # differs, because a rounded or dropped value changes other characters as well.
         if written == text or text.translate(None, b" ") == written.replace(b" ", b""):
             return value
         if _may_repeat_keys(text, written):
             json.loads(text.decode(), object_pairs_hook=_refuse_repeated_key)
     if text[::4].translate(_DIGITS_TO_ZERO).find(_SAMPLED_RUN) >= 0 and (digits := _huge_integer(text)):
-        raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be held exactly")
+        raise NotJsonError(f"an integer of {digits} digits is beyond 64 bits and cannot be represented exactly")
     return value
 
 
 def _written(value: Json) -> bytes:
-    """The value as a text again, which also tells whether it is nested too deeply."""
+    """Writes the value as text. This also detects nesting that is too deep."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -74,12 +75,12 @@ def _written(value: Json) -> bytes:
 
 
 def has_nul(text: bytes) -> bool:
-    """Whether a string of this JSON text contains U+0000, which jsonb cannot store and C programs cut at."""
+    """Whether a string of this JSON text contains U+0000, which jsonb cannot store and C programs truncate at."""
     return b"\\u0000" in text and _NUL.search(text) is not None
 
 
 def _huge_integer(text: bytes) -> int:
-    """How many digits the first integer beyond 64 bits has; 0 if there is none."""
+    """Returns the number of digits of the first integer beyond 64 bits; 0 if there is none."""
     if _LONG_RUN not in text.translate(_DIGITS_TO_ZERO):
         return 0
     for match in _STRING_OR_NUMBER.finditer(text):
@@ -87,7 +88,7 @@ def _huge_integer(text: bytes) -> int:
         if token.startswith(b'"') or match.group(1):
             continue
         digits = len(token.lstrip(b"-"))
-        # The length first: Python itself refuses to read integers of thousands of digits.
+        # Check the length first: Python refuses to parse integers of thousands of digits.
         if digits > 20 or not -(2**63) <= int(token) < 2**64:
             return digits
     return 0
@@ -96,9 +97,9 @@ def _huge_integer(text: bytes) -> int:
 def _may_repeat_keys(text: bytes, written: bytes) -> bool:
     """Whether something may be missing in `written`, the value of `text` written out again.
 
-    A repeated key is dropped together with its colon: equal counts of colons mean that nothing was dropped. Unless a
-    colon in a string made up for it that was escaped before and no longer is. (92 is the backslash: looking for one
-    byte is much cheaper than looking for several.)
+    A repeated key is dropped together with its colon, so equal counts of colons mean that nothing was dropped. The
+    exception is a colon that was escaped in a string before and no longer is. (92 is the backslash: searching for a
+    single byte is much cheaper than for several.)
     """
     if text.count(b":") != written.count(b":"):
         return True
@@ -106,7 +107,7 @@ def _may_repeat_keys(text: bytes, written: bytes) -> bool:
 
 
 def _refuse_repeated_key(pairs: list[tuple[str, object]]) -> None:
-    """Called for every object, innermost first; returns nothing, as only the keys matter."""
+    """Called for every object, innermost first. Returns nothing, because only the keys matter."""
     if len(dict(pairs)) == len(pairs):
         return
     seen: set[str] = set()

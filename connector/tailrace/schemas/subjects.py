@@ -1,7 +1,7 @@
-"""Which names schemas can be registered under.
+"""Names that schemas can be registered under.
 
-A subject is made of an event's type, which the service chooses, and becomes a part of a registry's addresses. What
-cannot be one is known without asking.
+A subject is derived from the event's type, which the service chooses, and becomes part of a registry's URLs. Invalid
+ones are rejected without a request.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 import unicodedata
 
 SUBJECT_CHARS = 1300
-"""A type and a topic of the greatest length, and what a template puts around them."""
+"""Room for a type and a topic of the maximum length, and the template around them."""
 
 _is_plain = re.compile(r"[A-Za-z0-9_.:$-]+").fullmatch
 
 
 def subject_flaw(subject: str) -> str | None:
-    """Why no schema can be registered under `subject`, or None if one can."""
+    """Returns why no schema can be registered under `subject`, or None if one can."""
     if not subject:
         return "it is empty"
     if subject in {".", ".."}:
@@ -29,5 +29,5 @@ def subject_flaw(subject: str) -> str | None:
 
 
 def is_plain(subject: str) -> bool:
-    """Whether every registry, and every proxy in front of one, takes `subject` in an address as it is."""
+    """Whether every registry and proxy accepts `subject` in a URL unchanged."""
     return _is_plain(subject) is not None

@@ -1,8 +1,8 @@
 """Validates a payload against its schema; raises Rejected, with an explanation, if it is not valid.
 
-A payload may be any bytes at all. It is parsed, scanned and validated, each once and in C; an explanation is only
-looked for once a payload is known to be invalid. What is published as JSON is the payload itself, byte for byte. A
-payload that is published as Avro is usually read into the schema's own types instead (`Contract.encode_text`).
+A payload may be any bytes. It is parsed, scanned and validated once, in C; an explanation is only built for an invalid
+payload. JSON is published as the payload itself, byte for byte. A payload that is published as Avro is usually read
+into the schema's types instead (`CompiledSchema.encode_text`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
 ValidatedPayload = tuple[Json, CompiledSchema | None]
-"""A payload's content (its value, or its binary form) and its contract; (None, None) if it is published unvalidated."""
+"""A payload's content (its value, or its binary form) and its schema; (None, None) if it is published unvalidated."""
 _UNREAD: ValidatedPayload = (None, None)
 
 
 class PayloadValidator:
-    """Checks events against their contracts. `check` keeps nothing from one event to the next."""
+    """Validates events against their schemas. `validate` keeps no state from one event to the next."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class PayloadValidator:
         subject: Callable[[str, str], str] | None = None,
         where: str = "schemas",
     ) -> None:
-        """`unknown` decides on events without a schema; `where` is what remedies call the place of the schemas.
+        """`unknown` says what happens to events without a schema; `where` names the location of schemas in remedies.
 
-        `subject` names the subject of an event type on a topic; without it, it is the type itself.
+        `subject` returns the subject for an event type and a topic; without it, the subject is the type.
         """
         self._schemas = SchemaSet.of() if schemas is None else schemas
         self._known = self._schemas.known
@@ -52,7 +52,7 @@ class PayloadValidator:
         self._where = where
 
     def validate(self, event: OutboxEvent, topic: str) -> ValidatedPayload:
-        """The event's content and its contract; raises Rejected unless the event may be published."""
+        """Returns the event's content and its schema. Raises Rejected if the event must not be published."""
         _, type_name, _, _, payload, version, _, _, _, keys_unique = event
         if payload is None:
             return _UNREAD
@@ -69,7 +69,7 @@ class PayloadValidator:
         encode_text = schema.encode_text
         if encode_text is not None and (content := encode_text(payload, keys_unique)) is not None:
             return content, schema
-        nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there is nothing to look for
+        nul = 92 in payload and has_nul(payload)  # 92 is the backslash: without one there can be no escape
         try:
             value = parse(payload, keys_unique=keys_unique)
         except NotJsonError as error:
@@ -83,18 +83,19 @@ class PayloadValidator:
         if not schema.is_valid(value):
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the payload breaks version {schema.version} of {cut(schema.subject)}: "
+                f"the payload violates version {schema.version} of {cut(schema.subject)}: "
                 + schema.explain(value, len(payload)),
                 remedy=f"Correct the service, or register a new version beside {schema.file}.",
             )
         return value, schema
 
     def _look_for(self, subject: str, version: str | None) -> CompiledSchema | None:
-        """Finds a contract that is not known yet. Returns None if the event may pass unvalidated."""
+        """Looks up a schema that is not known yet. Returns None if the event may pass unvalidated."""
         try:
             found = self._schemas.find(subject, version) if version is None or _version(version) else None
         except SchemaError as error:
-            # The service chooses the type, and with it the schema: one that cannot be used concerns its events alone.
+            # The service chooses the type and thereby the schema, so an unusable schema affects only events of that
+            # type.
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED, f"{error.what}. {error.why}".rstrip(), remedy=error.remedy
             ) from None

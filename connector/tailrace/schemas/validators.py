@@ -1,4 +1,4 @@
-"""How every JSON Schema validator is built, and how places in documents are written."""
+"""Options of every JSON Schema validator, and JSON pointers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import jsonschema_rs
 from tailrace.schemas.strict_json import Json
 
 BASE = "https://schemas.invalid/"
-"""What the addresses of our own documents begin with. No host has such a name, ever; and nothing is fetched."""
+"""Base address of our own documents. No host can have this name, and nothing is fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferencedSchemas:
-    """What a schema may refer to: other documents by address, and the address that its own references start from.
+    """The documents that a schema may refer to, and the address that its own references are relative to.
 
-    `known` are the addresses of those documents, `missing` those that some document refers to in vain.
+    `known` are the addresses of those documents; `missing` are addresses that some document refers to but nobody
+    provides.
     """
 
     address: str = BASE
@@ -29,7 +30,7 @@ class ReferencedSchemas:
 
     @classmethod
     def of(cls, documents: Mapping[str, Json], ids: Iterable[str] = ()) -> Self:
-        """`ids` are the `$id`s of documents: the registry finds those itself, and stumbles if told twice."""
+        """`ids` are the `$id`s of documents. The registry finds those itself and must not be given them."""
         missing: set[str] = set()
 
         def asked_for(address: str) -> Json:
@@ -40,15 +41,15 @@ class ReferencedSchemas:
         return cls(BASE, frozenset((*documents, *ids)), frozenset(missing), registry)
 
     def at(self, address: str) -> ReferencedSchemas:
-        """The same, seen from another document."""
+        """Returns the same documents, seen from another address."""
         return replace(self, address=address)
 
     def target(self, reference: str) -> str:
-        """The address of the document that a reference leads to."""
+        """Returns the address of the document that a reference leads to."""
         return urljoin(self.address, reference).partition("#")[0]
 
     def options(self) -> dict[str, Any]:
-        """How every validator is built: formats count, patterns run in linear time, nothing is fetched."""
+        """Options for every validator: formats are checked, patterns run in linear time, nothing is fetched."""
         return {
             "validate_formats": True,
             "pattern_options": jsonschema_rs.RegexOptions(),
@@ -59,10 +60,10 @@ class ReferencedSchemas:
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """A place in a document as a JSON pointer, `#/properties/a~1b`."""
+    """Formats a path as a JSON pointer, `#/properties/a~1b`."""
     return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def path_of(place: str) -> tuple[str, ...]:
-    """The path that a JSON pointer describes."""
+    """Returns the path of a JSON pointer."""
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in place.partition("#")[2].split("/")[1:])

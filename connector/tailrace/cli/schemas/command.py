@@ -1,4 +1,4 @@
-"""`tailrace schemas`: the registered schemas, whether their changes are allowed, and what others make of them."""
+"""`tailrace schemas`: lists schemas, checks their changes, registers them and generates code and documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_schemas(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool = AS_JSON) -> None:
-    """Show every schema: subject, version, kind, mode and references; with a registry, the id it has there.
+    """List every schema: subject, version, kind, mode and references; with a registry, also its id.
 
     \b
     Examples:
@@ -62,12 +62,12 @@ def list_schemas(file: Path | None = FILE, folder: Path | None = FOLDER, as_json
 
 @app.command()
 def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool = AS_JSON) -> int:
-    """Check that every schema is usable, and that every change is allowed by its subject's mode.
+    """Check that every schema is valid and every change is compatible.
 
-    Needs the files alone: made for continuous integration. Modes stand in compatibility.yaml of the folder; without
-    it, BACKWARD holds: a consumer with the new version reads what was written with the one before.
+    Needs only the files, so it can run in CI. The folder's compatibility.yaml sets the mode of each subject. The
+    default is BACKWARD: a consumer with the new version can read what was written with the previous one.
 
-    Exit codes: 0 all is well, 1 a change is not allowed, 2 a schema is not usable.
+    Exit codes: 0 all schemas are fine, 1 a change is incompatible, 2 a schema is invalid.
 
     \b
     Examples:
@@ -83,13 +83,13 @@ def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool 
         emit_json({"ok": not bad, "schemas": len(findings), "conflicts": [_conflict_json(found) for found in bad]})
         return 1 if bad else 0
     for finding in bad:
-        say(f"{finding.file.path} breaks {finding.mode.value}:")
+        say(f"{finding.file.path} violates {finding.mode.value}:")
         for conflict in finding.conflicts:
             for problem in conflict.problems:
                 where = finding.file.locate(path_of(problem.place))
                 say(f"  {where} {problem.what} ({_direction(conflict, finding)})")
         say(f"  remedy: make the change compatible, or allow it in {target.folder}/compatibility.yaml")
-    say(f"{len(findings)} schemas: {len(bad) or 'none'} with a change that is not allowed.")
+    say(f"{len(findings)} schemas: {len(bad) or 'none'} with an incompatible change.")
     return 1 if bad else 0
 
 
@@ -101,7 +101,7 @@ app.command("models")(models)
 @app.command("asyncapi")
 def describe_streams(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
-    version: str = typer.Option("1.0.0", "--version", help="The version of your API, for its `info`."),
+    version: str = typer.Option("1.0.0", "--version", help="Version of your API, written to `info`."),
 ) -> None:
     """Print an AsyncAPI 3 document of every stream, its messages and their schemas.
 
@@ -115,7 +115,7 @@ def describe_streams(
 
 
 def _modes(target: Target, files: list[SchemaFile]) -> Modes:
-    """A mode for a subject that does not exist is most likely for one that is spelt otherwise."""
+    """Reads the modes. Rejects one for a subject that does not exist, because the name is most likely misspelt."""
     modes = read_modes(target.folder)
     unknown = sorted(modes.subjects.keys() - {file.subject for file in files})
     if unknown:

@@ -1,4 +1,4 @@
-"""`tailrace schemas models`: the registered events as pydantic models, for consumers written in Python."""
+"""`tailrace schemas models`: writes pydantic models of the registered events, for consumers in Python."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def models(
     output: Path | None = typer.Option(None, "--output", "-o", help="The Python file to write. [default: printed]"),
     check: bool = typer.Option(False, "--check", help="Write nothing: only see whether the file is up to date."),
 ) -> int:
-    """Write a Python module with a pydantic model for every schema, so that editors and type checkers know the events.
+    """Write a Python module with a pydantic model for every schema, for editors and type checkers.
 
-    The latest version of an event has the name of its type, earlier ones their number behind it (OrderPlacedV1). A
-    model takes every payload that its schema takes. The same schemas give the same text. Where the pipeline names a
-    registry and no folder, the registry is asked.
+    The latest version is named after the event type, earlier ones have their number appended (OrderPlacedV1). A model
+    accepts every payload that its schema accepts. The output is deterministic. If the pipeline names a registry and no
+    folder, the schemas come from the registry.
 
-    Exit codes: 0 all is well, 1 with --check: the file is not up to date, 2 a schema is not usable.
+    Exit codes: 0 success, 1 with --check: the file is out of date, 2 a schema is invalid.
 
     \b
     Examples:
@@ -49,27 +49,27 @@ def models(
     text = models_source([each for each in compiled_schemas if not each.subject.endswith(KEY_SUFFIX)], types or ())
     if output is None:
         if check:
-            raise ConfigError("--check compares a file, and none is named", remedy="Name it with --output.")
+            raise ConfigError("--check needs a file to compare", remedy="Name it with --output.")
         sys.stdout.write(text)
         return 0
     if check:
         if output.is_file() and output.read_text(encoding="utf-8") == text:
             return 0
-        say(f"{output} is not what the schemas say. Write it anew without --check.")
+        say(f"{output} is out of date. Run the command again without --check.")
         return 1
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{output} cannot be written: {error.strerror}",
-            remedy="Name a file in a folder that exists and that you may write to, with --output.",
+            remedy="Name a writable file in an existing folder with --output.",
         ) from None
     say(f"wrote {output}")
     return 0
 
 
 def _schemas(file: Path | None, folder: Path | None, types: list[str] | None) -> list[CompiledSchema]:
-    """All of a folder, or what is wanted of a registry: not everything there need be ours, or usable."""
+    """Compiles all schemas of a folder, or the wanted ones of a registry, where others may be unrelated or unusable."""
     schemas = load_pipeline(file).schemas if file and folder is None else None
     if schemas is None or schemas.folder is not None or schemas.registry is None:
         return list(compile_files(find_target(file, folder).files()))

@@ -1,4 +1,4 @@
-"""`tailrace schemas register` and `diff`: the folder beside the registry."""
+"""`tailrace schemas register` and `diff`: compare the folder with the registry."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def register(
     yes: bool = typer.Option(False, "--yes", help="Register; without it, only show what would be registered."),
     as_json: bool = AS_JSON,
 ) -> int:
-    """Register the folder's schemas with the registry: only shows what is missing, unless --yes is given.
+    """Register the folder's schemas with the registry. Without --yes, only show what is missing.
 
-    Schemas are registered in the order of versions and references. Doing it twice changes nothing. A version that the
-    registry has with other content is never touched: a registered version must not change.
+    Schemas are registered in the order of versions and references. Running it twice changes nothing. A version that
+    the registry has with different content is never changed.
 
-    Exit codes: 0 nothing is left to do, 1 something is, 2 a schema is not usable.
+    Exit codes: 0 everything is registered, 1 something is missing, 2 a schema is invalid.
 
     \b
     Examples:
@@ -59,9 +59,9 @@ def diff(
     file: Path = BOTH,
     as_json: bool = AS_JSON,
 ) -> int:
-    """Show how the folder differs from the registry: what only one of them has, and what they have differently.
+    """Show how the folder differs from the registry: schemas that only one of them has, and different contents.
 
-    Exit codes: 0 no difference, 1 some.
+    Exit codes: 0 no differences, 1 differences.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def diff(
         emit_json({"differences": differences})
     else:
         shown = [{name: value for name, value in row.items() if name != "diff"} for row in differences]
-        table(f"{target.folder} beside {registry_of(target).url}", shown)
+        table(f"{target.folder} compared with {registry_of(target).url}", shown)
         for row in differences:
             if row.get("diff"):
                 say(f"\n{row['subject']} {row['version']}, registry (-) and folder (+):\n{row['diff']}")
@@ -102,12 +102,12 @@ def _print_plan(
     entries: list[RegistryEntry], changed: list[RegistryEntry], missing: list[RegistryEntry], registered: int
 ) -> None:
     for entry in changed:
-        say(f"{entry.schema.file}: the registry has version {entry.schema.version} of {entry.subject} differently")
-        say(f"  remedy: leave the file as it was, and add the change as {entry.subject}/{entry.schema.version + 1}")
+        say(f"{entry.schema.file}: the registry has a different version {entry.schema.version} of {entry.subject}")
+        say(f"  remedy: restore the file, and add the change as {entry.subject}/{entry.schema.version + 1}")
     for entry in missing:
         say(f"to register: {entry.schema.file} under {entry.subject}")
     before = sum(entry.found is not None for entry in entries)
-    parts = [f"{before} registered before", f"{registered} now", f"{len(missing)} missing", f"{len(changed)} changed"]
+    parts = [f"{before} already registered", f"{registered} now", f"{len(missing)} missing", f"{len(changed)} changed"]
     say(f"{len(entries)} schemas: {', '.join(parts)}.")
     if missing and not changed:
         say("Register them with --yes.")

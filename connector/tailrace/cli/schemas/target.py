@@ -1,4 +1,4 @@
-"""What the commands of `tailrace schemas` speak of: a folder, and perhaps a registry, as a pipeline names them."""
+"""The folder and the registry that a `tailrace schemas` command works on, as a pipeline's settings name them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import SchemaFile, read_folder
 from tailrace.schemas.registry.register import RegistryEntry, compare
 
-FILE = typer.Argument(None, metavar="[FILE]", help="The pipeline's settings; without them, --folder.")
-FOLDER = typer.Option(None, "--folder", help="The schema folder, where there is no pipeline file. [default: schemas]")
+FILE = typer.Argument(None, metavar="[FILE]", help="Pipeline settings file. Without it, use --folder.")
+FOLDER = typer.Option(None, "--folder", help="Schema folder, if there is no pipeline file. [default: schemas]")
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
-BOTH = typer.Argument(..., metavar="FILE", help="The pipeline's settings, which name folder and registry.")
+BOTH = typer.Argument(..., metavar="FILE", help="Pipeline settings file, which names folder and registry.")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command speaks of: a folder, and perhaps the pipeline that names it and its registry."""
+    """The schema folder, and the settings of the pipeline that names it and its registry."""
 
     folder: Path
     settings: PipelineSettings | None
@@ -67,7 +67,7 @@ def subject_of(target: Target) -> Callable[[CompiledSchema], str]:
 
 
 def entries(target: Target, schemas: list[CompiledSchema]) -> list[RegistryEntry]:
-    """The folder's schemas beside those of the registry."""
+    """Compares the folder's schemas with those of the registry."""
     from tailrace.worker.registry import registry_client
 
     with registry_client(registry_of(target)) as client:

@@ -1,1 +1,1 @@
-"""An AsyncAPI 3 document of what goes on Kafka."""
+"""Generates an AsyncAPI 3 document of a pipeline's topics."""

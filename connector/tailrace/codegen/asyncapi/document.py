@@ -1,7 +1,7 @@
-"""What goes on Kafka, as an AsyncAPI 3 document: topics, events, their headers and schemas, for whoever reads them.
+"""Generates an AsyncAPI 3 document: topics, events, their headers and schemas.
 
-The document stands alone: schemas of the folder or the registry are part of it, and references between them lead to
-places in it. Only values come in: nothing is read, asked or written.
+The document is self-contained: it includes the schemas of the folder or the registry, and references between them point
+into the document. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _STRATEGIES = {
 }
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
-"""In a topic's name: the part that depends on the event."""
+"""The part of a topic's name that depends on the event."""
 
 MessageKey = tuple[str, str, int]
 """An event's type, and its schema's subject and version."""
 
 
 class Message(NamedTuple):
-    """A type of event in one version: the schema that its payload obeys."""
+    """An event type in one version, and the schema of its payload."""
 
     type: str
     schema: CompiledSchema
@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A topic and what goes there. What is None, or not positive, is the brokers' own affair and is not stated."""
+    """A topic and its messages. Values that are None or not positive are left to the brokers and not written."""
 
     topic: str
     messages: tuple[Message, ...] = ()
@@ -59,7 +59,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the topics are. `bootstrap` is host:port, several with commas; `subject` is the registry's template."""
+    """Where the topics are. `bootstrap` is host:port, comma-separated; `subject` is the registry's template."""
 
     bootstrap: str
     secure: bool = False
@@ -77,7 +77,8 @@ def asyncapi(
     *,
     description: str = "",
 ) -> dict[str, Json]:
-    """The document. `contracts` are all that are registered: what a channel's schemas refer to is found among them."""
+    """Returns the document. `compiled_schemas` are all registered schemas: references of the channels' schemas are
+    resolved there."""
     registered = {key_of(compiled): compiled for compiled in compiled_schemas}
     messages = {_key(message): message for channel in channels for message in channel.messages}
     named = legal_names({key: f"{type_name}.v{number}" for key in messages for type_name, _, number in [key]})
@@ -100,10 +101,10 @@ def asyncapi(
 
 
 def _servers(server: Server) -> dict[str, Json]:
-    """One for each address of the bootstrap list: an AsyncAPI server has one host."""
+    """Returns one server per address of the bootstrap list, because an AsyncAPI server has one host."""
     bindings = {}
     if server.registry is not None:
-        # Never with a login: the document is for everybody.
+        # Remove the login: the document is public.
         parts = urlsplit(server.registry)
         address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         kafka = {"schemaRegistryUrl": address, "schemaRegistryVendor": "confluent", "bindingVersion": KAFKA_BINDING}
@@ -134,7 +135,7 @@ def _channel(channel: Channel, named: Mapping[MessageKey, str]) -> dict[str, Jso
 
 
 def _topic_configuration(channel: Channel) -> dict[str, Json]:
-    """What the binding has a word for; it wants numbers and lists where Kafka has text."""
+    """Returns the settings that the binding knows. It wants numbers and lists where Kafka has text."""
     found: dict[str, Json] = {}
     if "cleanup.policy" in channel.config:
         found["cleanup.policy"] = [policy.strip() for policy in channel.config["cleanup.policy"].split(",")]
@@ -155,7 +156,7 @@ def _operation(topic: str, channel: Channel, named: Mapping[MessageKey, str]) ->
     return _stated(
         action="send",
         channel={"$ref": f"#/channels/{topic}"},
-        summary=f"Committed events, once each and in the order of their keys, to {channel.topic}.",
+        summary=f"Committed events, exactly once and in order per key, to {channel.topic}.",
         messages=[{"$ref": f"#/channels/{topic}/messages/{name}"} for name in names],
     )
 
@@ -181,17 +182,17 @@ def _content_type(format: RecordFormat) -> str:
 
 
 def _headers(message: Message, format: RecordFormat) -> dict[str, Json]:
-    """Those every record has. Further columns of the outbox table may come as well."""
+    """Returns the headers of every record. Additional columns of the outbox table may be there as well."""
     own: dict[str, Json] = {
-        "id": _text("The event's id: the same however often it is read."),
+        "id": _text("The event's id, the same in every delivery."),
         "type": {"type": "string", "const": message.type},
-        "position": _text("The place in the database's log; grows from commit to commit."),
+        "position": _text("The position in the database's log; it grows with every commit."),
         "timestamp": {**_text("When it was committed, in milliseconds since 1970."), "pattern": "^[0-9]+$"},
     }
     if format.schema_id == "header":
-        own["__value_schema_id"] = _text("Which schema the value was written with, as registries' readers look for it.")
+        own["__value_schema_id"] = _text("The id of the value's schema, as registry clients expect it.")
         if format.key != "bytes":
-            own["__key_schema_id"] = _text("Which schema the key was written with.")
+            own["__key_schema_id"] = _text("The id of the key's schema.")
     if format.cloudevents == "binary":
         own |= {f"ce_{name}": schema for name, schema in _attributes(message).items()}
     if format.cloudevents != "none":
@@ -200,7 +201,7 @@ def _headers(message: Message, format: RecordFormat) -> dict[str, Json]:
 
 
 def _attributes(message: Message) -> dict[str, Json]:
-    """The attributes that every CloudEvent of ours has."""
+    """Returns the attributes of every CloudEvent."""
     return {
         "specversion": {"type": "string", "const": "1.0"},
         "id": _text("The event's id."),
@@ -211,7 +212,7 @@ def _attributes(message: Message) -> dict[str, Json]:
 
 
 def _envelope(message: Message, schemas: Schemas) -> dict[str, Json]:
-    """A structured CloudEvent. Its data is JSON, which an Avro schema describes to people only."""
+    """Returns the schema of a structured CloudEvent. Its data is JSON; an Avro schema only describes it for people."""
     compiled = message.schema
     is_json = compiled.kind == "json"
     data = {"$ref": f"{schemas.place(compiled)}/schema"} if is_json else _stated(description=schemas.place(compiled))
@@ -221,12 +222,10 @@ def _envelope(message: Message, schemas: Schemas) -> dict[str, Json]:
 
 
 def _record(server: Server, format: RecordFormat) -> dict[str, Json]:
-    """Kafka's part of a message: its key, and how readers find the schema."""
+    """Returns the Kafka binding of a message: its key, and how readers find the schema."""
     written = format.schema_id != "none"
     return _stated(
-        key=_text(
-            "What the event is about. The events of one key are in one partition, in the order of their commits."
-        ),
+        key=_text("The subject of the event. Events with the same key are in one partition, in commit order."),
         schemaIdLocation={"prefix": "payload", "header": "header"}.get(format.schema_id),
         schemaIdPayloadEncoding="4" if format.schema_id == "prefix" else None,
         schemaLookupStrategy=_STRATEGIES.get(server.subject, server.subject) if written else None,
@@ -239,7 +238,7 @@ def _text(description: str) -> dict[str, Json]:
 
 
 def _stated(**fields: Json) -> dict[str, Json]:
-    """Without what there is nothing to say about."""
+    """Returns the fields that are not empty."""
     return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
 
 

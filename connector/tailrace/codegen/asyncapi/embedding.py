@@ -1,9 +1,9 @@
-"""A schema inside another document: what it refers to stands in the same document, and nothing else is needed.
+"""Embeds schemas in another document, together with everything they refer to.
 
-JSON Schema: every `$ref`, whether it meant a place of its own file, another registered file or an `$id`, becomes a
-pointer from the beginning of the document. `$id` is left out, because references would start from there again.
-`$dynamicRef` and `$recursiveRef` keep their words: what they mean depends on who refers, not on a place.
-Avro knows types by name: a type that another file defines is defined where it is first used.
+JSON Schema: every `$ref` (to a place in its own file, another registered file or an `$id`) becomes a pointer from the
+root of the document. `$id` is removed, because references would be relative to it. `$dynamicRef` and `$recursiveRef`
+are kept: their target depends on the referring schema. Avro: a type that another file defines is defined where it is
+first used.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
 Key = tuple[str, int]
-"""A contract's subject and version."""
+"""A schema's subject and version."""
 
 _OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 _OF_VALUES = frozenset({"const", "enum", "default", "examples"})
-"""Keywords that hold schemas by name, and those that hold no schema at all, whatever it looks like."""
+"""Keywords that hold schemas by name, and keywords that hold values, not schemas."""
 
 
 def key_of(compiled: CompiledSchema) -> Key:
@@ -29,7 +29,7 @@ def key_of(compiled: CompiledSchema) -> Key:
 
 
 def needed_by(compiled_schemas: list[CompiledSchema], registered: Mapping[Key, CompiledSchema]) -> list[CompiledSchema]:
-    """These contracts and all they refer to, each once."""
+    """Returns these schemas and all they refer to, each once."""
     found = {key_of(compiled): compiled for compiled in compiled_schemas}
     todo = list(found.values())
     while todo:
@@ -42,7 +42,7 @@ def needed_by(compiled_schemas: list[CompiledSchema], registered: Mapping[Key, C
 
 
 def embedded(compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema], places: Mapping[Key, str]) -> Json:
-    """The contract's schema as it stands at its place. `places` are pointers such as `#/components/schemas/Order`."""
+    """Returns the schema as embedded at its place. `places` are pointers such as `#/components/schemas/Order`."""
     if compiled.kind == "avro":
         return _Whole.of(compiled, registered).schema(compiled.document, "")
     return _References(compiled, registered, places).rewritten(compiled.document, compiled.file)
@@ -50,7 +50,7 @@ def embedded(compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema],
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the drafts: the keyword for a schema's own address, and whether `$ref` silences it."""
+    """Differences between the drafts: the keyword of a schema's address, and whether `$ref` disables it."""
 
     identity: str
     silenced: bool
@@ -61,7 +61,7 @@ class Dialect:
         return cls("id" if "/draft-04/" in draft else "$id", "/draft-0" in draft)
 
     def base(self, node: Json, base: str) -> str:
-        """What references inside a schema start from. An address that is only a fragment is an anchor."""
+        """Returns what references inside a schema are relative to. An address that is only a fragment is an anchor."""
         own = node.get(self.identity) if isinstance(node, dict) else None
         if not isinstance(own, str) or own.startswith("#") or (self.silenced and "$ref" in node):
             return base
@@ -76,7 +76,7 @@ class Dialect:
             yield own.partition("#")[2]
 
     def schemas(self, node: Json, pointer: str, base: str) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
-        """Every schema in a document, with its place and what its references start from."""
+        """Yields every schema in a document, with its pointer and the base of its references."""
         if isinstance(node, list):
             for index, child in enumerate(node):
                 yield from self.schemas(child, f"{pointer}/{index}", base)
@@ -94,7 +94,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Where in a document the resources and the anchors are that references name."""
+    """The resources and anchors of a document that references can name."""
 
     root: str
     resources: dict[str, str]
@@ -120,7 +120,7 @@ class _Index:
 
 
 class _References:
-    """The references of one JSON Schema, and where they lead to."""
+    """The references of one JSON Schema and their targets."""
 
     def __init__(
         self, compiled: CompiledSchema, registered: Mapping[Key, CompiledSchema], places: Mapping[Key, str]
@@ -161,18 +161,18 @@ class _References:
         if pointer is None and name in self._others:
             other, place = self._others[name]
             pointer = other.pointer(other.root, fragment)
-        # What is neither ours nor registered is a meta-schema, which every reader has.
+        # A target that is neither ours nor registered is a meta-schema, which every reader has.
         return reference if pointer is None else place + pointer
 
 
 def _escaped(part: str) -> str:
-    """One part of a pointer inside an address."""
+    """Escapes one part of a pointer for a URL."""
     return quote(part.replace("~", "~0").replace("/", "~1"), safe="~!$&'()*+,;=:@")
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """Makes an Avro schema whole. `pool`: the types that other files define; `defined`: those that already stand."""
+    """Completes an Avro schema. `pool` are types that other files define; `defined` are those already written."""
 
     pool: dict[str, Json]
     defined: set[str] = field(default_factory=set)
@@ -200,7 +200,7 @@ class _Whole:
             if name in self.defined:
                 return name
             self.defined.add(name)
-            if "." in node["name"]:  # AsyncAPI's own schema of Avro knows the two apart only
+            if "." in node["name"]:  # AsyncAPI's schema of Avro distinguishes only these two
                 node = {**node, "namespace": space, "name": name.rpartition(".")[2]}
         elif not isinstance(kind, str) and len(node) == 1:
             return self.schema(kind, space)

@@ -1,7 +1,7 @@
-"""The schemas of an AsyncAPI document: what each is called there, how it stands there, and as which draft.
+"""The schemas of an AsyncAPI document: their names, their embedded form and their draft.
 
-AsyncAPI's tools must understand JSON Schema draft 7 and need not understand any other. So a schema of another draft
-that means the same in draft 7 is given as draft 7; the others keep their own, for tools that know it.
+AsyncAPI tools must support JSON Schema draft 7 and need not support any other. So a schema of another draft that means
+the same in draft 7 is written as draft 7; others keep their draft, for tools that support it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _UNKNOWN_BEFORE = {
     "draft-06": _SINCE_7,
     "draft-04": _SINCE_7 | {"const", "contains", "propertyNames", "exclusiveMinimum", "exclusiveMaximum"},
 }
-"""Keywords that mean something in draft 7 and nothing, or something else, before."""
+"""Keywords that mean something in draft 7 and nothing, or something else, in earlier drafts."""
 _LATER = _CONTENT | {
     *("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contentSchema"),
     *("prefixItems", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "additionalItems"),
     *("dependentRequired", "dependentSchemas", "dependencies"),
 }
-"""Keywords that mean something in draft 7 or later, but not the same in both."""
+"""Keywords whose meaning differs between draft 7 and later drafts."""
 _SAYS_NOTHING = frozenset({"$ref", "$schema", "$defs", "definitions", "$comment", "title", "description", "examples"})
-"""What may stand beside a `$ref` and is ignored by draft 7: it decides about no value."""
+"""Keywords beside a `$ref` that draft 7 ignores, and that do not affect validity."""
 
 
 class Schemas:
-    """The schemas of one document. They may refer to each other and to nothing else."""
+    """The schemas of one document. They refer only to each other."""
 
     def __init__(self, compiled_schemas: Sequence[CompiledSchema]) -> None:
         self._by_key = {key_of(compiled): compiled for compiled in compiled_schemas}
@@ -47,7 +47,8 @@ class Schemas:
         self._kept = self._keep_their_draft()
 
     def _keep_their_draft(self) -> set[Key]:
-        """Those that draft 7 would read otherwise, and all they are joined to by references: these need one format."""
+        """Returns the schemas that draft 7 would read differently, and all connected to them by references: they
+        need one draft."""
         kept = {
             key
             for key, compiled in self._by_key.items()
@@ -61,7 +62,7 @@ class Schemas:
         return kept
 
     def place(self, compiled: CompiledSchema) -> str:
-        """A reference to the component."""
+        """Returns a reference to the component."""
         return f"#/components/schemas/{self._names[key_of(compiled)]}"
 
     def format(self, compiled: CompiledSchema) -> str:
@@ -100,7 +101,7 @@ def means_the_same_in_draft_7(document: Json) -> bool:
 
 
 def legal_names(wanted: Mapping[K, str]) -> dict[K, str]:
-    """Names that may be keys of a document and parts of references, each different."""
+    """Returns distinct names that are valid as keys of a document and in references."""
     names: dict[K, str] = {}
     taken: set[str] = set()
     for key, name in wanted.items():

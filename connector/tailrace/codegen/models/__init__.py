@@ -1,1 +1,1 @@
-"""Pydantic models of the registered schemas, as Python source: what editors and type checkers know events by."""
+"""Generates pydantic models of the registered schemas, as Python source for editors and type checkers."""

@@ -1,8 +1,8 @@
-"""Avro schemas -> models. Records become classes, enums choices; logical types become types that take Avro and JSON.
+"""Generates models of Avro schemas: records become classes, enums become choices, logical types accept Avro and JSON.
 
-A record that stands at the top of a schema has the name of its subject, one inside has its own name behind that. One
-that another schema defines is that schema's. A field with a default need not be there: whoever wrote it may have had an
-earlier version. Its default is that of the schema if it is a plain value, else None.
+A record at the top of a schema is named after its subject; an inner one gets its own name appended. A type that another
+schema defines belongs to that schema. A field with a default may be missing, because the writer may have used an
+earlier version. Its default is the schema's if that is a plain value, else None.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _LOGICAL = {
 }
 UUID_BYTES = 16
 FIELD_TYPES = frozenset({"Binary", *_LOGICAL.values()} - {"UUID", "Decimal", "int | str"})
-"""Those of `schemas/avro/fields.py`."""
+"""The types of `schemas/avro/fields.py`."""
 
 
 class AvroModels:
-    """Declares models of Avro schemas; their top names are known to the module."""
+    """Declares models of Avro schemas. The module knows their top-level names."""
 
     def __init__(self, registered: Mapping[Key, CompiledSchema], module: Module) -> None:
         self._registered = registered
@@ -63,7 +63,7 @@ class AvroModels:
 
 
 class _Schema:
-    """One schema, and the places of the types that it uses."""
+    """One schema, and the origin of the types that it uses."""
 
     def __init__(
         self, schema: CompiledSchema, registered: Mapping[Key, CompiledSchema], module: Module, declared: set[str]
@@ -130,7 +130,7 @@ class _Schema:
         return name
 
     def _default(self, of: str, value: Json) -> str | None:
-        """A default as source, if it is a plain value of the type, or of the first of several."""
+        """Returns a default as source if it is a plain value of the type, or of the first of several types."""
         first = of.partition(" | ")[0]
         is_choice = first.startswith("Literal[") or first in self._module.literals
         if type(value) is str and (first == "str" or is_choice):

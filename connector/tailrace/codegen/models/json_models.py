@@ -1,9 +1,9 @@
-"""JSON Schemas -> models. Objects become classes; the rest becomes a type of Python's own, or `Any`.
+"""Generates models of JSON Schemas: objects become classes, everything else a Python type or `Any`.
 
-A class belongs to the place where its schema stands, and is named by that place: OrderPlacedAddress for the property
-`address` of OrderPlaced. References lead to the class of the place they name, so a schema that refers to itself is no
-trouble. `allOf` and a `$ref` beside other words make one class of all the parts. An object is what has the type, or has
-`properties`: strictly, without `type` such a schema takes any text or number as well, but nobody means that.
+A class belongs to the place of its schema and is named after it: OrderPlacedAddress for the property `address` of
+OrderPlaced. References lead to the class of their target, so recursive schemas work. `allOf`, and a `$ref` beside other
+keywords, become one class of all parts. A schema with `properties` counts as an object even without `type`: strictly,
+it would accept any text or number as well, but that is hardly ever intended.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "null": NONE}
 _FORMATS = {"date-time": "AwareDatetime", "date": "dt.date", "time": "dt.time", "uuid": "UUID"}
 _OF_NAMES = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas", "dependencies"})
 _PARTS = {"items": "Item", "additionalProperties": "Value"}
-"""What a class is called by the keyword that its schema stands under; by others, by nothing."""
+"""The part of a class name for each keyword that holds the schema; others add nothing."""
 _OPENING = ("patternProperties", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies", "unevaluatedProperties")
-"""Keywords that may speak of fields which a class does not name."""
+"""Keywords that may describe fields which a class does not name."""
 
 
 class JsonModels:
-    """Declares models of JSON Schemas; their top names are known to the module."""
+    """Declares models of JSON Schemas. The module knows their top-level names."""
 
     def __init__(
         self, schemas: Sequence[CompiledSchema], registered: Mapping[Key, CompiledSchema], module: Module
@@ -54,14 +54,14 @@ class JsonModels:
         self._declared: set[Path] = set()
 
     def declare(self, schema: CompiledSchema) -> None:
-        """One of them, and whatever it refers to."""
+        """Declares one schema and everything it refers to."""
         path = (self._numbers[key_of(schema)],)
         found = self._referred(path)
         if path not in self._declared:
             self._root(path, found)
 
     def _type(self, path: Path) -> str:
-        """What the schema at a place takes."""
+        """Returns the Python type of the schema at a place."""
         node = self._node(path)
         if not isinstance(node, dict):
             return ANY
@@ -81,12 +81,12 @@ class JsonModels:
         for keyword in ("anyOf", "oneOf"):
             if isinstance(node.get(keyword), list):
                 return union(self._type((*path, keyword, str(each))) for each in range(len(node[keyword])))
-        # What all of them take, the first that says something takes.
+        # Of several parts, the first with a type decides.
         branches = (self._type((*path, "allOf", str(each))) for each in range(len(node.get("allOf", ()))))
         return next((branch for branch in branches if branch != ANY), ANY)
 
     def _choice(self, path: Path, node: Mapping[str, Json]) -> str | None:
-        # Draft 4 does not know `const`.
+        # Draft 4 has no `const`.
         values = [node["const"]] if "const" in node and self._drafts[path[0]] != DRAFTS[-1] else node.get("enum")
         return self._module.choice(values, path, *self._named(path)) if isinstance(values, list) else None
 
@@ -107,7 +107,7 @@ class JsonModels:
         return _PLAIN.get(kind, ANY)
 
     def _referred(self, target: Path) -> str:
-        """The type at another place. One that leads back to itself without an object between needs a class as well."""
+        """Returns the type at another place. A cycle without an object in between needs a class as well."""
         if self._is_object(target):
             return self._type(target)
         if target in self._open:
@@ -122,7 +122,7 @@ class JsonModels:
     def _root(self, path: Path, of: str) -> str:
         self._declared.add(path)
         name = self._module.named(path, *self._named(path))
-        # One that refers to itself and to nothing else says nothing.
+        # A schema that only refers to itself has no type.
         self._module.models.append(Model(name, self._about(path), root=ANY if name == of else of))
         return name
 
@@ -159,7 +159,7 @@ class JsonModels:
         return name
 
     def _parts(self, path: Path) -> Iterator[Path]:
-        """The schemas that speak of the same object: the one at a place, and those it is joined to."""
+        """Returns the schemas that describe the same object: the one at a place, and those joined to it."""
         todo, seen = [path], set[Path]()
         while todo:
             part = todo.pop(0)
@@ -177,7 +177,7 @@ class JsonModels:
             todo += [(*part, "allOf", str(each)) for each in range(len(branches))] if isinstance(branches, list) else []
 
     def _is_object(self, path: Path) -> bool:
-        """Whether it has fields of its own, and a class is made of it here rather than where it refers to."""
+        """Whether it has its own fields, so that it gets a class here instead of using its target's."""
         node = self._node(path)
         if not isinstance(node, dict) or "const" in node or "enum" in node:
             return False
@@ -185,13 +185,13 @@ class JsonModels:
             return False
         parts = [self._node(part) for part in self._parts(path)]
         if len(parts) > 1 and not node.get("properties") and len(node.get("allOf", ())) == 1:
-            return False  # a reference, and words about it
+            return False  # a reference with annotations
         kinds = [node.get("type") for node in parts]
         fits = all(kind is None or kind == "object" or (isinstance(kind, list) and "object" in kind) for kind in kinds)
         return fits and any(isinstance(node.get("properties"), dict) and node["properties"] for node in parts)
 
     def _target(self, path: Path) -> Path | None:
-        """Where a schema refers to, if that is among ours."""
+        """Returns the target of a schema's reference, if it is registered."""
         node = self._node(path)
         reference = node.get("$ref") if isinstance(node, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -214,7 +214,7 @@ class JsonModels:
         return words(node.get("description")) if isinstance(node, dict) else ""
 
     def _named(self, path: Path) -> list[str]:
-        """The words that name a class by its place."""
+        """Returns the words that name a class after its place."""
         parts, rest = [self._module.names[path[:1]]], list(path[1:])
         while rest:
             keyword = rest.pop(0)
@@ -232,5 +232,5 @@ def _draft(document: Json) -> str:
 
 @lru_cache
 def _is_checked(form: str, draft: str) -> bool:
-    """Whether payloads are held to a format: what a draft does not know is only a remark."""
+    """Whether payloads are validated against a format: formats that a draft does not know are annotations."""
     return not jsonschema_rs.validator_for({"$schema": draft, "format": form}, validate_formats=True).is_valid("no")

@@ -1,8 +1,8 @@
-"""A module of models before it is text: its classes, and the types that their fields have.
+"""A module of models before it becomes text: its classes and the types of their fields.
 
-Types are Python expressions, written as they will stand in the source. A model must take every payload that its schema
-takes: what a type cannot say exactly is said by a wider one, and in the end by `Any`. Payloads were held to their
-schema before they were published; models need not do that again.
+Types are Python expressions as written in the source. A model must accept every payload that its schema accepts: what a
+type cannot express exactly becomes a wider type, and `Any` in the end. Payloads were validated before they were
+published, so models need not do it again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tailrace.schemas.strict_json import Json
 ANY = "Any"
 NONE = "None"
 LONGEST_LITERAL = 60
-"""Characters. What is longer gets a name of its own."""
+"""Characters. A longer type gets its own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One field, by its name in payloads. `default` is source; None if the field must be there."""
+    """One field, by its name in payloads. `default` is source; None if the field is required."""
 
     name: str
     type: str
@@ -32,7 +32,7 @@ class Property:
 
 @dataclass(slots=True)
 class Model:
-    """A class. One with a `root` stands for what is no object; one that `is_open` keeps fields it does not name."""
+    """A class. One with a `root` represents a value that is no object; one that `is_open` keeps unknown fields."""
 
     name: str
     about: str = ""
@@ -43,23 +43,23 @@ class Model:
 
 @dataclass(slots=True)
 class Module:
-    """What is declared so far, in the order in which it was finished: what is used comes before who uses it."""
+    """The declarations so far, each after those it uses."""
 
     models: list[Model] = field(default_factory=list)
     literals: dict[str, list[str]] = field(default_factory=dict)
     """Named choices: the values, as source."""
     names: dict[Hashable, str] = field(default_factory=dict)
-    """Which class stands for a part of a schema."""
+    """The class of each part of a schema."""
     taken: Taken = field(default_factory=Taken)
 
     def named(self, key: Hashable, *parts: str) -> str:
-        """The name of the class for `key`; a new one, made of `parts`, if it has none yet."""
+        """Returns the class name for `key`; a new one, made of `parts`, if it has none yet."""
         if key not in self.names:
             self.names[key] = self.taken.free(class_name(*parts))
         return self.names[key]
 
     def choice(self, values: Iterable[Json], key: Hashable, *parts: str) -> str | None:
-        """One of these values; None if Python has no type for that."""
+        """Returns a type for one of these values; None if Python has no such type."""
         listed = list(values)
         if not listed or not all(value is None or type(value) in (str, int, bool) for value in listed):
             return None
@@ -72,7 +72,7 @@ class Module:
 
 
 def union(types: Iterable[str]) -> str:
-    """One of several types, each once, None last."""
+    """Returns a union of several types, each once, None last."""
     parts: list[str] = []
     for each in types:
         bare = each.removesuffix(f" | {NONE}")
@@ -84,18 +84,18 @@ def union(types: Iterable[str]) -> str:
 
 
 def optional(of: str) -> str:
-    """A type, or None where the field is not there."""
+    """Returns a type that also allows None for a missing field."""
     return of if of in (ANY, NONE) or of.endswith(f" | {NONE}") else f"{of} | {NONE}"
 
 
 def source(value: str | int | bool) -> str:
-    """A value as Python's formatters write it: in double quotes, unless that takes more escapes."""
+    """Formats a value as Python's formatters do: in double quotes, unless that needs more escapes."""
     text = repr(value)
     plain = text[1:-1]
     return f'"{plain}"' if text[0] == "'" and '"' not in plain and "\\'" not in plain else text
 
 
 def words(text: Json) -> str:
-    """A description as it may stand in a docstring: one line, and nothing in it that ends it or hides."""
+    """Returns a description as one line that is safe inside a docstring."""
     shown = "".join(each if unicodedata.category(each)[0] != "C" else " " for each in str(text or ""))
     return " ".join(shown.replace("\\", "\\\\").replace('"', "'").split())

@@ -1,4 +1,4 @@
-"""What parts of a schema are called in Python: classes and fields, by names that are legal and not yet taken."""
+"""Chooses names of classes and fields that are valid in Python and not yet taken."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ IMPORTED = frozenset(
         *("LocalTimestampMillis", "LocalTimestampMicros", "None", "True", "False", "Exception", "Warning"),
     }
 )
-"""No class may have such a name."""
+"""Names that no class may have."""
 _TYPES = frozenset({"bool", "bytes", "dict", "dt", "float", "int", "list", "str"})
-"""A field of such a name would stand for the type in the annotations beside it."""
+"""Names that a field must not have, because it would hide the type in the annotations beside it."""
 _OF_PYDANTIC = frozenset(dir(BaseModel)) | frozenset(dir(RootModel)) | {"model_post_init"}
 _CONFUSING = frozenset({"l", "O", "I"})
 _words = re.compile(r"[A-Za-z0-9]+").findall
@@ -26,13 +26,13 @@ _illegal = re.compile(r"[^A-Za-z0-9_]").sub
 
 
 class Taken:
-    """Names of classes that are taken."""
+    """The class names that are taken."""
 
     def __init__(self) -> None:
         self._names: set[str] = set(IMPORTED)
 
     def free(self, wanted: str) -> str:
-        """The name, with a number behind it if somebody has it."""
+        """Returns the name, with a number appended if it is taken."""
         name, number = wanted, 1
         while name in self._names:
             number += 1
@@ -42,17 +42,17 @@ class Taken:
 
 
 def class_name(*parts: str) -> str:
-    """OrderPlaced for `OrderPlaced`, `order.placed` and `order-placed`."""
+    """Returns OrderPlaced for `OrderPlaced`, `order.placed` and `order-placed`."""
     words = [word for part in parts for word in _words(_ascii(part))]
     name = "".join(word[:1].upper() + word[1:] for word in words) or "Model"
     return f"Model{name}" if name[0].isdigit() else name
 
 
 def field_names(properties: Iterable[str], classes: frozenset[str]) -> dict[str, str]:
-    """The name of each property as a field; `classes` are the names that stand for classes in the module."""
+    """Returns the field name of each property; `classes` are the class names of the module."""
     names: dict[str, str] = {}
     taken: set[str] = set()
-    # Those that can keep their name come first: nobody else gets it.
+    # Properties that can keep their name come first, so that no other gets it.
     for each in sorted(properties, key=lambda one: (_field_name(one, classes) != one, one)):
         wanted = name = _field_name(each, classes)
         number = 1

@@ -1,4 +1,4 @@
-"""A module of models -> its text: deterministic, and as formatters write it, whatever width they allow above WIDTH."""
+"""Writes a module of models as text: deterministic, and stable under formatters with a line width of at least WIDTH."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _OTHERS = ("pydantic", "tailrace.schemas.avro.fields")
 
 
 def models_source(schemas: Sequence[CompiledSchema], types: Collection[str] = ()) -> str:
-    """The Python module with a model for each schema, or for those of some types and what they refer to.
+    """Returns a Python module with a model for each schema, or for some types and what they refer to.
 
-    The latest version has the name of its type, earlier ones their number behind it.
+    The latest version is named after its type, earlier ones have their number appended.
     """
     registered = {key_of(schema): schema for schema in schemas}
     ordered = [registered[key] for key in sorted(registered)]
     latest = {schema.subject: schema.version for schema in ordered}
     module = Module()
-    # First those that have the names which people expect.
+    # Those with the expected names come first.
     for schema in sorted(
         ordered, key=lambda each: (each.version != latest[each.subject], each.subject != class_name(each.subject))
     ):
@@ -95,7 +95,7 @@ def _class(model: Model, known: frozenset[str]) -> Iterator[str]:
         return
     names = field_names([each.name for each in model.properties], known)
     settings = [*(['extra="allow"'] if model.is_open else [])]
-    # Names that begin with model_ are pydantic's own, unless it is told otherwise.
+    # Pydantic reserves names that begin with model_, unless configured otherwise.
     settings += ["protected_namespaces=()"] if any(name.startswith("model_") for name in names.values()) else []
     if settings:
         yield f"{_INDENT}model_config = ConfigDict({', '.join(settings)})"
@@ -110,7 +110,7 @@ def _field(of: Property, name: str) -> Iterator[str]:
     start = f"{_INDENT}{name}: {of.type}"
     if name == of.name:
         line = start if of.default is None else f"{start} = {of.default}"
-        # There is no way to break it that suits every width.
+        # There is no line break that suits every width.
         yield line if len(line) <= WIDTH else f"{line}  # fmt: skip"
         return
     arguments = [*([] if of.default is None else [f"default={of.default}"]), f"alias={source(of.name)}"]

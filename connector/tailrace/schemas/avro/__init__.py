@@ -1,1 +1,1 @@
-"""Avro: a schema, what payloads it takes, and how they are written."""
+"""Avro: compiles schemas, validates payloads and writes them."""

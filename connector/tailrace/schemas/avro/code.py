@@ -1,4 +1,5 @@
-"""What generated functions are made of: lines of Python that put bytes together, and Avro's numbers."""
+"""Building blocks of generated functions: lines of Python that concatenate bytes, and Avro's variable-length
+integers."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from contextlib import contextmanager
 _ONE = [bytes((only,)) for only in range(128)]
 _LAST = (*_ONE, *(bytes((low, high)) for high in range(1, 128) for low in range(128, 256)))
 _MORE = tuple(bytes((low, high)) for high in range(128, 256) for low in range(128, 256))
-"""Fourteen bits of a number, as its last bytes and as two that others follow."""
+"""Fourteen bits of a number, as its last two bytes and as two bytes that others follow."""
 SMALL = _LAST[::2]
-"""The numbers from 0 that take one or two bytes: most lengths, and many amounts."""
+"""The numbers from 0 that take one or two bytes: most lengths and many amounts."""
 
 
 def varint(number: int) -> bytes:
-    """An integer of 64 bits as Avro writes it: zigzag, seven bits a byte, the lowest first."""
+    """Encodes a 64-bit integer as Avro does: zigzag, seven bits per byte, the lowest first."""
     number = number << 1 if number >= 0 else ~(number << 1)
     if number < 1 << 14:
         return _LAST[number]
@@ -30,7 +31,7 @@ def _rest(number: int) -> bytes:
 
 
 class Body:
-    """The lines of one function. `pieces` are expressions of bytes, to be written by one statement."""
+    """The lines of one function. `pieces` are expressions that yield bytes; one statement writes them together."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,9 +1,9 @@
-"""AvroContract: an Avro schema, compiled into one writer; what obeys it can be written as Avro.
+"""CompiledAvroSchema: an Avro schema, compiled to a writer. A payload is valid if it can be written.
 
-Checking is writing: a payload is valid if it can be written and would be read as the same value again. Most are read
-and written by what is made for the schema's types (`typed`); many others by the function `generated` for any value.
-What that leaves alone is converted by the rules in `values` and `shapes`, which say what is wrong; fastavro
-writes what comes out, and decides nothing.
+A payload is valid if it can be written as Avro and would be read as the same value. There are three paths. Most
+payloads are read into types made for the schema and written from there (`typed`). Many others are written by a function
+that is generated for the schema (`generated`). The rest is converted by the reference path (`values`, `containers`),
+which also explains what is wrong, and fastavro writes the result.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NOTHING: tuple[Json, bytes] = (object(), b"")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledAvroSchema:
-    """Implements `Contract` with an Avro schema. `write` raises Misfit for a value that does not obey.
+    """Implements `CompiledSchema` with an Avro schema. `write` raises Misfit for a value that is not valid.
 
-    `last` is the value that was last found valid, and its bytes: they are usually asked for next. A value is only known
-    again if it is the very same object, which cannot be another one as long as it is held here.
+    `last` holds the last valid value and its bytes, because those are usually needed next. It is only used for the very
+    same object, which stays alive as long as it is stored here.
     """
 
     subject: str
@@ -61,20 +61,20 @@ class CompiledAvroSchema:
         references: tuple[Reference, ...] = (),
         registered: RegistryIds | None = None,
     ) -> CompiledAvroSchema:
-        """Compiles a schema document, or says in a SchemaError why it cannot be used.
+        """Compiles a schema document. Raises SchemaError if it cannot be used.
 
-        `named` holds the definitions that it uses but does not contain, by full name.
+        `named` holds definitions that the document uses but does not contain, by full name.
         """
         compiled = compile_document(document, file, named)
         writer = compiled.top.writer
         convert = _forgetting(compiled)
         if not isinstance(writer, dict) or writer["type"] != "record":
-            # Only records can be prepared for the writer. One of a single field is written as that field alone.
+            # fastavro prepares only records. A record with one field is written as that field alone.
             writer = {"type": "record", "name": _WHOLE, "fields": [{"name": "whole", "type": writer}]}
             convert = _wrapped(convert)
         try:
             prepared = parse_schema(writer)
-        except Exception as error:  # noqa: BLE001 - whatever it dislikes, the schema cannot be written with
+        except Exception as error:  # noqa: BLE001 - the parser raises anything
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.") from None
         write = _careful(convert, prepared)
         fast = generate(compiled.top)
@@ -89,11 +89,11 @@ class CompiledAvroSchema:
             self.write(value)
         except Misfit as misfit:
             return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
-        return f"nothing is wrong with its {size} bytes"
+        return f"it is valid ({size} bytes)"
 
     def encode(self, content: Json) -> bytes:
         if type(content) is bytes:
-            return content  # `encode_text` has written it
+            return content  # written by `encode_text`
         checked, data = self.last[0]
         self.last[0] = _NOTHING
         if checked is content:
@@ -103,7 +103,7 @@ class CompiledAvroSchema:
         except Misfit:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the value breaks version {self.version} of {cut(self.subject)}: {self.explain(content, 0)}",
+                f"the value violates version {self.version} of {cut(self.subject)}: {self.explain(content, 0)}",
                 remedy=f"Correct the service, or register a new version beside {self.file}.",
             ) from None
 
@@ -123,14 +123,14 @@ def _either(fast: Write, careful: Write) -> Write:
     def write(value: Json) -> bytes:
         try:
             return fast(value)
-        except Exception:  # noqa: BLE001, S110 - it raises anything to say that it does not know
+        except Exception:  # noqa: BLE001, S110 - any exception leaves the payload to the reference path
             pass
         return careful(value)
 
     return write
 
 
-def _careful(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's own form of a schema
+def _careful(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's prepared schema
     def write(value: Json) -> bytes:
         out = BytesIO()
         schemaless_writer(out, prepared, convert(value))
@@ -144,7 +144,7 @@ def _wrapped(convert: Convert) -> Convert:
 
 
 def _forgetting(compiled: Compiled) -> Convert:
-    """A converter that forgets afterwards which objects it tried; most have nothing to forget."""
+    """Returns a converter that clears the memory of ambiguous unions afterwards. Most schemas have none."""
     convert, tried = compiled.top.convert, compiled.tried
     if not tried:
         return convert

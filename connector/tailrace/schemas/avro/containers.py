@@ -1,8 +1,9 @@
-"""Converters of records, arrays, maps and unions, built from those of their parts; see `values` for the rules.
+"""Converters of records, arrays, maps and unions, composed of the converters of their parts. See `values` for the
+rules.
 
-A record takes no field that it does not have, and lacks none but those whose default is null: Avro cannot say
-"absent", and any other default would publish a value that nobody wrote. A union takes the first branch that fits,
-except that a fraction prefers `double` to `float`, which would round it.
+A record accepts no unknown field, and a field may only be missing if its default is null: Avro has no "absent", and any
+other default would publish a value that the service did not write. A union takes the first matching branch, except that
+a fraction prefers `double` to `float`, which would round it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NULL = ("null", None)
 
 
 class Field(NamedTuple):
-    """`absent` is what a field that is not there stands for. A value of type `same` needs no converting."""
+    """A field of a record. `absent` is the value of a missing field. A value of type `same` needs no conversion."""
 
     name: str
     convert: Convert
@@ -27,7 +28,7 @@ class Field(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """One type of a union: its name for people and for the writer, and the JSON types it may take."""
+    """One type of a union: its name for messages and for the writer, and the JSON types it may accept."""
 
     name: str
     tag: str
@@ -36,14 +37,14 @@ class Branch(NamedTuple):
 
 
 class WrongFields(Misfit):
-    """An object with fields too many or too few."""
+    """An object with unknown or missing fields."""
 
     def __init__(self, value: Json, fields: Sequence[Field]) -> None:
         super().__init__("", value)
         self.fields = fields
 
     def __str__(self) -> str:
-        # Names are only looked for now: most misfits are never put into words.
+        # Names are collected only here, because most misfits are never shown.
         missing = [name for name, _, absent, _ in self.fields if absent is MISSING and name not in self.value]
         if missing:
             return f"expected the field{'s' * (len(missing) > 1)} {_names(missing)}, got {describe(self.value)} without"
@@ -78,7 +79,7 @@ def record(name: str, fields: Sequence[Field]) -> Convert:
                 raise WrongFields(value, plan) from None
             misfit.path.append(field)
             raise
-        # All fields were found, so that as many keys as fields means no others; unless some may be absent.
+        # All fields were found, so the same number of keys means no others, unless some may be absent.
         if (len(value) != count) if complete else not value.keys() <= known:
             raise WrongFields(value, plan)
         return datum
@@ -120,11 +121,11 @@ def mapping(item: Convert) -> Convert:
 
 
 def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
-    """What comes out is tagged with its branch, so that the writer need not look for one by its own rules.
+    """Converts a union. The result is tagged with its branch, so that the writer need not choose one.
 
-    `tried` is what became of the payload's objects, emptied after each payload. Where several branches are objects,
-    each object is tried only once: otherwise records that hold each other would take time that doubles with each level
-    (an expression tree of 40 levels: days).
+    `tried` remembers the result for each object of the payload and is cleared after each payload. Where several
+    branches are records, each object is tried only once: otherwise the time would double with each level of recursive
+    records (days for an expression tree of 40 levels).
     """
     expected = " or ".join(cut(branch.name) for branch in branches)
     choices: dict[type, list[Branch]] = {}
@@ -152,7 +153,7 @@ def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
             except Misfit as misfit:
                 if misfit.path:
                     inside.append(misfit)
-        # If the fields of only one branch are the right ones, that was the one meant: what is wrong lies inside it.
+        # If only one branch has the right fields, it was meant, and the problem is inside it.
         raise inside[0] if len(inside) == 1 else Misfit(expected, value)
 
     def remembered(value: Json, fitting: Sequence[Branch]) -> tuple[str, Any]:
@@ -164,7 +165,7 @@ def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
                 known = misfit
             tried[id(value)] = known
         if isinstance(known, Misfit):
-            # Its path may grow twice, but nobody sees it: where it comes up again, two branches are wrong inside.
+            # Its path may be extended twice, but it is not shown then: two branches fail inside.
             raise known
         found: tuple[str, Any] = known
         return found
@@ -173,7 +174,7 @@ def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
 
 
 def default_as_value(convert: Convert) -> Callable[[Json], bool]:
-    """Whether a default is right, for types whose defaults are written as their values are."""
+    """Returns a check of defaults, for types whose defaults are written like their values."""
 
     def fits(value: Json) -> bool:
         try:
@@ -186,5 +187,5 @@ def default_as_value(convert: Convert) -> Callable[[Json], bool]:
 
 
 def default_as_bytes(value: Json) -> bool:
-    """Defaults of bytes are written with one character for each byte."""
+    """Whether a default of bytes is valid: it has one character per byte."""
     return isinstance(value, str) and all(ord(one) < 256 for one in value)

@@ -1,7 +1,7 @@
-"""Types of fields in models of Avro schemas: they take what an Avro reader gives, and what stands in a JSON payload.
+"""Field types of generated models: they accept what an Avro reader returns and what a JSON payload contains.
 
-A payload that was checked against an Avro schema may be published as plain JSON, too: then bytes are base64 text, and a
-date or a time is text or the number that Avro stores. Pydantic reads the text; numbers it would take for seconds.
+A payload that was validated against an Avro schema may be published as plain JSON: then bytes are base64 text, and a
+date or time is text or the number that Avro stores. Pydantic parses the text, but would take numbers for seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MILLISECOND, _MICROSECOND = dt.timedelta(milliseconds=1), dt.timedelta(microsec
 
 
 def _counted(step: dt.timedelta, told: Callable[[dt.datetime], Any] = lambda moment: moment) -> BeforeValidator:
-    """Takes a number for so many steps since the epoch, and leaves everything else to pydantic."""
+    """Converts a number of steps since the epoch, and leaves everything else to pydantic."""
 
     def count(value: Any) -> Any:  # noqa: ANN401 - of a payload
         if type(value) is not int:

@@ -1,14 +1,13 @@
-"""A compiled schema -> one Python function that checks a payload and writes it as Avro in the same pass.
+"""Generates a Python function for a schema that validates a payload and writes it as Avro in one pass.
 
-The careful way (`values`, `shapes`, fastavro) builds a second payload first, and walks through that once more. Here the
-source of a function is generated for the schema, as dataclasses does for its methods: straight through the fields, with
-the bytes as the only thing built. It is three times as fast, and never has the last word: what it does not know
-makes it raise anything, and then the careful way decides and explains. So it may refuse too much, but must
-never accept what the careful way refuses, nor write other bytes. Whatever is more than a look at a value's type is
-therefore left to the careful way's own converters.
+The reference path (`values`, `containers`, fastavro) converts the payload first and then walks through the result. The
+generated function goes straight through the fields and only builds bytes, which is three times as fast. It never
+decides that a payload is invalid: it raises any exception for what it does not handle, and the reference path decides.
+So it may refuse too much, but it must never accept what the reference path rejects, nor write other bytes. Everything
+beyond a type check is therefore done by the converters of the reference path.
 
-A schema may come from a registry, so none of its text gets into the source: that holds words and numbers of ours alone,
-and refers to names and symbols as constants. A schema too large for that gets no function.
+A schema may come from a registry, so no text of it becomes part of the source: names and symbols are passed as
+constants. A schema that is too large gets no function.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from tailrace.schemas.strict_json import Json
 Write = Callable[[Any], bytes]
 
 MAX_TYPES = 1000
-"""Fields, items and branches, altogether: 0.1 s of generating. Real schemas have a tenth of them."""
+"""Fields, items and branches in total, which takes 0.1 s to generate. Real schemas have a tenth of it."""
 _DEEPEST = 10
-"""Blocks within blocks of one function; Python allows 20 loops. What is deeper gets a function of its own."""
+"""Nested blocks in one function; Python allows 20 loops. Deeper types get their own function."""
 REMEMBERED = 1000
-"""Days, and minutes, whose number is known: events of a time share them."""
+"""Days and minutes whose number is cached: events of the same time share them."""
 _JSON_TYPES = (str, int, float, bool, dict, list)
 
 
 class Unsure(Exception):
-    """The payload is for the careful way."""
+    """The payload must be handled by the reference path."""
 
 
 def generate(top: Type) -> Write | None:
-    """The function for a schema's type; None if the schema is too large. It raises what it likes for a value."""
+    """Returns the function for a schema's type; None if the schema is too large. It may raise any exception."""
     try:
         source = Source(top)
         source.whole(top)
     except (RecursionError, TooLarge):
         return None
-    exec("\n".join(source.lines), source.constants)  # noqa: S102 - see above: nothing in it is from outside
+    exec("\n".join(source.lines), source.constants)  # noqa: S102 - the source contains no text of the schema
     fast: Write = source.constants["write"]
     return fast
 
@@ -55,7 +54,7 @@ class TooLarge(Exception):
 
 
 class Source:
-    """The functions of a schema: one for the whole, one for each record that is referred to, and for what lies deep."""
+    """Generates the functions of a schema: one for the whole, and one for each shared record and deeply nested type."""
 
     def __init__(self, top: Type) -> None:
         self.lines: list[str] = []
@@ -97,7 +96,8 @@ class Source:
         self.lines += ["def write(v0):", " out = []", *body.lines, " return join(out)"]
 
     def _function(self, of: Type) -> str:
-        """The name of a function that adds a value to a list; made once, as a record may hold itself."""
+        """Returns the name of a function that appends a value to a list. It is generated once, because records may
+        be recursive."""
         name = self._functions.get(id(of))
         if name is None:
             name = self._functions[id(of)] = f"write{len(self._functions)}"
@@ -108,7 +108,7 @@ class Source:
         return name
 
     def write(self, body: Body, of: Type, v: str, *, inline: bool = False) -> None:
-        """Adds what writes the variable `v` as a value of a type."""
+        """Adds the code that writes the variable `v` as a value of a type."""
         of = self.defined.get(of.tag, of)
         kind = kind_of(of)
         if kind not in ("record", "array", "map", "union"):
@@ -149,7 +149,7 @@ class Source:
         self.blocks(body, of, v, keyed=keyed)
 
     def blocks(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
-        """One block of all items, if there are any, and the end; the length of none is the end already."""
+        """Writes all items as one block, followed by the end marker. An empty block is the end marker itself."""
         key, item = body.variable(), body.variable()
         self.length(body, v)
         with body.block(f"for {key}, {item} in {v}.items():" if keyed else f"for {item} in {v}:"):
@@ -159,7 +159,7 @@ class Source:
         body.pieces.append(f"(b'\\0' if {v} else b'')")
 
     def union(self, body: Body, of: Type, v: str) -> None:
-        """The first branch that may take the value, or none: what tries a second one is the careful way."""
+        """Tries the first branch that accepts the JSON type. If that fails, the reference path tries the others."""
         header = "if"
         for index, branch in enumerate(of.parts):
             if type(None) in branch.takes:
@@ -206,7 +206,7 @@ class Source:
             symbols = {symbol: varint(index) for index, symbol in enumerate(of.writer["symbols"])}
             body.add(f"if type({v}) is not str: raise Unsure")
             body.pieces.append(f"{self.constant(symbols)}[{v}]")
-        else:  # text of a form, bytes, and fixed, whose length is not written
+        else:  # formatted text, bytes, and fixed, whose length is not written
             body.add(f"{v} = {self.constant(convert)}({v}){'.encode()' if kind == 'string' else ''}")
             if kind != "fixed":
                 self.length(body, v)
@@ -220,7 +220,7 @@ def kind_of(of: Type) -> str:
 
 
 def _moments(convert: Convert, digits: int) -> Write:
-    """The converter is asked for the minute's last second: if there is one, there are those before, and fractions."""
+    """Converts the last second of the minute once: if it is valid, so are the seconds and fractions before it."""
 
     @lru_cache(REMEMBERED)
     def last(minute: str, zone: str) -> int:
@@ -233,7 +233,7 @@ def _moments(convert: Convert, digits: int) -> Write:
         if type(value) is str:
             second = seconds.get(value[17:19])
             if second is not None:
-                if len(value) == 20 and value[19] == "Z":  # as most write it
+                if len(value) == 20 and value[19] == "Z":  # the most common form
                     minute = value[:17]
                     at = minutes.get(minute)
                     if at is None:
@@ -263,7 +263,8 @@ QUICK: Mapping[Convert, Write] = {
         for convert, _ in [LOGICAL["long", f"timestamp-{unit}"]]
     },
 }
-"""What takes long to convert, and is alike in many events. Of nanoseconds the last minute would be beyond 64 bits."""
+"""Conversions that are slow and similar in many events. Nanoseconds are missing: the last minute would exceed 64
+bits."""
 
 
 def integer(convert: Convert) -> Write:

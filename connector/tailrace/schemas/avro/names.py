@@ -1,7 +1,7 @@
-"""Which named types an Avro schema defines, and which it only uses: how schemas of one folder refer to each other.
+"""Named types of Avro schemas: which ones a schema defines, and which it uses from other files of the folder.
 
-A type that a schema uses without defining it is looked for in the other files. Where several versions define it, the
-latest counts, as it does for events; a type defined by two subjects is refused, because either could be meant.
+A type that a schema uses without defining it is looked up in the other files. If several versions define it, the latest
+counts. A type that two subjects define is rejected, because either could be meant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})
 
 
 class Place(Protocol):
-    """Where a document came from."""
+    """The origin of a document."""
 
     @property
     def subject(self) -> str: ...
@@ -32,12 +32,13 @@ P = TypeVar("P", bound=Place)
 
 @dataclass(frozen=True, slots=True)
 class Names(Generic[P]):
-    """Every named type of some schemas: its definition and the file that has it, the latest version."""
+    """All named types of some schemas: each definition and its file, in the latest version."""
 
     defined: Mapping[str, tuple[Json, P]]
 
     def needed_by(self, document: Json, place: P) -> tuple[dict[str, Json], list[tuple[str, P]]]:
-        """The definitions that `document` lacks, those they lack included, and where each of its own came from."""
+        """Returns the definitions that `document` lacks, including transitive ones, and the origin of each direct
+        one."""
         named: dict[str, Json] = {}
         direct: list[tuple[str, P]] = []
         todo = sorted(set(used(document)) - {name for name, _ in definitions(document)})
@@ -48,8 +49,8 @@ class Names(Generic[P]):
                 continue
             if name not in self.defined:
                 raise SchemaError(
-                    f"{place.locate(())}: the type {name[:120]!r} is defined nowhere",
-                    why="It is neither a type of Avro's own nor defined in this file or another of the folder.",
+                    f"{place.locate(())}: the type {name[:120]!r} is not defined",
+                    why="It is neither a built-in type of Avro nor defined in a file of the folder.",
                     remedy="Correct the name, or add the file that defines it.",
                 )
             definition, other = self.defined[name]
@@ -68,7 +69,7 @@ def names_of(documents: Iterable[tuple[Json, P]]) -> Names[P]:
             if other is not None and other[1].subject != place.subject:
                 raise SchemaError(
                     f"{place.locate(())}: the type {name[:120]!r} is also defined by {other[1].locate(())}",
-                    why="Whoever uses the name could mean either.",
+                    why="A use of the name could mean either.",
                     remedy="Define it in one file and use its name in the other.",
                 )
             if other is None or other[1].version < place.version:
@@ -77,7 +78,7 @@ def names_of(documents: Iterable[tuple[Json, P]]) -> Names[P]:
 
 
 def definitions(schema: Json, space: str = "") -> Iterator[tuple[str, Json]]:
-    """Every named type that a schema defines, by full name; the definition tells its namespace itself."""
+    """Yields every named type that a schema defines, by full name."""
     for node, inherited in _nodes(schema, space):
         if isinstance(node, dict) and node.get("type") in ("record", "error", "enum", "fixed"):
             name, own_space = full_name(node, inherited)
@@ -85,14 +86,14 @@ def definitions(schema: Json, space: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def used(schema: Json, space: str = "") -> Iterator[str]:
-    """Every type's full name that a schema mentions, Avro's own left out."""
+    """Yields the full name of every type that a schema mentions, except Avro's own."""
     for node, inherited in _nodes(schema, space):
         if isinstance(node, str) and node not in PRIMITIVES | _COMPLEX:
             yield node if "." in node or not inherited else f"{inherited}.{node}"
 
 
 def full_name(node: Mapping[str, Json], inherited: str) -> tuple[str, str]:
-    """A definition's full name and the namespace it lends to those inside."""
+    """Returns a definition's full name and the namespace for the types inside it."""
     name = str(node.get("name", ""))
     if "." in name:
         return name, name.rpartition(".")[0]
@@ -101,7 +102,7 @@ def full_name(node: Mapping[str, Json], inherited: str) -> tuple[str, str]:
 
 
 def _nodes(schema: Json, space: str) -> Iterator[tuple[Json, str]]:
-    """Every schema inside a schema, with the namespace that holds there. Without recursion: files may nest deeply."""
+    """Yields every schema inside a schema, with its namespace. Iterative, because files may be deeply nested."""
     todo: list[tuple[Json, str]] = [(schema, space)]
     while todo:
         node, here = todo.pop()

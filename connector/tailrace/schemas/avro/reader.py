@@ -1,11 +1,11 @@
-"""Avro bytes -> a value, by the schema that they were written with.
+"""Reads Avro bytes with the schema that they were written with.
 
-fastavro reads. Dates, times, decimals and UUIDs come as Python's own, as every Avro reader in Python gives them; what
-it has no reader for (nanoseconds, UUIDs of 16 bytes) comes as it is stored. As for the writer (see `schema`), types
-have other names in the schema that it is given, because its parser mistakes some; names are not read.
+fastavro reads. Dates, times, decimals and UUIDs become Python's own types, as with every Avro reader in Python. Types
+that fastavro has no reader for (nanoseconds, UUIDs of 16 bytes) are returned as stored. As for the writer (see
+`schema`), types get other names in the schema that fastavro is given, because its parser confuses some.
 
-Its compiled reader has no end to recursion: a value of a type that holds itself can be nested so deeply that the
-process dies of it. Such schemas are read by its reader in Python, which is slower and raises RecursionError.
+fastavro's compiled reader does not limit recursion: a deeply nested value of a recursive type crashes the process. Such
+schemas are read by its Python reader, which is slower and raises RecursionError.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _DETAILS = ("logicalType", "precision", "scale")
 
 
 class NotAvroError(ValueError):
-    """The bytes are not what the schema says. Quotes nothing of them."""
+    """The bytes do not match the schema. The message quotes nothing of them."""
 
 
 def reader(document: Json, file: str, named: Mapping[str, Json]) -> Read:
-    """A function that reads values of a schema; SchemaError if it cannot be used.
+    """Returns a function that reads values of a schema. Raises SchemaError if the schema cannot be used.
 
-    `named` holds the definitions that it uses but does not contain, by full name.
+    `named` holds definitions that the schema uses but does not contain, by full name.
     """
     compile_document(document, file, named)
     rewriting = _Rewriting(named)
-    # Only records can be prepared. One of a single field is written as that field alone.
+    # fastavro prepares only records. A record with one field is read as that field alone.
     whole = {"type": "record", "name": "Whole", "fields": [{"name": "whole", "type": rewriting.schema(document, "")}]}
     prepared = parse_schema(whole)
     read_from: Any = _read_py.schemaless_reader if rewriting.is_recursive else schemaless_reader
 
-    def read(data: bytes) -> Any:  # noqa: ANN401 - of whatever type the schema is
+    def read(data: bytes) -> Any:  # noqa: ANN401 - the type depends on the schema
         source = BytesIO(data)
         try:
             value = read_from(source, prepared, None)["whole"]
-        except Exception as error:  # noqa: BLE001 - it raises whatever it stumbles over
+        except Exception as error:  # noqa: BLE001 - fastavro raises anything
             raise NotAvroError(f"it cannot be read by its schema ({type(error).__name__})") from None
         left = len(data) - source.tell()
         if left:
@@ -56,7 +56,7 @@ def reader(document: Json, file: str, named: Mapping[str, Json]) -> Read:
 
 
 class _Rewriting:
-    """Writes a schema down for the reader. It is known to be sound."""
+    """Rewrites a valid schema for the reader."""
 
     def __init__(self, named: Mapping[str, Json]) -> None:
         self.is_recursive = False
@@ -104,7 +104,7 @@ class _Rewriting:
         return {"type": "record", "name": tag, "fields": fields}
 
     def _with_logic(self, written: dict[str, Json], node: Mapping[str, Json]) -> Json:
-        """A logical type that does not fit its type counts as none."""
+        """Whether a logical type fits its type. Otherwise it is ignored."""
         kind, logical = written["type"], node.get("logicalType")
         fits = (kind, logical) in LOGICAL or (logical == "decimal" and kind in ("bytes", "fixed"))
         return {**written, **{name: node[name] for name in _DETAILS if name in node}} if fits else written

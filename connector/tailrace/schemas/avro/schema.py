@@ -1,10 +1,9 @@
-"""An Avro schema document -> its converter, and the schema that the writer gets.
+"""Compiles an Avro schema document to a converter and the schema for the writer.
 
-Every part is looked at here, because the writer's own parser accepts much that no reader does (a union inside a union,
-a default outside its type, a field twice) and names no place. What cannot be used is a SchemaError that says where. The
-writer's schema has neither logical types nor defaults: converters have dealt with both, so the writer has nothing left
-to decide. Types have other names there, because its parser takes the name of a type without a namespace for one of the
-namespace around it; names are not written.
+Every part is validated here, because fastavro's parser accepts much that no reader does (a union in a union, a default
+of another type, a repeated field) and reports no place. A SchemaError says where the problem is. The writer's schema
+has neither logical types nor defaults, because the converters handle both. Its types have other names, because fastavro
+takes a type without a namespace for one of the enclosing namespace; names are not written.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ Path = tuple[str | int, ...]
 Fits = Callable[[Json], bool]
 
 MAX_DEPTH = 128
-"""Levels of a schema, as of a payload; only a document that was not parsed by us could have more."""
+"""Levels of a schema, as of a payload. Only a document that this package did not parse can have more."""
 _SAME: Mapping[str, type] = {"string": str, "boolean": bool, "double": float}
-"""Types that one type of JSON value always fits, unchanged."""
+"""Types that accept one JSON type unchanged."""
 _name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII).fullmatch
 _OBJECTS = frozenset({dict})
 
 
 @dataclass(slots=True)
 class Type:
-    """A type as compiled so far; of a record that holds itself, the converter is set last.
+    """A compiled type. The converter of a recursive record is set last.
 
-    `name` is what people call it, `tag` what the writer does, `writer` its schema for the writer, and `takes` are the
-    JSON types that may fit it. `parts` are the types inside, in order; `optional` the fields that may be absent.
+    `name` is for messages, `tag` is the writer's name, `writer` is its schema for the writer, and `takes` are the JSON
+    types that it may accept. `parts` are the types inside, in order; `optional` are the fields that may be absent.
     """
 
     name: str
@@ -54,20 +53,20 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`tried` are the memories of ambiguous unions, to be emptied after each payload."""
+    """The result. `tried` are the memories of ambiguous unions, to be cleared after each payload."""
 
     top: Type
     tried: list[dict[int, Any]]
 
 
 def compile_document(document: Json, file: str, named: Mapping[str, Json]) -> Compiled:
-    """`named` holds definitions from elsewhere, by full name."""
+    """Compiles a document. `named` holds definitions from other documents, by full name."""
     compiler = _Compiler(file, named)
     try:
         top = compiler.type_of(document, "", ())
     except RecursionError:
         raise SchemaError(
-            f"{file} refers to too many types that refer to further ones", remedy="Make the chain shorter."
+            f"{file} refers to types in a chain that is too long", remedy="Make the chain shorter."
         ) from None
     return Compiled(top, compiler.tried)
 
@@ -89,7 +88,7 @@ class _Compiler:
             return self._union(schema, space, path)
         if not isinstance(schema, dict) or "type" not in schema:
             self._refuse(
-                path, f"{describe(schema)} is no schema", "Write a type's name, an object with `type` or a union."
+                path, f"{describe(schema)} is not a schema", "Write a type's name, an object with `type` or a union."
             )
         kind = schema["type"]
         if isinstance(kind, list | dict):
@@ -134,7 +133,7 @@ class _Compiler:
             )
         known = self._known[full]
 
-        def convert(value: Json) -> Any:  # noqa: ANN401 - only now: a record that holds itself is not complete yet
+        def convert(value: Json) -> Any:  # noqa: ANN401 - late, because a recursive record is not complete yet
             return known.convert(value)
 
         def default_fits(value: Json) -> bool:
@@ -262,14 +261,14 @@ class _Compiler:
     def _define(
         self, schema: dict[str, Json], space: str, path: Path, takes: frozenset[type]
     ) -> tuple[str, str, Type | None]:
-        """The full name, the namespace inside, and the type itself if it is known from elsewhere already."""
+        """Returns the full name, the inner namespace, and the type itself if another document has defined it."""
         name, inner = full_name(schema, space)
         if not all(map(_name, name.split("."))):
             self._refuse((*path, "name"), f"{describe(schema.get('name'))} is no name", "Name the type, as in Order.")
         if name in PRIMITIVES:
-            self._refuse((*path, "name"), f"{name} is a type of Avro's own", "Choose another name.")
+            self._refuse((*path, "name"), f"{name} is a built-in type of Avro", "Choose another name.")
         if name in self._known:
-            # Definitions from elsewhere may contain each other; within one document a second one is a mistake.
+            # Definitions from other documents may contain each other; within one document a second one is a mistake.
             if self._elsewhere or name in self._named:
                 return name, inner, self._reference(name, "", path)
             self._refuse(path, f"the type {cut(name)} is defined twice", "Refer to the first by its name.")
@@ -286,7 +285,7 @@ class _Compiler:
 
     def _part(self, schema: dict[str, Json], name: str, space: str, path: Path) -> Type:
         if name not in schema:
-            self._refuse(path, f"`{name}` is missing", f"Say of what type it is: add `{name}`.")
+            self._refuse(path, f"`{name}` is missing", f"Add `{name}`.")
         return self.type_of(schema[name], space, (*path, name))
 
     def _refuse(self, path: Path, what: str, remedy: str) -> NoReturn:

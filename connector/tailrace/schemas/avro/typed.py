@@ -1,9 +1,9 @@
-"""A compiled schema -> a function that reads a payload into just its types, and writes it as Avro.
+"""Generates a function that reads a payload into types made for its schema, and writes it as Avro.
 
-msgspec reads JSON into classes made for the schema, and refuses by itself what is not of their types; so the generated
-function need not look at anything twice. As the one of `generated`, it never has the last word: what it does not know
-makes it return None, and then the payload is parsed and checked with care. What numbers may be is narrower here than
-in the schema: a whole number in a field of fractions must come out whole.
+msgspec parses JSON into classes made for the schema and rejects other types, so the generated function checks nothing
+twice. Like the one of `generated`, it never decides that a payload is invalid: it returns None for what it does not
+handle, and the payload is parsed and validated instead. Numbers are restricted more than in the schema: an integer in a
+float field must be represented exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.schemas.strict_json import has_nul
 
 _RANGES = {"int": 1 << 31, "long": 1 << 63}
 _EXACT = {"float": 1 << 24, "double": 1 << 53}
-"""Whole numbers below are fractions, too, each another one."""
+"""Integers below these limits are exact as fractions."""
 _SCALARS: dict[str, Any] = {
     "boolean": bool,
     **{kind: Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)] for kind, limit in _RANGES.items()},
@@ -31,11 +31,11 @@ _SCALARS: dict[str, Any] = {
 
 
 class Untyped(Exception):
-    """The schema has something that no type of msgspec stands for."""
+    """The schema has something that no msgspec type represents."""
 
 
 def typed(top: Type) -> EncodeText | None:
-    """An `EncodeText` for the schema's type; None if there is none for it."""
+    """Returns an `EncodeText` for a schema's type; None if there is none."""
     if kind_of(top) != "record":
         return None
     try:
@@ -44,36 +44,36 @@ def typed(top: Type) -> EncodeText | None:
         source.whole(top)
     except (RecursionError, TooLarge, Untyped):
         return None
-    exec("\n".join(source.lines), source.constants)  # noqa: S102 - nothing in it is from outside: see `generated`
+    exec("\n".join(source.lines), source.constants)  # noqa: S102 - the source contains no text of the schema
     write: Callable[[Any], bytes] = source.constants["write"]
     written = msgspec.json.Encoder().encode
 
     def encode_text(payload: bytes, rewritten: bool) -> bytes | None:
-        # 92 is the backslash: without one there is no escaped NUL, and no colon that does not look like one.
+        # 92 is the backslash: without one there is no escaped NUL and no escaped colon.
         if 92 in payload and (not rewritten or has_nul(payload)):
             return None
         try:
             value = read(payload)
-            # A key that is there twice is read once, and so is its colon.
+            # A repeated key is read once, so its colon is missing.
             if not rewritten and payload.count(b":") != written(value).count(b":"):
                 return None
             return write(value)
-        except Exception:  # noqa: BLE001 - it raises anything to say that it does not know
+        except Exception:  # noqa: BLE001 - any exception leaves the payload to the other paths
             return None
 
     return encode_text
 
 
 class _TypedSource(Source):
-    """Writes what msgspec has read: every value has its type already."""
+    """Generates code for values that msgspec has read: every value already has its type."""
 
     def __init__(self, top: Type) -> None:
         super().__init__(top)
         self.constants["UNSET"] = msgspec.UNSET
         self._classes: dict[str, type | None] = {}
 
-    def type_of(self, of: Type) -> Any:  # noqa: ANN401 - types are of many types
-        """What msgspec reads a value of this type into."""
+    def type_of(self, of: Type) -> Any:  # noqa: ANN401 - a type expression
+        """Returns the type that msgspec reads a value into."""
         of = self.defined.get(of.tag, of)
         kind = kind_of(of)
         if kind == "record":
@@ -88,16 +88,16 @@ class _TypedSource(Source):
             return _SCALARS[kind]
         if kind == "null":
             raise Untyped
-        return str  # as text, other scalars have one form; numbers that stand for them are for others to look at
+        return str  # text has one form; numbers for logical types are left to the other paths
 
     def _class(self, of: Type) -> type:
         if of.tag in self._classes:
             known = self._classes[of.tag]
             if known is None:
-                raise Untyped  # it holds itself
+                raise Untyped  # it is recursive
             return known
         if not of.parts:
-            raise Untyped  # there would be nothing to write
+            raise Untyped  # nothing would be written
         self._classes[of.tag] = None
         names = {f"f{number}": field["name"] for number, field in enumerate(of.writer["fields"])}
         fields = [
@@ -120,7 +120,7 @@ class _TypedSource(Source):
             self.write(body, part, variable)
 
     def length(self, body: Body, v: str) -> None:
-        """What is longer than most raises, and is for others to look at."""
+        """A length beyond the table raises, which leaves the payload to the other paths."""
         body.pieces.append(f"SMALL[len({v})]")
 
     def items(self, body: Body, of: Type, v: str, *, keyed: bool) -> None:
@@ -157,7 +157,7 @@ class _TypedSource(Source):
 
 
 def _null(union: Type) -> int:
-    """Which of two branches is null; only null or one other type can be told by what was read."""
+    """Returns the index of the null branch. Only null or one other type can be told apart after reading."""
     kinds = [kind_of(part) for part in union.parts]
     if len(kinds) != 2 or kinds.count("null") != 1:
         raise Untyped

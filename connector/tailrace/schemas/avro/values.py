@@ -1,17 +1,17 @@
-"""JSON values -> what an Avro writer is given, exactly: a value that would come out different is refused.
+"""Converts JSON values for an Avro writer, exactly: a value that would be read differently is rejected.
 
-Writers are lenient: fastavro writes 1.9 as the int 1, "no" as true and 1e300 as infinity, and drops fields that a
-record does not have. So each type gets a converter of its own, made once per schema, and the writer sees only what a
-converter has vouched for. Payloads are plain JSON, not Avro's JSON encoding:
+Writers are lenient: fastavro writes 1.9 as the int 1, "no" as true and 1e300 as infinity, and drops unknown fields. So
+each type gets its own converter, made once per schema, and the writer only sees converted values. Payloads are plain
+JSON, not Avro's JSON encoding:
 
-    int, long                 a whole number that fits; 1.0 is none
-    float, double             a number; a whole one only if it comes out whole, a fraction as near as the type can hold
+    int, long                 a whole number that fits, not 1.0
+    float, double             a number; a whole one only if it is exact, a fraction rounded to the type's precision
     bytes, fixed              base64 text
     decimal                   text such as "12.50", or a number that is exact in its scale (12.5 is, 12.34 is not)
     date, time, timestamp     ISO 8601 text, or the integer that Avro stores
     uuid                      its text
 
-A converter raises Misfit, which says nothing until it is asked to: in a union, misfits are how a branch is chosen.
+A converter raises Misfit, which builds its message only when it is shown: unions use misfits to choose a branch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailrace.schemas.strict_json import Json
 Convert = Callable[[Any], Any]
 
 MISSING: Any = type("Missing", (), {})()
-"""Stands for a field that is not there. It is of no JSON type, so every converter refuses it."""
+"""The value of a missing field. It has no JSON type, so every converter rejects it."""
 
 _DECIMAL = re.compile(r"(-?)0*([0-9]*)(?:\.([0-9]+))?", re.ASCII).fullmatch
 _MOMENT = re.compile(
@@ -41,16 +41,16 @@ _MOMENT = re.compile(
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]+))?").fullmatch
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - both ends of a difference are without a zone
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - both sides of the difference have no zone
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAYS = range(date.min.toordinal() - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY + 1)
-"""The years 1 to 9999, as ISO 8601 and most readers know them: others cannot read what lies beyond."""
+"""The years 1 to 9999, the range of ISO 8601 and of most readers."""
 _LONGEST = 4000
-"""Digits: Python itself refuses to read integers of more than 4,300."""
+"""Digits. Python refuses to parse integers of more than 4,300."""
 
 
 class Misfit(Exception):
-    """`value` is not what its type expects. `path` leads to it, innermost name first."""
+    """`value` does not match its type. `path` leads to it, innermost name first."""
 
     def __init__(self, expected: str, value: Json) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def null(value: Json) -> None:
 
 
 def exactly(kind: type, expected: str) -> Convert:
-    """Text and truth values: what has the right type is right."""
+    """Converts text and booleans: a value of the right type is valid."""
 
     def convert(value: Json) -> Json:
         if type(value) is kind:
@@ -79,7 +79,7 @@ def exactly(kind: type, expected: str) -> Convert:
 
 
 def whole(bits: int, low: int | None = None, high: int | None = None) -> Convert:
-    """An integer of `bits`, or within bounds that are narrower."""
+    """Converts an integer of `bits`, or within narrower bounds."""
     least = -(1 << bits - 1) if low is None else low
     most = (1 << bits - 1) - 1 if high is None else high
     expected = f"a whole number of {bits} bits" if low is None else f"a whole number from {least} to {most}"
@@ -101,7 +101,7 @@ def double(value: Json) -> float:
 
 
 def single(value: Json) -> float:
-    """Fractions are rounded, as the type means; what it cannot hold at all is refused."""
+    """Converts a number. Fractions are rounded to the type's precision; values beyond its range are rejected."""
     if type(value) is float or type(value) is int:
         try:
             stored: float = struct.unpack("<f", struct.pack("<f", value))[0]
@@ -114,16 +114,16 @@ def single(value: Json) -> float:
 
 
 def binary(size: int | None = None) -> Convert:
-    """bytes and fixed."""
+    """Converts bytes and fixed."""
     expected = "base64 text" if size is None else f"base64 text of {size} byte{'' if size == 1 else 's'}"
 
     def convert(value: Json) -> bytes:
         if type(value) is str:
             try:
                 data = binascii.a2b_base64(value, strict_mode=True)
-            except ValueError:  # binascii.Error is one, and so is text beyond ASCII
+            except ValueError:  # binascii.Error is a ValueError, and so is non-ASCII text
                 raise Misfit(expected, value) from None
-            # Several texts may stand for the same bytes; only the usual one comes out as it went in.
+            # Several texts may encode the same bytes; only the canonical one is read as it was written.
             if (size is None or len(data) == size) and b64encode(data).decode() == value:
                 return data
         raise Misfit(expected, value)
@@ -145,7 +145,7 @@ def symbol(symbols: list[str]) -> Convert:
 
 
 def decimal(precision: int, scale: int, size: int | None) -> Convert:
-    """As the two's-complement bytes of the number without its point; `size` bytes if it is fixed."""
+    """Converts a decimal to the two's-complement bytes of its unscaled value; `size` bytes if it is fixed."""
     expected = f"a decimal of at most {precision} digits, {scale} of them after the point, as text or exact"
 
     def convert(value: Json) -> bytes:
@@ -154,7 +154,7 @@ def decimal(precision: int, scale: int, size: int | None) -> Convert:
             raise Misfit(expected, value)
         sign, before, after = match.groups()
         after = (after or "").rstrip("0")
-        # The text "", "-" and ".5" are no numbers, though the pattern lets them through: leading zeros may all be gone.
+        # The texts "", "-" and ".5" are not numbers, although the pattern accepts them.
         if len(after) > scale or len(before) > precision - scale or not _has_units(value):
             raise Misfit(expected, value)
         number = int((before + after.ljust(scale, "0")) or "0")
@@ -170,7 +170,7 @@ def _digits(value: Json) -> str:
         return value if len(value) <= 2 * _LONGEST else "?"
     if type(value) is int:
         return str(value)
-    # What a float holds exactly, never its shortest text: 12.34 may have been 12.340000000000000001 in the payload.
+    # Use the exact value of the float, not its shortest text: 12.34 may have been 12.340000000000000001 in the payload.
     return format(Decimal(value), "f") if type(value) is float else "?"
 
 
@@ -179,7 +179,7 @@ def _has_units(value: Json) -> bool:
 
 
 def moment(digits: int, *, local: bool) -> Convert:
-    """timestamp-millis (3 digits of a second), -micros (6), -nanos (9); local ones have no zone."""
+    """Converts timestamp-millis (3 digits of a second), -micros (6) and -nanos (9); local ones have no zone."""
     zone = "without a zone" if local else "with its zone"
     expected = f"an ISO 8601 time {zone}, at most {digits} digits of a second, or an integer, of the years 1 to 9999"
     unit: int = 86_400 * 10**digits
@@ -217,7 +217,7 @@ def moment(digits: int, *, local: bool) -> Convert:
 
 
 def time_of_day(digits: int) -> Convert:
-    """time-millis and time-micros."""
+    """Converts time-millis and time-micros."""
     expected = f"an ISO 8601 time of day, at most {digits} digits of a second, or an integer of less than a day"
     unit: int = 10**digits
 
@@ -277,8 +277,8 @@ LOGICAL: Mapping[tuple[str, str], tuple[Convert, frozenset[type]]] = {
     ("long", "local-timestamp-nanos"): (moment(9, local=True), frozenset({str, int})),
     ("string", "uuid"): (uuid_text, frozenset({str})),
 }
-"""By type and logicalType: the converter, and the JSON types it may take. What is not here is its plain type, as the
-specification has it; `decimal` and the fixed `uuid` need more than their name."""
+"""The converter and the JSON types it may accept, by type and logicalType. Others count as their plain type, as the
+specification says; `decimal` and the fixed `uuid` need more than their name."""
 
 PLAIN: Mapping[str, tuple[Convert, frozenset[type]]] = {
     "null": (null, frozenset({type(None)})),

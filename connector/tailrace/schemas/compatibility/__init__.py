@@ -1,1 +1,1 @@
-"""Which changes of a schema its readers and writers can live with."""
+"""Checks whether a new version of a schema is compatible with earlier ones."""

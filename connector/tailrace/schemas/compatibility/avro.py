@@ -1,11 +1,11 @@
-"""Whether an Avro schema reads what another one wrote: the rules of Avro's own schema resolution.
+"""Checks whether one Avro schema can read what was written with another, by Avro's rules of schema resolution.
 
-Avro data carry no names, so reader and writer are laid side by side: a field that is missing needs a default, a number
-may only become wider, a symbol must be known or have a default. Aliases of the reader count. Names are compared without
-their namespace, as the specification has it. A decimal's precision and scale must stay; other logical types count as
-the types beneath them.
+Reader and writer are compared part by part: a field that the writer lacks needs a default, a number may only become
+wider, a symbol must be known or have a default. Aliases of the reader count. Names are compared without their
+namespace, as the specification says. A decimal's precision and scale must stay; other logical types count as their base
+types.
 
-Records that hold themselves are compared by assuming the pair under comparison. All work is counted.
+Recursive records are compared by assuming the pair under comparison. The work is bounded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json
 
 MAX_STEPS = 100_000
-"""Comparisons of a pair of types; more means a schema that was built to take long."""
+"""Comparisons of pairs of types. Only a schema that was built to take long needs more."""
 MAX_NESTING = 100
-"""Types within types."""
+"""Levels of nested types."""
 
 _PROMOTED = {
     "int": ("long", "float", "double"),
@@ -36,7 +36,7 @@ Pair = tuple[str, str]
 
 
 def avro_problems(reader: Document, writer: Document, reader_name: str, writer_name: str) -> tuple[Problem, ...]:
-    """Why `reader` may not read what was written with `writer`; empty if it always does."""
+    """Returns why `reader` may fail to read what was written with `writer`; empty if it never does."""
     try:
         comparison = _Comparison(AvroTypes(reader), AvroTypes(writer), reader_name, writer_name)
         return tuple(dict.fromkeys(comparison.problems()))
@@ -45,7 +45,7 @@ def avro_problems(reader: Document, writer: Document, reader_name: str, writer_n
 
 
 class _Comparison:
-    """One reader's types against one writer's; `reader` and `writer` are how messages call them."""
+    """Compares the types of a reader and a writer; `reader` and `writer` are their names in messages."""
 
     def __init__(self, reading: AvroTypes, writing: AvroTypes, reader: str, writer: str) -> None:
         self._reading, self._writing = reading, writing
@@ -125,7 +125,7 @@ class _Comparison:
             found = list(dict.fromkeys(self._fields(reader, writer, place)))  # once, however often a type is used
             self._open.discard(pair)
             if found:
-                # What was shown in the meantime may rest on this pair, which does not hold.
+                # Results found in the meantime may rest on this pair, which does not hold.
                 self._found = {each: problems for each, problems in self._found.items() if problems}
             self._found[pair] = found
         return self._found[pair]
@@ -142,7 +142,7 @@ class _Comparison:
                 yield _problem(inside, f"has no default in {self._reader}, and {self._writer} does not write it")
 
     def _one_of(self, reader: AvroType, writer: AvroType, place: Place) -> Iterator[Problem]:
-        """The first type of a reader's union that fits is taken."""
+        """A reader takes the first type of its union that fits."""
         nearest: list[Problem] | None = None
         for index, branch in enumerate(reader.branches):
             one = self._reading.resolve(branch, reader.space, _shown(place), "reader")

@@ -1,7 +1,7 @@
-"""AvroTypes: the types of one Avro schema, with names looked up and the shorthands written out.
+"""AvroTypes: the types of one Avro schema, with names resolved and shorthands expanded.
 
 A type can be a name, an object around a name, or a definition; `int`, `{"type": "int"}` and `{"type": {"type": "int"}}`
-are the same. Comparing two schemas starts from what is meant, whatever way it was written.
+are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AvroType:
     space: str
     name: str = ""
     branches: tuple[Json, ...] = ()
-    """Of a union."""
+    """The types of a union."""
 
     @property
     def shown(self) -> str:
@@ -42,19 +42,19 @@ class AvroType:
 
     @property
     def decimal(self) -> tuple[int, int] | None:
-        """Precision and scale; None if it is no decimal, or not a valid one, which counts as its base type."""
+        """Precision and scale; None if it is not a valid decimal, which counts as its base type."""
         precision, scale = self.node.get("precision"), self.node.get("scale", 0)
         valid = self.node.get("logicalType") == "decimal" and self.kind in ("bytes", "fixed")
         return (precision, scale) if valid and isinstance(precision, int) and isinstance(scale, int) else None
 
     def aliases(self) -> set[str]:
-        """Full names that the type also goes by."""
+        """Returns the type's aliases as full names."""
         given = self.node.get("aliases") or ()
         outer = self.name.rpartition(".")[0]
         return {alias if "." in alias or not outer else f"{outer}.{alias}" for alias in given if isinstance(alias, str)}
 
     def fields(self, place: str) -> dict[str, Mapping[str, Json]]:
-        """A record's fields by name, in order."""
+        """Returns a record's fields by name, in order."""
         found: dict[str, Mapping[str, Json]] = {}
         for field in self.node["fields"]:
             if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
@@ -75,7 +75,7 @@ class AvroTypes:
             self._defined.update(definitions(schema))
 
     def resolve(self, schema: Json, space: str, place: str, kind: Literal["reader", "writer"]) -> AvroType:
-        """What a type means that is written in a namespace."""
+        """Resolves a type that is used in a namespace."""
         outer: Mapping[str, Json] = {}
         for _ in range(MAX_DEPTH):
             if isinstance(schema, list):
@@ -88,29 +88,29 @@ class AvroTypes:
                 found = _definition(schema, space, place, kind)
                 if found is not None:
                     return found
-                # An object around a type: what it adds, such as a logical type, counts for a primitive inside.
+                # An object around a type: its attributes, such as a logical type, apply to a primitive inside.
                 outer, schema = schema, schema.get("type")
             else:
                 break
-        raise Incomparable(place, f"is {describe(schema)} in the {kind}'s schema, which is no type")
+        raise Incomparable(place, f"is {describe(schema)} in the {kind}'s schema, which is not a type")
 
     def _named(self, name: str, space: str, place: str, kind: str) -> Mapping[str, Json]:
         full = f"{space}.{name}" if space and "." not in name else name
-        # A name without a namespace may also mean one that is defined without, as older writers have it.
+        # Older writers use a name without a namespace for a type that is defined without one.
         found = self._defined.get(full) or self._defined.get(name)
         if found is None:
-            raise Incomparable(place, f"names the type {full[:120]!r} in the {kind}'s schema, which is not at hand")
+            raise Incomparable(place, f"names the type {full[:120]!r} in the {kind}'s schema, which is not available")
         return found
 
 
 def _definition(node: Mapping[str, Json], space: str, place: str, side: str) -> AvroType | None:
-    """The type that an object defines; None if it only wraps another."""
+    """Returns the type that an object defines; None if it only wraps another."""
     kind = "record" if node.get("type") == "error" else node.get("type")
     if not isinstance(kind, str) or kind not in _MEMBERS:
         return None
     member, of = _MEMBERS[kind]
     if not isinstance(node.get(member), of) or member not in node:
-        raise Incomparable(place, f"is a {kind} without usable `{member}` in the {side}'s schema")
+        raise Incomparable(place, f"is a {kind} without a valid `{member}` in the {side}'s schema")
     if kind not in NAMED:
         return AvroType(kind, node, space)
     name, inner = full_name(node, space)

@@ -1,8 +1,8 @@
-"""Whether a new version of a schema fits the earlier ones, under the modes that schema registries know.
+"""Checks whether a new version of a schema is compatible with earlier ones, under the modes of schema registries.
 
-BACKWARD: the new version reads what was written with the last one, so consumers are moved first. FORWARD: the last
-version reads what is written with the new one, so producers are. FULL: both. With TRANSITIVE, not only the last
-version counts but every earlier one, as it must where a topic keeps events for longer than a version lives.
+BACKWARD: the new version reads what was written with the previous one, so consumers are upgraded first. FORWARD: the
+previous version reads what is written with the new one, so producers are upgraded first. FULL: both. TRANSITIVE: all
+earlier versions count, not only the previous one. Use it where a topic keeps events longer than a version is in use.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Conflict", "Direction", "Document", "Mode", "Problem", "conflicts"]
 
 Direction = Literal["backward", "forward"]
 MAX_PROBLEMS = 100
-"""Of one conflict: more are counted, not listed."""
+"""Problems listed per conflict; the rest is counted."""
 _NEW = "the new version"
 
 
 class Mode(StrEnum):
-    """What is demanded of a new version."""
+    """The compatibility that is required of a new version."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -49,7 +49,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An earlier version that the new one does not fit, in one direction, and why."""
+    """An earlier version that the new one is incompatible with, in one direction, and why."""
 
     earlier: int
     direction: Direction
@@ -59,7 +59,7 @@ class Conflict:
 def conflicts(
     mode: Mode, kind: Kind, new: Document, earlier: Sequence[tuple[int, Document]], *, strict: bool = False
 ) -> list[Conflict]:
-    """The new version against the earlier ones, in any order; the latest first. `strict` is for JSON Schema alone."""
+    """Compares the new version with the earlier ones, the latest first. `strict` applies to JSON Schema only."""
     newest_first = sorted(earlier, key=lambda each: each[0], reverse=True)
     found = []
     for version, document in newest_first if mode.transitive else newest_first[:1]:

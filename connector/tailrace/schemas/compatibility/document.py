@@ -1,6 +1,6 @@
-"""Document: a schema together with everything it refers to. Problem: why two of them do not fit.
+"""Document: a schema together with everything it refers to. Problem: why two of them are incompatible.
 
-Comparing two versions must open no file and no connection, so whoever asks hands over what the schema refers to.
+A comparison opens no file and no connection, so the caller provides what the schema refers to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.schemas.strict_json import Json
 
 
 class Problem(NamedTuple):
-    """One reason why a reader cannot take what a writer wrote."""
+    """One reason why a reader may reject what a writer wrote."""
 
     place: str
     """A JSON pointer into the reader's schema, `#/properties/total`; in another document, after its address."""
@@ -23,18 +23,18 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """A parsed schema and what it refers to."""
+    """A parsed schema and the documents it refers to."""
 
     schema: Json
     base_uri: str = ""
-    """What relative references start from, such as `OrderPlaced/1.json`. Avro needs none."""
+    """The address that relative references start from, such as `OrderPlaced/1.json`. Not used for Avro."""
     resources: Mapping[str, Json] = field(default_factory=dict)
-    """Other documents. JSON Schema: by the address that a reference leads to, `Address/1.json`. Avro: schemas whose
-    named types may be used; their keys do not matter."""
+    """Other documents. JSON Schema: by address, such as `Address/1.json`. Avro: schemas that define named types; the
+    keys do not matter."""
 
 
 class Incomparable(Exception):
-    """A comparison that cannot be finished: the schema is broken, or too large to decide about."""
+    """The schemas cannot be compared: one is invalid, or too large to decide about."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(what)

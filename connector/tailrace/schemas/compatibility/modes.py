@@ -1,8 +1,8 @@
 """`compatibility.yaml` of a schema folder: which changes of a schema are allowed.
 
 default: BACKWARD                  # NONE, BACKWARD, FORWARD, FULL, and each with _TRANSITIVE
-subjects: {OrderPlaced: FULL}      # where a subject has a mode of its own
-strict: false                      # true: fields that an open schema does not name count as written, too
+subjects: {OrderPlaced: FULL}      # modes of single subjects
+strict: false                      # true: an open schema may also have written fields that it does not name
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELDS = ("default", "subjects", "strict")
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The mode of every subject; BACKWARD where nothing is said, as registries have it."""
+    """The mode of every subject. The default is BACKWARD, as in registries."""
 
     default: Mode = Mode.BACKWARD
     subjects: dict[str, Mode] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Modes:
 
 
 def read_modes(folder: Path) -> Modes:
-    """What the folder's file says; without a file, the defaults."""
+    """Reads the folder's file. Returns the defaults if there is none."""
     file = folder / COMPATIBILITY
     if not file.is_file():
         return Modes()

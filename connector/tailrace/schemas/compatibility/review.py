@@ -1,7 +1,7 @@
-"""Every version of a folder's schemas held against the earlier ones, under the mode of its subject.
+"""Compares every version of a folder's schemas with the earlier ones, under the mode of its subject.
 
-What runs in a user's CI: it needs the files alone. A version whose kind is another than that of an earlier one fits
-under NONE only.
+It needs only the files, so it can run in CI. Versions of different kinds (JSON Schema, Avro) are compatible under NONE
+only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.schemas.folder import SchemaFile
 
 
 class Finding(NamedTuple):
-    """What the earlier versions say to one version."""
+    """The conflicts of one version with earlier ones."""
 
     file: SchemaFile
     mode: Mode
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
 
 def review(files: Sequence[SchemaFile], modes: Modes) -> list[Finding]:
-    """All of them, by subject and version."""
+    """Reviews all files, by subject and version."""
     documents = _documents(files)
     findings: list[Finding] = []
     for file in sorted(files, key=lambda each: (each.subject, each.version)):

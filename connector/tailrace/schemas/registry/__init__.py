@@ -1,1 +1,1 @@
-"""A Confluent-compatible schema registry: asking it, keeping what it said, registering a folder."""
+"""Client of a Confluent-compatible schema registry, a cache of its schemas, and the registration of a folder."""

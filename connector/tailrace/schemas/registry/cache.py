@@ -1,11 +1,10 @@
-"""Contracts from a schema registry: asked for when an event first needs one, kept, and used on while it is away.
+"""Schemas of a registry: fetched when an event first needs one, cached, and used on during outages of the registry.
 
-A version never changes, so it is kept for ever. The latest may change: one thread asks again every `refresh_seconds`,
-away from the events. When it cannot, what is known stays in use and one warning is given for the whole outage. So a
-running pipeline does not depend on the registry for what it has seen; only something new does, and raises
-RegistryUnavailable until the registry is back. It answered when the pipeline started, so a strange answer (a
-maintenance page, a refused login) is an outage, too. That nothing usable is registered is remembered for a while: a
-flood of events of an unknown type costs one question, not one each.
+A version never changes, so it is cached forever. The latest version may change, so a background thread fetches it again
+every `refresh_seconds`. If that fails, the cached version stays in use and one warning is logged per outage. A running
+pipeline therefore needs the registry only for new schemas; those raise RegistryUnavailable until it is back. It has
+answered at the start of the pipeline, so an unexpected answer (a maintenance page, a refused login) counts as an
+outage, too. Missing schemas are cached for a while: many events of an unknown type cause one request, not one each.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ T = TypeVar("T")
 
 REFRESH_SECONDS = 60.0
 FORGET_SECONDS = 30.0
-"""How long it is believed that something is not registered."""
+"""Seconds for which a missing schema is not requested again."""
 MAX_REMEMBERED = 1000
 MAX_DEPTH = 16
 MAX_REFERENCES = 100
-"""Of one schema, those of its references included: far beyond real ones, and an end to hostile ones."""
+"""References of one schema, transitive ones included. Real schemas have far fewer; hostile ones are stopped here."""
 
 
 class RegistrySchemas:
-    """Implements `Contracts` with a registry. `compile` makes a contract of what was fetched; `warn` is told once per
-    outage. `close` ends the thread, not the client."""
+    """Implements `SchemaLookup` with a registry. `compile` compiles a fetched schema; `warn` is called once per
+    outage. `close` stops the thread, not the client."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class RegistrySchemas:
         self.close()
 
     def close(self) -> None:
-        """Returns when the thread has ended: at most after the question that it is asking."""
+        """Returns when the thread has ended: at the latest after its current request."""
         self._ending.set()
         self._thread.join()
 
@@ -126,15 +125,15 @@ class RegistrySchemas:
                 if not self._away:
                     self._away = True
                     self._warn(f"{error.what}; the schemas that are known stay in use. {error.why}".strip())
-                return  # the others would fare no better
+                return  # the other subjects would fail as well
             except SchemaError as error:
                 self._warn_of(subject, f"{error.what}; version {compiled.version} of {subject} stays in use")
-            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
+            except Exception as error:  # noqa: BLE001 - a bug must not end the thread unnoticed
                 self._warn_of(subject, f"the latest schema of {subject} was not refreshed: {type(error).__name__}")
             else:
                 self._away = False
                 if fetched is None:
-                    # Withdrawn, or the registry lost its data: events that were good are not set aside for that.
+                    # The schema was deleted, or the registry lost its data. That is no reason to reject valid events.
                     self._warn_of(
                         subject, f"{subject} is no longer registered; version {compiled.version} stays in use"
                     )
@@ -142,7 +141,7 @@ class RegistrySchemas:
                     self._warned.pop(subject, None)
 
     def _warn_of(self, subject: str, message: str) -> None:
-        """Once for each thing that is wrong with a subject, not once per refresh."""
+        """Warns once for each problem of a subject, not at every refresh."""
         self._away = False
         if self._warned.get(subject) != message:
             self._warned[subject] = message
@@ -150,7 +149,7 @@ class RegistrySchemas:
 
 
 def _answered(question: Callable[[], T]) -> T:
-    """The answer of a registry that has answered before: that it refuses us now is an outage."""
+    """Runs a request to a registry that has answered before, so that a refusal is treated as an outage."""
     try:
         return question()
     except RegistryRefused as error:
@@ -161,7 +160,7 @@ K = TypeVar("K")
 
 
 class Remembered(Generic[K, T]):
-    """Answers that are believed for some seconds; the oldest go when there are MAX_REMEMBERED."""
+    """Caches answers for some seconds and evicts the oldest beyond MAX_REMEMBERED."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -183,7 +182,7 @@ class Remembered(Generic[K, T]):
 
 
 def with_references(schema: FetchedSchema, fetch: Callable[[str, int], FetchedSchema | None]) -> FetchedSchema:
-    """The schema with the documents of all it refers to, directly or not, in `named`, the innermost first."""
+    """Returns the schema with the documents of all its transitive references in `named`, the innermost first."""
     named: dict[str, Json] = {}
     fetched: dict[tuple[str, int], FetchedSchema] = {}
     done: set[tuple[str, int]] = set()
@@ -208,7 +207,7 @@ def with_references(schema: FetchedSchema, fetch: Callable[[str, int], FetchedSc
                 done.add(place)
             document = fetched[place].document
             if named.setdefault(name, document) != document:
-                raise _bad_references(schema, f"{name} stands for two different schemas")
+                raise _bad_references(schema, f"{name} names two different schemas")
 
     visit(schema, ((schema.subject, schema.version),))
     return dataclasses.replace(schema, named=named)

@@ -1,9 +1,8 @@
-"""The schema registry over HTTP: a Confluent-compatible one, asked through confluent-kafka's own client.
+"""Client of a Confluent-compatible schema registry, based on confluent-kafka's own client.
 
-The library is imported when a `RegistryClient` is made and not before: it brings an HTTP client with it, 24 MB that a
-pipeline without a registry does not pay for. Its caches are emptied after each question: ours (see
-`contracts.py`) knows what may change, its does not. Whatever a server answers is taken apart with suspicion;
-how questions are bounded and failures are told is in `calls.py`.
+The library is imported when a `RegistryClient` is created: it brings an HTTP client of 24 MB, which a pipeline without
+a registry does not need. Its caches are cleared after each request, because `cache.py` knows what may change and the
+library does not. Every answer is checked for its types. `requests.py` bounds requests and words failures.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ _SETTINGS = frozenset(
 )
 _BEARER = "bearer.auth."
 SHORTEST_SECRET = 4
-"""Shorter values occur in ordinary words; striking them out would make every message unreadable."""
+"""Shorter values occur in ordinary words; hiding them would make every message unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryOptions:
-    """Where the registry is and how to get in. `timeout` bounds one question, its repetitions included."""
+    """Where the registry is and how to log in. `timeout` bounds one request, including its retries."""
 
     url: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -55,16 +54,16 @@ class RegistryOptions:
             parts = urlsplit(self.url)
             fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            raise ConfigError("the registry's url is not an address", remedy=remedy) from None
-        # None of these messages shows the url: what is wrong with it may be that a password is in it.
+            raise ConfigError("the registry's url is not a valid URL", remedy=remedy) from None
+        # None of these messages shows the url, because it may contain a password.
         if "@" in self.url:
             raise ConfigError(
                 "the registry's url holds credentials",
-                why="An address is shown in messages and logs.",
+                why="The url is shown in messages and logs.",
                 remedy="Set basic.auth.user.info among the registry's settings instead.",
             )
         if not fit or parts.query or parts.fragment or "," in self.url or any(c.isspace() for c in self.url):
-            raise ConfigError("the registry's url is not one http or https address", remedy=remedy)
+            raise ConfigError("the registry's url is not a single http or https URL", remedy=remedy)
         for name in self.settings:
             if name not in _SETTINGS and not name.startswith(_BEARER):
                 known = ", ".join([*sorted(_SETTINGS), f"{_BEARER}*"])
@@ -75,7 +74,7 @@ class RegistryOptions:
 
 @dataclass(frozen=True, slots=True)
 class FetchedSchema:
-    """A registered schema as it came. `named` holds the documents of all it refers to, by name, the innermost first."""
+    """A registered schema as fetched. `named` holds the documents of all it refers to, by name, the innermost first."""
 
     subject: str
     version: int
@@ -84,25 +83,25 @@ class FetchedSchema:
     references: tuple[Reference, ...]
     registered: RegistryIds
     place: str
-    """Its address, for messages."""
+    """Its URL, for messages."""
     named: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Found(NamedTuple):
-    """Under what a schema is registered."""
+    """The version and ids under which a schema is registered."""
 
     registered: RegistryIds
     version: int
 
 
 class RegistryClient:
-    """Questions to one registry; may be shared by threads. Nothing is asked until the first question."""
+    """Requests to one registry. Threads may share it. It connects with the first request."""
 
     def __init__(self, options: RegistryOptions) -> None:
         self.url = options.url.rstrip("/")
         self._client = _client(options)
         rest = self._client._rest_client
-        # Tokens, where the library fetches them itself, come through a session of their own.
+        # If the library fetches tokens, it uses a separate session for them.
         sessions = [rest.session, getattr(rest.bearer_field_provider, "client", None)]
         self._calls = Calls([one for one in sessions if one], self.url, options.timeout, _hidden(options.settings))
 
@@ -116,22 +115,23 @@ class RegistryClient:
         self._client.close()
 
     def subjects(self) -> list[str]:
-        """All names that schemas are registered under."""
+        """Returns all registered subjects."""
         try:
             return self._ask(lambda: _all_of(str, self._client.get_subjects()))
         except NotRegistered:
-            # A registry always has this list, be it empty.
+            # Every registry has this list, even if it is empty.
             raise self._odd("it has no list of subjects") from None
 
     def versions(self, subject: str) -> list[int]:
-        """The registered versions, oldest first; empty if there is none."""
+        """Returns the registered versions, oldest first; empty if there are none."""
         try:
             return sorted(self._ask_about(subject, lambda: _all_of(int, self._client.get_versions(subject))))
         except NotRegistered:
             return []
 
     def fetch(self, subject: str, version: int | None = None) -> FetchedSchema | None:
-        """One version, or the latest; None if it is not registered. What it refers to is not fetched."""
+        """Fetches one version, or the latest; None if it is not registered. Schemas that it refers to are not
+        fetched."""
         try:
             answer = self._ask_about(
                 subject, lambda: _Answer.of(self._client.get_version(subject, "latest" if version is None else version))
@@ -156,7 +156,7 @@ class RegistryClient:
         )
 
     def lookup(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found | None:
-        """Under what this very schema is registered; None if it is not. Spacing makes no difference."""
+        """Returns where exactly this schema is registered; None if it is not. Whitespace makes no difference."""
         schema = _schema(document, kind, references)
         try:
             answer = self._ask_about(subject, lambda: _Answer.of(self._client.lookup_schema(subject, schema)))
@@ -167,7 +167,7 @@ class RegistryClient:
         return Found(answer.registered, answer.version)
 
     def register(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found:
-        """Register a schema, or find it registered; SchemaError if the registry finds it unfit or incompatible."""
+        """Registers a schema, or finds it registered. Raises SchemaError if the registry rejects it."""
         schema = _schema(document, kind, references)
         try:
             self._ask(lambda: self._client.register_schema(subject, schema))
@@ -177,14 +177,14 @@ class RegistryClient:
                 why=str(missing),
                 remedy="Register the schemas that it refers to first.",
             ) from None
-        # Not every registry answers a registration with more than the id.
+        # Some registries answer a registration with the id alone.
         found = self.lookup(subject, document, kind, references)
         if found is None:
             raise self._odd("it does not find what it has just registered")
         return found
 
     def compatibility(self, subject: str | None = None) -> str:
-        """The compatibility level of a subject (its own, else the general one), or the general one."""
+        """Returns the compatibility level of a subject (its own or the global one), or the global one."""
         try:
             return self._ask(lambda: _a(str, self._client.get_compatibility(subject)))
         except NotRegistered:
@@ -203,7 +203,7 @@ class RegistryClient:
             ) from None
 
     def is_compatible(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> bool:
-        """Whether the subject's level would let this schema in; a first schema is always welcome."""
+        """Returns whether the subject's level accepts this schema. A first schema is always accepted."""
         schema = _schema(document, kind, references)
         try:
             return self._ask(lambda: _a(bool, self._client.test_compatibility_all_versions(subject, schema)))
@@ -217,10 +217,10 @@ class RegistryClient:
             self._client.clear_caches()
 
     def _ask_about(self, subject: str, question: Callable[[], T]) -> T:
-        """The same about one subject; NotRegistered if it is the name alone that the registry does not take.
+        """Runs a request about one subject. Raises NotRegistered if the registry only rejects the name.
 
-        A server or a proxy may refuse unusual characters in an address without saying so as a registry does. Whether it
-        is the name is known by asking for something else.
+        A server or proxy may reject unusual characters in a URL without a registry's error code. Another request shows
+        whether the name is the reason.
         """
         if flaw := subject_flaw(subject):
             raise NotRegistered(flaw)
@@ -234,14 +234,14 @@ class RegistryClient:
 
     def _odd(self, why: str) -> RegistryRefused:
         return RegistryRefused(
-            f"the schema registry at {self.url} answers oddly: {why}",
-            remedy="See that the url is the root of a Confluent-compatible API.",
+            f"the schema registry at {self.url} gives an unexpected answer: {why}",
+            remedy="Check that the url is the root of a Confluent-compatible API.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A registered schema in the library's terms, each part checked for its type; TypeError otherwise."""
+    """Converts the library's answer and checks each part's type; raises TypeError otherwise."""
 
     registered: RegistryIds
     version: int | None
@@ -266,7 +266,7 @@ class _Answer:
 
 
 def _hidden(settings: Mapping[str, str]) -> list[str]:
-    """What no message may show, the longest first: the whole of a user:password, also as it is sent, and its part."""
+    """Values that no message may show, the longest first: user:password, its encoded form, and the password."""
     values = [value for name, value in settings.items() if not name.endswith((".location", ".url"))]
     user_info = settings.get("basic.auth.user.info", "")
     values += [user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()]
@@ -274,9 +274,9 @@ def _hidden(settings: Mapping[str, str]) -> list[str]:
 
 
 def _a(kind: type[T], value: object) -> T:
-    # Exactly: True is an int to isinstance.
+    # Exactly this type: True is an int to isinstance.
     if type(value) is not kind:
-        raise TypeError(f"{type(value).__name__} came instead of {kind.__name__}")
+        raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
     return value
 
 
@@ -296,20 +296,20 @@ def _client(options: RegistryOptions) -> Any:  # noqa: ANN401
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
         raise ConfigError(
-            f"a schema registry is configured, and the module {error.name} is missing",
+            f"a schema registry is configured, but the module {error.name} is missing",
             remedy=install_remedy("registry"),
         ) from None
-    # It asks once; `Calls` knows what is worth asking again.
+    # The library tries once; `Calls` decides about retries.
     config = {**options.settings, "url": options.url, "timeout": options.timeout, "max.retries": 0}
     try:
         return SchemaRegistryClient(config)
-    except OSError as error:  # ssl.SSLError is one, too
+    except OSError as error:  # ssl.SSLError is an OSError
         raise ConfigError(
             f"a certificate or key of the registry's settings cannot be used: {error.strerror or type(error).__name__}",
             remedy="Check ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password.",
         ) from None
     except (ValueError, TypeError):
-        # The library's own words may hold a value.
+        # The library's message may contain a value of the settings.
         raise ConfigError(
             "the registry's settings do not fit together",
             remedy="basic.auth.user.info is user:password; a key needs ssl.certificate.location; bearer.auth.* needs "

@@ -1,7 +1,7 @@
-"""A folder's schemas beside those of a registry: which it knows, which are new, which were changed since.
+"""Compares a folder's schemas with a registry, and registers those that are missing.
 
-In the order of their references, because a registry takes a schema only after those it refers to. Folder and registry
-each number versions their own way, so a reference is translated to what the registry calls it.
+A registry accepts a schema only after those it refers to, so schemas are handled in the order of their references.
+Folder and registry number versions independently, so references are translated to the registry's versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SubjectOf = Callable[[CompiledSchema], str]
 
 
 class RegistryEntry(NamedTuple):
-    """A schema of the folder, and under what the registry has it; `changed` if it has another under that version."""
+    """A schema of the folder, and where the registry has it. `changed` means it has another one under that version."""
 
     schema: CompiledSchema
     subject: str
@@ -29,7 +29,7 @@ class RegistryEntry(NamedTuple):
 
 
 def compare(schemas: Sequence[CompiledSchema], client: RegistryClient, subject_of: SubjectOf) -> list[RegistryEntry]:
-    """Every schema, looked up by what it says; those referred to come first."""
+    """Looks up every schema by its content; referenced schemas come first."""
     entries: dict[tuple[str, int], RegistryEntry] = {}
     versions: dict[str, list[int]] = {}
     for schema in in_order(schemas):
@@ -46,7 +46,7 @@ def compare(schemas: Sequence[CompiledSchema], client: RegistryClient, subject_o
 
 
 def register(entries: Sequence[RegistryEntry], client: RegistryClient) -> Iterator[RegistryEntry]:
-    """Registers what is new, in order, and tells of each as it is done. Doing it again changes nothing."""
+    """Registers missing schemas in order and yields each one when it is done. A second run changes nothing."""
     done: dict[tuple[str, int], RegistryEntry] = {}
     for entry in entries:
         schema = entry.schema
@@ -60,7 +60,7 @@ def register(entries: Sequence[RegistryEntry], client: RegistryClient) -> Iterat
 
 
 def identified(schemas: SchemaSet, client: RegistryClient, subject_of: SubjectOf) -> SchemaSet:
-    """A folder's contracts, each with what the registry calls it, so that records can carry that."""
+    """Returns the folder's schemas with the ids that the registry gave them."""
     known: list[CompiledSchema] = []
     for schema, subject, found, _ in compare(schemas.schemas, client, subject_of):
         if found is None:
@@ -69,13 +69,13 @@ def identified(schemas: SchemaSet, client: RegistryClient, subject_of: SubjectOf
                 why="Records carry the id that the registry gives a schema.",
                 remedy="Register the folder's schemas with `tailrace schemas register`.",
             )
-        # Contracts are frozen dataclasses, which the Protocol cannot say.
+        # Compiled schemas are frozen dataclasses, which the Protocol cannot express.
         known.append(cast(CompiledSchema, dataclasses.replace(cast(Any, schema), registered=found.registered)))
     return SchemaSet.of(known)
 
 
 def stated(schema: CompiledSchema) -> Json:
-    """The schema with its draft written down: without it, we take the newest and others take another."""
+    """Returns the schema with its draft written down, because other tools assume another default."""
     document = schema.document
     if schema.kind == "json" and isinstance(document, dict) and "$schema" not in document:
         return {"$schema": DRAFTS[0], **document}
@@ -83,7 +83,7 @@ def stated(schema: CompiledSchema) -> Json:
 
 
 def in_order(schemas: Sequence[CompiledSchema]) -> list[CompiledSchema]:
-    """Oldest version first, and what is referred to before what refers to it."""
+    """Sorts by version, and referenced schemas before those that refer to them."""
     by_name = {(schema.subject, schema.version): schema for schema in schemas}
     ordered: dict[tuple[str, int], CompiledSchema] = {}
 
@@ -91,8 +91,8 @@ def in_order(schemas: Sequence[CompiledSchema]) -> list[CompiledSchema]:
         name = (schema.subject, schema.version)
         if name in above:
             raise SchemaError(
-                f"{schema.file} refers to itself by way of other files",
-                why="A registry takes a schema only after those it refers to.",
+                f"{schema.file} refers to itself through other files",
+                why="A registry accepts a schema only after those it refers to.",
                 remedy="Put the definitions that need each other into one file.",
             )
         if name in ordered:
@@ -107,7 +107,7 @@ def in_order(schemas: Sequence[CompiledSchema]) -> list[CompiledSchema]:
 
 
 def _translated(schema: CompiledSchema, entries: dict[tuple[str, int], RegistryEntry]) -> tuple[Reference, ...] | None:
-    """The contract's references as the registry has them; None if it does not have all of them."""
+    """Returns the schema's references with the registry's versions; None if the registry lacks one of them."""
     references: list[Reference] = []
     for name, subject, version in schema.references:
         entry = entries[subject, version]

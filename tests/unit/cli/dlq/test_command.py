@@ -154,7 +154,7 @@ def letter(payload: bytes) -> DeadLetter:
 
 def test_each_failing_field_beside_its_part_of_the_payload() -> None:
     explanation = (
-        'the payload breaks version 1 of T: $.a: expected number, got "x; y, got z"; '
+        'the payload violates version 1 of T: $.a: expected number, got "x; y, got z"; '
         "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
     )
     now = verdict(partial(pass_again, processor(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
@@ -173,7 +173,7 @@ def test_a_verdict_without_fields() -> None:
 
 
 def test_a_line_begins_with_the_field() -> None:
-    said = b'the payload breaks version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Mend it.'
+    said = b'the payload violates version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Mend it.'
     told = replace(letter(b"{}"), headers=[("tailrace.explanation", said)])
     shown = str(row(told, None, with_state=False)["explanation"])
     assert shown.startswith("$.a: expected number, got")

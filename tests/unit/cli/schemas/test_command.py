@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, st
 def test_a_change_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=OFFERS_MORE)
     code, out, _ = run(capsys, "check", "--folder", str(tmp_path))
-    assert (code, out) == (0, "2 schemas: none with a change that is not allowed.\n")
+    assert (code, out) == (0, "2 schemas: none with an incompatible change.\n")
 
 
 def test_a_change_that_is_not_is_told_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -418,7 +418,7 @@ def test_a_document_may_be_no_more_than_the_name_of_another() -> None:
     ("document", "place", "word"),
     [
         (5, "#)", "5"),
-        ({}, "#)", "no schema"),
+        ({}, "#)", "not a schema"),
         ("Nowhere", "#)", "Nowhere"),
         ({"type": "money"}, "#/type)", "money"),
         (record(field("a", "int"), field("b", "Nowhere")), "#/fields/1/type)", "Nowhere"),
