@@ -1,4 +1,4 @@
-"""A shop whose outbox is partitioned by key: its rows, and changes made to its tables behind the connector's back."""
+"""A shop whose outbox is partitioned by key: its rows, and changes to its tables that the connector does not make."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def insert(shop: Shop, table: str = "outbox", key: str = "k") -> str:
 
 
 def published(shop: Shop, events: list[str], timeout: float = 60) -> None:
-    """Waits until they are on Kafka; each is there once, and nothing else is."""
+    """Waits until they are on Kafka; each exactly once, and nothing else."""
     wait_until(lambda: set(events) <= {seen.id for seen in shop.published()}, timeout, what="the events")
     assert sorted(seen.id for seen in shop.published()) == sorted(events)
 
 
 def paused(connector: Connector, *changes: Callable[[], object]) -> list[object]:
-    """Makes all the changes between two looks."""
+    """Makes all the changes between two checks of the catalog."""
     connector.process.send_signal(signal.SIGSTOP)
     done = [change() for change in changes]
     connector.process.send_signal(signal.SIGCONT)
@@ -54,7 +54,7 @@ def sql(shop: Shop, statement: str) -> Callable[[], object]:
 
 
 def looked(shop: Shop, connector: Connector) -> None:
-    """Waits until a look at the catalogue has found all as it must be."""
+    """Waits until a check of the catalog has found everything correct."""
     here = int(shop.execute("SELECT pg_current_xact_id()::text::bigint")[0][0])
 
     def found() -> bool:

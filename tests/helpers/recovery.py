@@ -1,4 +1,4 @@
-"""What tests ask of `tailrace recover`: a pipeline that has run, the command, and the oracle's word on what it left."""
+"""Helpers for tests of `tailrace recover`: a pipeline that has run, the command, and the check by the oracle."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tailrace.testkit.workload.writer import Mix
 from tailrace.worker.options import kafka_options
 
 PATIENCE = 180
-"""Seconds for one command: a transaction that was left open holds readers up for a minute."""
+"""Seconds for one command; an open transaction delays readers for a minute."""
 
 
 def ran_before(service: Service) -> None:
-    """It has published what one writer wrote, and is stopped."""
+    """The pipeline has published what one writer wrote, and is stopped."""
     connector = service.start()
     service.writer(mix=Mix(savepoint=0.3, rollback=0.2))
     work(service)
@@ -41,13 +41,13 @@ def ran_before(service: Service) -> None:
 
 
 def work(service: Service, transactions: int = 3) -> None:
-    """Of three events each."""
+    """Transactions of three events each."""
     for _ in range(transactions):
         service.writers[0].transaction(3, rollback=False)
 
 
 def goes_on(service: Service) -> None:
-    """After the recovery: it starts, publishes what is new, and all that ever was is there once."""
+    """After the recovery: the pipeline starts, publishes new events, and every event is there exactly once."""
     connector = service.start()
     work(service, 1)
     right(service)
@@ -60,7 +60,7 @@ def slot_dropped(shop: Shop) -> None:
 
 
 def offsets_deleted(service: Service) -> None:
-    """With all that was known of the position, and the ledger too."""
+    """Deletes the stored position and the position history."""
     work(service)
     topic = service.settings["kafka"]["offsets_topic"]
     admin = service.kafka.admin()
@@ -71,7 +71,7 @@ def offsets_deleted(service: Service) -> None:
 
 
 def recover(service: Service, command: str, *arguments: str, kill: str = "") -> subprocess.CompletedProcess[str]:
-    """`tailrace recover plan|apply`, as JSON."""
+    """Runs `tailrace recover plan|apply --json`."""
     env = {**os.environ, "TAILRACE_KILL": kill}
     return warm.run("recover", command, str(service.file), "--json", *arguments, env=env, timeout=PATIENCE)
 
@@ -81,12 +81,12 @@ def plan(service: Service, *arguments: str) -> dict[str, Any]:
 
 
 def apply(service: Service, *arguments: str) -> dict[str, Any]:
-    """To its end."""
+    """Runs a recovery to its end."""
     return _told(service, "apply", "--yes", *arguments)
 
 
 def refused(service: Service, code: str, *arguments: str) -> str:
-    """It must not be done, by this error; what was said."""
+    """Runs a recovery that must be refused with this error; returns its text."""
     with pytest.raises(TailraceError) as error:
         _told(service, "apply", "--yes", *arguments)
     assert error.value.code == code, error.value
@@ -94,7 +94,7 @@ def refused(service: Service, code: str, *arguments: str) -> str:
 
 
 def report(service: Service, command: str, *arguments: str) -> str:
-    """What a person is shown; in this process, which is cheaper to start."""
+    """Returns the report for people; runs in this process, which is faster."""
     said = io.StringIO()
     with redirect_stdout(said):
         typer.main.get_command(app)([command, str(service.file), *arguments], standalone_mode=False)
@@ -107,7 +107,7 @@ def _told(service: Service, command: str, *arguments: str) -> dict[str, Any]:
 
 
 def right(service: Service) -> OracleVerdict:
-    """Nothing is missing and nothing is twice; positions go forward from the last one of the recovery on."""
+    """Nothing is missing or duplicated; positions increase from the last one of the recovery on."""
     verdict = service.caught_up()
     topic = service.settings["kafka"].get("offsets_topic", "tailrace-offsets")
     stored = stored_positions(service.kafka.bootstrap, service.name, topic)
@@ -123,7 +123,7 @@ def entries(service: Service) -> list[PositionEntry]:
 
 
 def passed_all(shop: Shop) -> None:
-    """Waits until the ledger knows that every row of now was passed."""
+    """Waits until the position history shows that all current rows were passed."""
     last = int(shop.execute("SELECT max(xmin::text::bigint) FROM outbox")[0][0])
 
     def noted() -> bool:

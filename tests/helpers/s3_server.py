@@ -1,7 +1,7 @@
-"""A bucket on loopback: as much of S3's protocol as an archive uses, over HTTP.
+"""A bucket on loopback: the part of the S3 protocol that an archive uses, over HTTP.
 
-Objects are put (only if there is none of the name, where that is asked for), fetched, listed and deleted. Signatures
-are not looked at. `moto` would do more, but needs a python-dateutil that does not go with ours.
+Objects are put (only if the name is free, if requested), fetched, listed and deleted. Signatures are not checked.
+`moto` does more, but needs a python-dateutil version that conflicts with ours.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ STAMP = "2026-03-01T12:00:00.000Z"
 
 
 class Bucket:
-    """`objects` may be looked at and changed by tests."""
+    """Tests may read and change `objects`."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
         self.port = 0
         self.exclusive = True
-        """Whether it knows how to create an object only if there is none."""
+        """Whether it supports creating an object only if the name is free."""
 
     @property
     def settings(self) -> dict[str, object]:
-        """For `archive:` of a pipeline."""
+        """The setting `archive:` of a pipeline."""
         options = {
             "endpoint": f"http://127.0.0.1:{self.port}",
             "allow_http": True,
@@ -46,7 +46,7 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:
-            """Tests have output enough."""
+            """Logs nothing."""
 
         def _key(self) -> str:
             return unquote(urlsplit(self.path).path).removeprefix("/cold").removeprefix("/")
@@ -84,7 +84,7 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
             self.do_GET()
 
         def do_POST(self) -> None:
-            """Of several objects at once, which is how single ones are deleted, too."""
+            """Deletes several objects at once; single ones are deleted this way as well."""
             asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
             keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", asked)]
             for key in keys:

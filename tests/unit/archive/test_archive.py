@@ -1,4 +1,4 @@
-"""Without the libraries of the archive everything else works, and says what is missing where it is needed."""
+"""Everything else works without the libraries of the archive, and the archive names what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.archive import require_installed
 from tailrace.errors import ConfigError
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     require_installed()
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ConfigError, match="needs obstore") as caught:

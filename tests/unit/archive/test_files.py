@@ -1,4 +1,4 @@
-"""Files of an archive: what goes in comes out, byte for byte, from any row on; what is not the same is refused."""
+"""Files of an archive return what was written, byte for byte, from any row on; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_large_rows_fill_a_file_by_their_bytes(tmp_path: Path, monkeypatch: pyte
     assert writer.full
 
 
-def test_what_somebody_else_wrote(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "b.parquet"
     parquet.write_table(pa.table({"id": ["a"]}), path)
     entry = ManifestEntry(1, "rows/1.parquet", "", "", 1, 0, "", TimeRange(0, 0), TimeRange(0, 0), (), (), (), (), 0)
@@ -79,7 +79,7 @@ def test_what_somebody_else_wrote(tmp_path: Path) -> None:
         FileReader(path, entry)
 
 
-def test_columns_that_are_called_as_ours() -> None:
+def test_columns_with_reserved_names_are_refused() -> None:
     require_nameable("public.outbox", ["id", "tailrace_note"])
     with pytest.raises(LayoutMismatch, match="tailrace_position"):
         require_nameable("public.outbox", ["id", "tailrace_position"])

@@ -1,4 +1,4 @@
-"""Entries of an archive: told and read back, numbered without a gap, and which files nobody has listed."""
+"""Entries of a manifest: written and read back, numbered without a gap; files without an entry are orphans."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ENTRY = ManifestEntry(
 )
 
 
-def test_told_and_read_back() -> None:
+def test_an_entry_is_written_and_read_back() -> None:
     assert ManifestEntry.from_json(json.loads(json.dumps(ENTRY.to_json()))) == ENTRY
     assert ENTRY.name == "manifest/00000007.json"
     assert ENTRY.file == "rows/00000007-ab12cd34.parquet"
 
 
 @pytest.mark.parametrize("flaw", [{"format": 2}, {"rows": "many"}, {"created": None}, {"columns": [["id"]]}])
-def test_what_is_no_entry(flaw: dict[str, object]) -> None:
+def test_text_that_is_no_entry(flaw: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         ManifestEntry.from_json({**ENTRY.to_json(), **flaw})
 
@@ -56,7 +56,7 @@ def test_numbers_may_begin_anywhere_but_have_no_gap() -> None:
         numbers([entry_name(3), entry_name(5)])
 
 
-def test_files_that_nobody_has_listed() -> None:
+def test_files_without_an_entry_are_orphans() -> None:
     other = replace(ENTRY, file="rows/other.parquet").file
     assert orphans([ENTRY], [ENTRY.file, other, ENTRY.name]) == [other]
 

@@ -1,4 +1,4 @@
-"""Places of an archive, a folder and a bucket: an object is created once, by whoever comes first."""
+"""Stores of an archive, a folder and a bucket: an object can be created only once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_credentials_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
         assert list(bucket.objects) == ["outbox/orders/a"]
 
 
-def test_a_bucket_that_is_away(tmp_path: Path) -> None:
+def test_a_bucket_that_is_not_available(tmp_path: Path) -> None:
     with serve() as bucket:
         url, options = _of(bucket.settings)
     options["endpoint"] = options["endpoint"].replace("//", "//user:hush@")
@@ -69,15 +69,15 @@ def test_a_bucket_that_is_away(tmp_path: Path) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_a_large_file_has_its_time() -> None:
-    """Unless the settings say otherwise: the client's own bound would end each run of a slow line at the same file."""
+def test_a_large_file_has_a_longer_timeout() -> None:
+    """Unless the settings say otherwise; the client's default would fail at the same file on a slow line."""
     with serve() as bucket:
         url, options = _of(bucket.settings)
     for given, bound in (({}, OBJECT_TIMEOUT), ({"timeout": "7s"}, "7s")):
         assert ObjectStore(url, {**options, **given})._store.client_options["timeout"] == bound
 
 
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
+def test_urls_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bogus"):
         ObjectStore("s3://cold", {"bogus": "x", "region": "eu-central-1"})
     (tmp_path / "file").write_text("")
@@ -85,8 +85,8 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         ObjectStore(f"file://{tmp_path}/file", {})
 
 
-def test_a_folder_is_not_made_in_the_place_of_a_disk(tmp_path: Path) -> None:
-    """Neither when it is opened, nor when its disk goes away between two files."""
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
+    """Neither when it is opened, nor when its disk disappears between two files."""
     folder = tmp_path / "cold"
     with pytest.raises(ConfigError, match="does not exist") as caught:
         ObjectStore(f"file://{folder}", {}, "orders")
@@ -102,8 +102,8 @@ def test_a_folder_is_not_made_in_the_place_of_a_disk(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_every_folder_that_was_made_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is lost with a folder whose own name was never written."""
+def test_every_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is lost if the entry of its folder was never synced."""
     settled: set[str] = set()
     fsync = os.fsync
 

@@ -1,4 +1,4 @@
-"""The rows of an archive as a source: in the order of its files, from any row on, and none if a file is not whole."""
+"""The rows of an archive as a source: in the order of its files, from any row on, none if a file is damaged."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def read(source: ArchiveSource, limit: int = 100) -> tuple[list[str], list[Archi
 START = ArchivePosition("orders public.outbox")
 
 
-def test_all_of_it_and_on_from_every_row(folder: Path) -> None:
+def test_reading_from_every_row(folder: Path) -> None:
     names, positions = read(opened(folder, START), limit=1)
     assert names == NAMES
     assert [place.progress for place in positions] == sorted(place.progress for place in positions)
@@ -92,12 +92,12 @@ def test_all_of_it_and_on_from_every_row(folder: Path) -> None:
 def test_up_to_an_end_and_within_a_time(folder: Path) -> None:
     assert read(opened(folder, START, last=2))[0] == NAMES[:5]
     assert read(opened(folder, START, within=(1500, 3000)))[0] == NAMES[3:5]
-    # A file that is not wanted is not looked at either.
+    # A file that is not needed is not read.
     next((folder / "cold" / "orders" / "rows").glob("00000001-*")).unlink()
     assert read(opened(folder, START, within=(1500, None)))[0] == NAMES[3:]
 
 
-def test_nothing_of_an_archive_that_has_lost_something(folder: Path) -> None:
+def test_nothing_is_read_from_a_damaged_archive(folder: Path) -> None:
     last = next((folder / "cold" / "orders" / "rows").glob("00000003-*"))
     last.write_bytes(last.read_bytes()[:-1] + b"x")
     with pytest.raises(ArchiveDamaged, match="not what was written"):
@@ -108,8 +108,8 @@ def test_nothing_of_an_archive_that_has_lost_something(folder: Path) -> None:
         opened(folder, START)
 
 
-def test_columns_that_had_another_name_then(folder: Path) -> None:
-    """It is the file that lacks one, not the table: so it is named, and nothing of it is given out."""
+def test_a_file_with_other_column_names_is_refused(folder: Path) -> None:
+    """The file lacks a column, not the table: it is named, and none of its rows is returned."""
     assert read(opened(folder, START, parts=(("id", "id"),)))[0] == NAMES
     with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet has no column 'event_id'") as caught:
         opened(folder, START, parts=(("id", "event_id"),))
@@ -118,29 +118,29 @@ def test_columns_that_had_another_name_then(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_entries_that_are_gone_at_either_end(folder: Path, number: int) -> None:
-    """No gap tells of them: the plan does, which names its first file and its last."""
+def test_missing_entries_at_either_end_are_noticed(folder: Path, number: int) -> None:
+    """Missing ends leave no gap; the plan names its first and its last file."""
     (folder / "cold" / "orders" / "manifest" / f"{number:08}.json").unlink()
     with pytest.raises(ArchiveDamaged, match=f"no longer lists file {number}"):
         opened(folder, ArchivePosition("orders public.outbox", 1))
     assert read(opened(folder, ArchivePosition("orders public.outbox", 2), last=2))[0] == NAMES[3:5]
 
 
-def test_of_another_outbox(folder: Path) -> None:
+def test_an_archive_of_another_outbox_is_refused(folder: Path) -> None:
     with pytest.raises(WrongLog, match="other"):
         opened(folder, ArchivePosition("other public.outbox"))
     with pytest.raises(ConfigError, match=r"reads public\.other"):
         shelf_in(folder, "public.other")
 
 
-def test_what_a_plan_says_of_its_two_ends() -> None:
-    """All that it is about lies behind its beginning, and before its end."""
+def test_positions_of_an_archive_cover_rows() -> None:
+    """Every wanted row is behind the start and before the end."""
     beginning, end = ArchivePosition("orders public.outbox", 4), ArchivePosition("orders public.outbox", 6, 2)
     assert (beginning.covers("0/1A:2"), end.covers("0/1A:2")) == (False, True)
     assert str(beginning) == "the beginning of file 4 of the archive"
 
 
-def test_places_that_are_known_and_those_that_are_not(folder: Path) -> None:
+def test_known_and_unknown_original_positions(folder: Path) -> None:
     add(shelf_in(folder), folder, ["known"], 9000, place="0/1A:2")
     # It is behind the end of a plan that was made before.
     assert read(opened(folder, ArchivePosition("orders public.outbox", 3, 4)))[0] == []
@@ -149,7 +149,7 @@ def test_places_that_are_known_and_those_that_are_not(folder: Path) -> None:
     source.close()
 
 
-def test_of_two_the_second_lists_nothing(folder: Path) -> None:
+def test_the_second_of_two_archivers_lists_nothing(folder: Path) -> None:
     first, second = shelf_in(folder), shelf_in(folder)
     add(first, folder, ["a"], 1)
     with pytest.raises(ArchiveBusy):
@@ -160,7 +160,7 @@ def test_of_two_the_second_lists_nothing(folder: Path) -> None:
     assert [flaw for _, flaw in found.flaws()] == ["", "", "", ""]
 
 
-def test_a_store_that_overwrites(tmp_path: Path) -> None:
+def test_a_store_that_overwrites_is_refused(tmp_path: Path) -> None:
     with serve() as bucket:
         bucket.exclusive = False
         settings: Any = bucket.settings

@@ -1,4 +1,4 @@
-"""evidence.py: which entry of the ledger still holds after a loss, and from where topics are read beside it."""
+"""Which entry of the position history is still valid after a loss, and from where topics are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at(lsn: int, timeline: int = 1) -> LsnPosition:
 
 
 def entry(lsn: int, passed: str = "", **more: int) -> PositionEntry:
-    """Of the minute that its LSN names."""
+    """An entry of the minute that its LSN names."""
     return PositionEntry(at(lsn, **more), lsn * MINUTE, {"orders": {0: lsn}}, passed)
 
 
@@ -37,12 +37,12 @@ def entry(lsn: int, passed: str = "", **more: int) -> PositionEntry:
         (at(400), at(400), SAME, {}, True),
         (at(401), at(400), SAME, {}, False),
         (at(400), None, SAME, {}, True),
-        # Restored or promoted: what lies behind the point where the old timeline was left is another history.
+        # Restored or promoted: what is behind the point where the old timeline was left is another history.
         (at(500), at(900), RESTORED, LEFT, True),
         (at(501), at(900), RESTORED, LEFT, False),
         (at(400), at(900), RESTORED, {}, False),
         (at(600, timeline=2), at(900), RESTORED, LEFT, True),
-        # Went back without a new timeline: from where on is not known.
+        # Restored without a new timeline: the point is not known.
         (at(400), at(401), BACK, {}, False),
         # Before that, its LSNs were those of another log.
         (replace(at(400), history="x"), at(900), SAME, {}, False),
@@ -51,7 +51,7 @@ def entry(lsn: int, passed: str = "", **more: int) -> PositionEntry:
         (at(400), at(400), replace(SAME, database="other"), {}, False),
     ],
 )
-def test_which_positions_still_hold(
+def test_which_positions_are_still_valid(
     position: LsnPosition, lost: LsnPosition | None, server: ServerIdentity, left: dict[int, int], true: bool
 ) -> None:
     assert is_true(position, lost, server, left, went_back=server is BACK) is true
@@ -64,7 +64,7 @@ def weighed(
 
 
 def test_the_last_true_entry_counts_up_to_its_oldest_running_transaction() -> None:
-    """A part of a running transaction may have any number from there on, and is not listed."""
+    """A savepoint of a running transaction may have any later id, and is not listed."""
     entries = [entry(1, "10:10:"), entry(2, "20:25:20"), entry(3), entry(901, "40:40:")]
     found = weighed(entries)
     assert (found.passed, found.entry) == (20, entries[1])
@@ -78,13 +78,13 @@ def test_positions_before_the_stream_have_passed_nothing() -> None:
     assert weighed([PositionEntry(reading, 3 * MINUTE, {}, "10:10:")]) == Evidence()
 
 
-def test_numbers_too_far_apart_tell_nothing() -> None:
+def test_transaction_ids_too_far_apart_decide_nothing() -> None:
     assert weighed([entry(1, "10:10:")], next_xid=2**31 + 9).passed == 10
     assert weighed([entry(1, "10:10:")], next_xid=2**31 + 10) == Evidence()
 
 
 def test_topics_are_read_from_well_before_the_oldest_running_transaction() -> None:
-    """100 ran for half an hour, from the 50th minute on: what was committed beside it was published then."""
+    """100 ran for half an hour, from the 50th minute on; what was committed meanwhile was published then."""
     calm = [entry(minute, f"{minute}:{minute}:") for minute in range(1, 51)]
     busy = [entry(minute, f"51:{minute}:51") for minute in range(52, 81)]
     found = weighed([*calm, *busy])
@@ -100,7 +100,7 @@ def test_without_an_older_entry_topics_are_read_whole() -> None:
 
 
 def test_a_rewind_makes_topics_be_read_whole() -> None:
-    """Positions that went back: what an offset of before stands for is not known."""
+    """Positions that went back: earlier offsets prove nothing."""
     entries = [entry(minute, f"{minute}:{minute}:") for minute in range(1, 30)]
     assert weighed(entries).offsets != {}
     entries[25] = PositionEntry(at(3), 26 * MINUTE, {"orders": {0: 26}}, "")

@@ -34,12 +34,12 @@ def test_the_header_decides() -> None:
         (UUID, "theirs", RecordOwner.DOUBTFUL),
     ],
 )
-def test_without_a_header_the_topic_tells(event: str, topic: str, owner: RecordOwner) -> None:
+def test_without_a_header_the_topic_decides(event: str, topic: str, owner: RecordOwner) -> None:
     assert KNOWN.decide(event, 0, origin(topic)) is owner
 
 
 @pytest.mark.parametrize("position", [b"0/200:1", b"1700000000.1:1", b"nonsense"])
-def test_without_a_header_the_position_tells(position: bytes) -> None:
+def test_without_a_header_the_position_decides(position: bytes) -> None:
     assert KNOWN.decide(UUID, 0, origin(position=position)) is RecordOwner.DOUBTFUL
     assert KNOWN.decide(UUID, AGAIN, origin(position=position)) is RecordOwner.UNSAID, "it may have lost its place"
     assert OwnerRules().decide(UUID, 0, origin(position=position)) is RecordOwner.UNSAID, "how far it was is not known"

@@ -1,4 +1,4 @@
-"""unread.py: which inserts no collection has any more."""
+"""Which inserts are in no collection any more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OVER = {"operationType": "rename", "ns": {"coll": "new"}, "to": {"coll": "outbox
         ([INSERT, DROP, {"operationType": "invalidate"}], {"outbox": 1}),
     ],
 )
-def test_what_is_left_behind(changes: list[dict[str, Any]], left: dict[str, int]) -> None:
+def test_inserts_of_ended_collections_are_counted(changes: list[dict[str, Any]], left: dict[str, int]) -> None:
     unread = OplogGap()
     for change in changes:
         unread.feed(change)
@@ -45,7 +45,9 @@ NOW = ClusterTime(5, 1)
 
 
 def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -> Callable[[], RawBatch]:
-    """A stream that gives out these, each up to a second, and must not be asked for more; or the log is lost then."""
+    """A stream that returns these changes, each up to a second, and must not be read further; or the log is
+    lost then.
+    """
     left = [
         RawBatch([bson.encode(change) for change in changes], {"_data": f"82{second:08X}{1:08X}"}, ended=False)
         for second, changes in given
@@ -63,9 +65,9 @@ def answers(*given: tuple[int, Sequence[dict[str, Any]]], rolls: bool = False) -
     ("given", "left"),
     [
         ([(4, []), (5, [])], 0),
-        # Written to all the time: an answer without changes need not come.
+        # Written to all the time, so a batch without changes may never come.
         ([(4, [INSERT]), (6, [DROP])], 1),
-        # A transaction in several answers.
+        # A transaction in several batches.
         ([(4, []), (5, [INSERT]), (5, [INSERT]), (5, [DROP]), (5, [])], 2),
         ([(5, [INSERT]), (6, [DROP])], 1),
     ],
@@ -74,7 +76,7 @@ def test_the_log_is_read_up_to_now(given: list[tuple[int, list[dict[str, Any]]]]
     assert counted(answers(*given), NOW).left.total() == left
 
 
-def test_what_the_log_has_is_not_passed_over() -> None:
+def test_documents_that_are_still_in_the_log_are_refused() -> None:
     with pytest.raises(RecoveryUncertain, match=r"2 documents were inserted into shop\.outbox"):
         check_gap(counted(answers((4, [INSERT, INSERT]), (6, [DROP])), NOW), "shop")
     assert not check_gap(counted(answers((4, [INSERT]), (6, [])), NOW), "shop")

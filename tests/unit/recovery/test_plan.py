@@ -1,4 +1,4 @@
-"""planning.py: how far a pipeline ever was."""
+"""The furthest position that a pipeline ever reached."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REWIND = Rewind("r1", LsnPosition(LOG, 0x100, 0), UNTIL, 0)
         (AT, None, AT),
         (AT, REWIND, UNTIL),
         (replace(AT, lsn=0x300), REWIND, replace(AT, lsn=0x300)),
-        # It has gone on elsewhere since.
+        # It has continued elsewhere since.
         (replace(AT, log=replace(LOG, timeline=2)), REWIND, replace(AT, log=replace(LOG, timeline=2))),
     ],
 )
-def test_one_that_was_set_back_was_further(
+def test_a_rewound_pipeline_was_further(
     stored: LsnPosition | None, rewind: Rewind | None, found: LsnPosition | None
 ) -> None:
     assert furthest(stored, rewind) == found

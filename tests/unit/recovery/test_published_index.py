@@ -38,7 +38,7 @@ def test_all_payloads_of_an_id_are_kept() -> None:
     ids.close()
 
 
-def test_what_was_edited_or_waits_is_compared_with_nothing() -> None:
+def test_edited_and_waiting_events_are_not_compared() -> None:
     ids = IdIndex()
     ids.add(PUBLISHED, "edited", ("edited", 0, 1, AGAIN | EDITED, 0, 0, OWN))
     ids.add(WAITING, "waits", ("waits",))
@@ -56,7 +56,7 @@ def test_records_of_an_earlier_format_are_not_called_others(written: RecordForma
     unused: Any = None
     taken = CertainFingerprinter(EventProcessor(unused, unused, unused, unused, unused, frozenset(), 1, 1), today)
     made = record_maker(written, key_schema=None)(EVENT, Route("orders"), ({}, SCHEMA))
-    # A consumer is given the values of headers as bytes.
+    # A consumer receives header values as bytes.
     headers: Any = [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
     expected = taken.of_row(EVENT, Route("orders")) if written == today else UNCOMPARED
     assert taken.of_record(made.value, headers) == expected

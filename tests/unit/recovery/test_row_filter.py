@@ -49,7 +49,7 @@ class Orders:
 
 
 class Kafka:
-    """What is on Kafka of id 42; `deeper` is what only a reading from the beginning brings."""
+    """What Kafka holds under id 42; `deeper` is found only by reading from the beginning."""
 
     def __init__(self, *found: Fingerprint, deeper: tuple[Fingerprint, ...] = (), kept_since: float = 0) -> None:
         self._found, self._deeper, self.kept_since = list(found), deeper, kept_since
@@ -89,14 +89,14 @@ def test_a_payload_that_may_be_its_own_was_published(restored: bool) -> None:
     assert decision(Kafka(), restored=restored) is RowDecision.MISSED
 
 
-def test_only_others_of_its_id_are_there() -> None:
-    """Of another pipeline or collection, or of itself before it was changed: that is for a person to say."""
+def test_only_other_events_with_its_id_are_on_kafka() -> None:
+    """Published by another pipeline or collection, or before the row was changed: a person must decide."""
     assert decision(Kafka(OTHER)) is RowDecision.UNDECIDED
     assert decision(Kafka(OTHER), ALL, AFTER) is RowDecision.UNDECIDED
     assert decision(Kafka(OTHER), restored=True) is RowDecision.REUSED
 
 
-def test_what_is_left_out_for_its_time_is_left_out() -> None:
+def test_files_outside_of_the_time_are_not_read() -> None:
     assert decision(Kafka(OTHER), NOW, LONG_AGO) is RowDecision.EARLIER
     assert decision(Kafka(OTHER, kept_since=inf), ALL, LONG_AGO) is RowDecision.EARLIER
     for restored in (False, True):
@@ -104,18 +104,18 @@ def test_what_is_left_out_for_its_time_is_left_out() -> None:
     assert decision(Kafka(OTHER), NOW, LONG_AGO, restored=True) is RowDecision.REUSED
 
 
-def test_others_of_its_id_make_topics_be_read_whole() -> None:
+def test_other_events_with_its_id_make_topics_be_read_whole() -> None:
     assert decision(Kafka(OTHER, deeper=(MINE,))) is RowDecision.PUBLISHED
     assert decision(Kafka(OTHER, deeper=(OTHER,))) is RowDecision.UNDECIDED
     assert decision(Kafka(deeper=(MINE,))) is RowDecision.PUBLISHED
 
 
-def test_a_row_that_cannot_be_read_is_known_by_its_hash() -> None:
+def test_a_row_that_cannot_be_decoded_is_found_by_its_hash() -> None:
     assert decision(Kafka(OTHER), readable=False) is RowDecision.PUBLISHED
     assert decision(Kafka(), readable=False) is RowDecision.MISSED
 
 
-def test_the_refusal_names_the_row() -> None:
+def test_the_error_names_the_row() -> None:
     processor: Any = Orders()
     seen: Any = Kafka(OTHER)
     with pytest.raises(RecoveryUncertain, match=r"not known whether .*\(42\)") as refusal:

@@ -1,4 +1,4 @@
-"""judging.py: which rows are published by a recovery, which are left out, and which nobody can decide."""
+"""Which rows a recovery publishes, which it leaves out, and which are undecided."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
         (ALL, LONG_AGO, EVERYTHING, RowDecision.MISSED),
         (ALL, SHORTLY, EVERYTHING, RowDecision.MISSED),
         (ALL, None, EVERYTHING, RowDecision.MISSED),
-        # It has deleted some: older rows were published, those since are missed, what was written afterwards too.
+        # It has deleted some: older rows were published, later ones are missed.
         (ALL, LONG_AGO, SHORTLY, RowDecision.EARLIER),
         (ALL, SHORTLY, SHORTLY, RowDecision.MISSED),
         (ALL, SHORTLY, inf, RowDecision.UNDECIDED),
@@ -34,21 +34,21 @@ LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
         (NOW, LONG_AGO, EVERYTHING, RowDecision.EARLIER),
         (NOW, SHORTLY, EVERYTHING, RowDecision.MISSED),
         (NOW, None, EVERYTHING, RowDecision.UNDECIDED),
-        # But not if the ledger's snapshot would show it.
+        # But not if the snapshot of the position history would show it.
         (LEDGER, None, EVERYTHING, RowDecision.MISSED),
         (LEDGER, SHORTLY, inf, RowDecision.UNDECIDED),
-        # And with it time does not decide: such a row took long to be committed, or was changed since.
+        # With a snapshot time does not decide: such a row took long to commit, or was changed since.
         (LEDGER, LONG_AGO, EVERYTHING, RowDecision.UNDECIDED),
         (LEDGER, LONG_AGO, inf, RowDecision.UNDECIDED),
         (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, RowDecision.MISSED),
-        # Where the log was lost is not known.
+        # The position of the loss is not known.
         (DecisionRules(), SHORTLY, EVERYTHING, RowDecision.UNDECIDED),
         (DecisionRules(from_beginning=True), SHORTLY, EVERYTHING, RowDecision.MISSED),
         (DecisionRules(from_beginning=True), SHORTLY, SHORTLY + 1, RowDecision.UNDECIDED),
-        # KnownPipelines, but perhaps not all: what was written later may have been published.
+        # Known, but maybe not the last one: what was written later may have been published.
         (DecisionRules(until_ms=LOST), AFTER, inf, RowDecision.UNDECIDED),
         (DecisionRules(until_ms=LOST), AFTER, EVERYTHING, RowDecision.MISSED),
-        # A person's word replaces what is known of the time.
+        # --since replaces what is known of the time.
         (DecisionRules(since_ms=LOST), SHORTLY, EVERYTHING, RowDecision.OLDER),
         (DecisionRules(since_ms=LOST), LOST, EVERYTHING, RowDecision.MISSED),
         (DecisionRules(since_ms=LONG_AGO, until_ms=LOST), LONG_AGO, EVERYTHING, RowDecision.MISSED),
@@ -68,7 +68,7 @@ def test_a_time_without_a_zone_decides_nothing_but_what_a_person_says() -> None:
     assert NOW.time_of(5) == 5
 
 
-def test_what_the_ledger_has_seen_is_passed() -> None:
+def test_rows_in_a_snapshot_of_the_history_are_passed() -> None:
     assert LEDGER.has_passed(99)
     assert not LEDGER.has_passed(100)
     assert not NOW.has_passed(99)

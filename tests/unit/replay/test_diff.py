@@ -1,4 +1,4 @@
-"""Shadows against originals, and whether consumers know what they have applied."""
+"""The differences between shadow and original topics, and whether projections recognise replayed events."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_of_several_records_that_of_the_same_topic_counts() -> None:
     assert judged([record("a", topic=1)], [record("a", topic=1), record("a", topic=0)], []) == {"same": 1}
 
 
-def test_what_a_table_does_not_have_is_no_difference() -> None:
+def test_events_that_are_not_in_the_table_are_no_difference() -> None:
     assert judged([record("a")], [record("a"), record("purged")], [], is_whole=False) == {"same": 1}
 
 
-def test_which_originals_a_plan_is_about() -> None:
+def test_which_original_records_a_plan_covers() -> None:
     values = {"id": "a", "type": "A", "position": "0/20:1", "timestamp": "50"}
     assert is_original(values, None, "t", PLAN)
     for other in (
@@ -109,7 +109,7 @@ def test_the_processor_of_a_replay_marks_records_and_letters() -> None:
     assert not made.park_on
 
 
-def test_the_markers_of_consumers() -> None:
+def test_the_markers_of_projections() -> None:
     async def ask(first_ms: int | None) -> dict[str, bool]:
         app = projection_app("summary")
         store, other = MemoryStore(), MemoryStore()

@@ -1,4 +1,4 @@
-"""The file of a plan: what is written is read, and what was changed is refused."""
+"""The file of a plan can be read again, and a changed file is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plan(**changes: Any) -> ReplayPlan:
     return replace(made, **changes)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     plan().write(file)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -71,7 +71,7 @@ def test_no_plan_is_overwritten(tmp_path: Path) -> None:
         (lambda fields: ["a plan"], "missing"),
     ],
 )
-def test_what_was_changed_is_refused(tmp_path: Path, change: Any, why: str) -> None:
+def test_a_changed_plan_is_refused(tmp_path: Path, change: Any, why: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(change(plan().to_json())))
     with pytest.raises(ConfigError, match=why) as caught:
@@ -79,7 +79,7 @@ def test_what_was_changed_is_refused(tmp_path: Path, change: Any, why: str) -> N
     assert "tailrace replay plan" in caught.value.remedy
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_plan(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("orders.yaml")
@@ -87,7 +87,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         read_plan(tmp_path / "text.json")
 
 
-def test_done_is_a_stored_place_at_the_end() -> None:
+def test_a_plan_is_done_when_its_end_is_stored() -> None:
     assert not is_done(plan(), None)
     assert not is_done(plan(), plan().start)
     assert is_done(plan(), END)
@@ -101,7 +101,7 @@ def test_a_replay_has_a_transactional_id_of_its_own() -> None:
     assert len({new_id() for _ in range(100)}) == 100
 
 
-def test_figures_count_what_would_become_of_each() -> None:
+def test_the_estimate_counts_passes_and_failures() -> None:
     estimate = Estimate()
     event = OutboxEvent("e", "A", "order", None, b"secret", None, "0/1:1", 5, [])
     for number in range(EXAMPLES + 2):

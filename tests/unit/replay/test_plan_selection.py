@@ -1,4 +1,4 @@
-"""Which events a replay is about, and where it ends."""
+"""The selection of events, and the end of the source of a replay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row(lsn: int, number: int = 1, *, committed_ms: int = 50, value: bytes = b"O
 
 
 class Layout:
-    """A row's one value is its type and its id; an empty one cannot be read."""
+    """A row whose only value is its type and its id; an empty one cannot be decoded."""
 
     def read(self, row: Row) -> OutboxEvent:
         kind = (row.values[0] or b"").decode()
@@ -62,7 +62,7 @@ def test_each_condition_must_hold(selection: Selection, wanted: bool) -> None:
     assert chooser(selection, Layout(), route)(row(0x10)) is wanted
 
 
-def test_what_cannot_be_read_or_goes_nowhere_is_wanted_only_with_all() -> None:
+def test_rows_without_event_or_topic_are_selected_only_without_conditions() -> None:
     unreadable, lost = row(0x10, value=b""), row(0x10, value=b"Lost")
     assert chooser(Selection(), Layout(), route)(unreadable)
     assert not chooser(Selection(types=("*",)), Layout(), route)(unreadable)
@@ -70,13 +70,13 @@ def test_what_cannot_be_read_or_goes_nowhere_is_wanted_only_with_all() -> None:
     assert not chooser(Selection(topics=("?*",)), Layout(), route)(lost)
 
 
-def test_a_selection_survives_its_file() -> None:
+def test_a_selection_is_written_and_read() -> None:
     selection = Selection(("A",), ("k*",), (), ("1", "2"), 5, None)
     assert Selection.from_json(selection.to_json()) == selection
 
 
 class Log:
-    """Chunks as a source would bring them."""
+    """A source that returns these chunks."""
 
     def __init__(self, *chunks: Chunk) -> None:
         self._chunks = list(chunks)
@@ -99,7 +99,7 @@ class Log:
     def close(self) -> None: ...
 
 
-def test_it_ends_where_it_is_to_end() -> None:
+def test_the_source_ends_at_its_end() -> None:
     rows = [row(0x10), row(0x20, 1), row(0x20, 2), row(0x30)]
     source = SelectedSource(Log(Chunk(rows, at(0x38), more=True, size=99)), at(0x8), at(0x28), lambda _: True)
     assert source.open(None, lambda _: None) == at(0x8)
@@ -107,7 +107,7 @@ def test_it_ends_where_it_is_to_end() -> None:
     assert chunk.rows == rows[:3]
     assert (chunk.position, chunk.more) == (at(0x28), False)
     assert source.over
-    # From here on it says nothing but its end, to be stored soon.
+    # From here on it only returns its end, to be stored soon.
     assert source.read(10, 1000, 0) == Chunk([], at(0x28), more=False, urgent=True)
 
 
@@ -118,7 +118,7 @@ def test_it_may_end_inside_of_a_transaction() -> None:
     assert [each.position for each in source.read(10, 1000, 0).rows] == ["0/20:1"]
 
 
-def test_it_goes_on_where_it_was_and_ends_at_once_if_it_was_there() -> None:
+def test_the_source_continues_where_it_was_or_ends_at_once() -> None:
     log = Log(Chunk([row(0x20)], at(0x22), more=False))
     source = SelectedSource(log, at(0x8), at(0x28), lambda _: True)
     source.open(at(0x18), lambda _: None)
@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_and_ends_at_once_if_it_was_there() -> None:
     assert source.over
 
 
-def test_only_what_is_wanted_comes_under_its_name() -> None:
+def test_only_selected_rows_come_with_their_original_position() -> None:
     rows = [row(0x10, value=b"12345"), row(0x18, value=b"no")]
     source = SelectedSource(
         Log(Chunk(rows, at(0x20), more=True, size=99)),

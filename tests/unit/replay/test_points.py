@@ -1,4 +1,4 @@
-"""What people write to name a point."""
+"""Parsing the points that users give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "8267F1A2B3000000012B0229296E04"
 
 @pytest.fixture(autouse=True)
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An hour ahead in winter, two in summer."""
+    """UTC+1 in winter, UTC+2 in summer."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield

@@ -1,4 +1,4 @@
-"""Positions and times as people read them."""
+"""Positions and times as they are shown to people."""
 
 from __future__ import annotations
 

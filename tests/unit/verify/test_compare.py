@@ -1,4 +1,4 @@
-"""The comparison itself: each row has one status, each fault its name, and a naive model says the same."""
+"""The comparison: each row gets one status, each problem its name, and a naive model agrees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def row(
 def record(
     event: str, digest: int = 7, *, flags: int = 0, frame: int = 0, offset: int = 0, checksums: tuple[int, int] = (5, 6)
 ) -> tuple[Any, ...]:
-    """Of a letter, too: that has no checksums."""
+    """Also for a dead letter, which has no checksums."""
     return event, frame, digest, flags, 0, offset, *checksums
 
 
@@ -59,7 +59,7 @@ def compared(
     return found
 
 
-def test_what_is_there_is_published() -> None:
+def test_rows_on_kafka_are_published() -> None:
     found = compared([row("a"), row("b")], [record("a"), record("b"), record("purged")])
     assert (found.rows, found.records, found.only_on_kafka) == (2, 3, 1)
     assert found.statuses == {"published": 2}
@@ -78,11 +78,11 @@ def test_what_is_there_is_published() -> None:
         (IS_ROW, "set_aside"),
     ],
 )
-def test_what_became_of_a_letter(flags: int, status: str) -> None:
+def test_the_status_of_a_dead_letter(flags: int, status: str) -> None:
     assert compared([row("a")], [], [record("a", flags=flags)]).statuses == {status: 1}
 
 
-def test_a_letter_of_a_replay_is_no_second_sighting() -> None:
+def test_a_dead_letter_of_a_replay_is_no_duplicate() -> None:
     found = compared(
         [row("a"), row("b")], [record("a")], [record("a", flags=AGAIN), record("b"), record("b", flags=AGAIN)]
     )
@@ -97,11 +97,11 @@ def test_a_letter_that_was_redriven_is_published_once() -> None:
     assert not found.defects
 
 
-def test_a_letter_and_a_record_of_one_event_are_one_too_many() -> None:
+def test_a_dead_letter_and_a_record_of_one_event_are_a_duplicate() -> None:
     assert compared([row("a")], [record("a")], [record("a")]).defects == {"duplicated": 1}
 
 
-def test_what_is_published_again_on_purpose_is_no_duplicate() -> None:
+def test_replayed_and_redriven_records_are_no_duplicates() -> None:
     records = [record("a"), record("a", flags=AGAIN | SECOND), record("a", flags=AGAIN | SECOND)]
     assert not compared([row("a")], records).defects
     assert compared([row("a")], [*records, record("a", offset=9)]).examples["duplicated"][0].offset == 9
@@ -127,7 +127,7 @@ def test_rows_of_one_id_may_be_published_as_often() -> None:
     assert compared(rows, [*records[:2], record("a", 4)]).defects == {"changed": 1}
 
 
-def test_every_row_of_one_id_needs_a_record() -> None:
+def test_every_row_with_one_id_needs_a_record() -> None:
     rows = [row("a", 1, transaction=number) for number in (1, 2, 3)]
     assert compared(rows, [record("a", 1)]).statuses == {"published": 1, "missing": 2}
     # A replay publishes again what was published.
@@ -170,7 +170,7 @@ def test_payloads() -> None:
 
 
 @pytest.mark.parametrize(("of_row", "of_record"), [(1, 2), (UNKNOWN, 0), (0, UNKNOWN), (UNKNOWN, UNKNOWN)])
-def test_what_cannot_be_compared_is_counted(of_row: int, of_record: int) -> None:
+def test_payloads_that_cannot_be_compared_are_counted(of_row: int, of_record: int) -> None:
     found = compared([row("a", 1, frame=of_row)], [record("a", 2, frame=of_record)])
     assert found.not_compared == 1
     assert not found.defects
@@ -202,7 +202,7 @@ def test_rows_from_before_the_first_start() -> None:
         assert found.absent == 2, "for what was there before nobody need wait"
 
 
-def test_a_row_without_a_time_is_not_called_old() -> None:
+def test_a_row_without_a_time_is_not_expired() -> None:
     found = compared(
         [row("a", created_ms=UNKNOWN)], [], context=AbsenceContext(passed=True, may_be_deleted=lambda *_: True)
     )
@@ -216,7 +216,7 @@ def test_outside_of_the_window_only_rows_count() -> None:
     assert (found.records, found.only_on_kafka, found.defects.total()) == (1, 0, 0)
 
 
-def test_few_examples_of_many() -> None:
+def test_the_number_of_examples_is_limited() -> None:
     found = compared([row(str(number)) for number in range(100)], [])
     assert found.statuses == {"missing": 100}
     assert len(found.examples["missing"]) == 20
@@ -224,7 +224,7 @@ def test_few_examples_of_many() -> None:
 
 
 def in_order(*records: tuple[int, str, int, str]) -> list[str]:
-    """Of (place, key, position, event): those out of order."""
+    """Returns the records (place, key, position, event) that are out of order."""
     found = Findings()
     facts = [(place, key.encode(), at, 0, event, offset) for offset, (place, key, at, event) in enumerate(records)]
     check_order(facts, found)
@@ -251,7 +251,7 @@ LETTER = st.sampled_from([0, REDRIVEN, DISCARDED])
     horizon=st.integers(0, 4),
     positions=st.lists(st.tuples(st.sampled_from("kl"), st.integers(0, 5)), max_size=10),
 )
-def test_as_a_naive_model_says(
+def test_the_comparison_agrees_with_a_naive_model(
     rows: list[tuple[str, int, int]],
     records: list[tuple[str, int, int]],
     letters: list[tuple[str, int]],
@@ -259,7 +259,7 @@ def test_as_a_naive_model_says(
     horizon: int,
     positions: list[tuple[str, int]],
 ) -> None:
-    """Through the spill, with so little memory that everything goes to disk, in pieces."""
+    """Through a spill file with so little memory that everything goes to disk."""
     found = Findings()
     with SpillFile(6, buckets=3, pending=2) as spill:
         for event, digest, transaction in rows:

@@ -1,4 +1,4 @@
-"""Prints: the payload of a row is found again in the value of its record, whatever the format, and in nothing else."""
+"""The payload of a row has the same fingerprint as the value of its record, in every format, and no other has."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def fingerprinter(format: RecordFormat) -> Fingerprinter:
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(payload=st.none() | st.text(max_size=5).map(lambda text: b'{"data":"%b"}' % text.encode().hex().encode()))
-def test_found_again_in_every_format(format: RecordFormat, payload: bytes | None) -> None:
+def test_a_payload_has_the_same_fingerprint_in_every_format(format: RecordFormat, payload: bytes | None) -> None:
     make = record_maker(format, key_schema=None)
-    # The record was made at another time, with headers that no table knows.
+    # The record was published at another time, with headers that are not in the table.
     tricky = event(payload, key=b'"datacontenttype":"application/json","data":')
     made = make(tricky._replace(committed_ms=9), TO, ({}, SCHEMA))
     taken = fingerprinter(format)
@@ -54,7 +54,7 @@ def test_found_again_in_every_format(format: RecordFormat, payload: bytes | None
 
 
 def avro(number: int, *, fails: bool = False) -> Fingerprinter:
-    """A pipeline whose values are Avro, by the schema of this number."""
+    """A pipeline whose values are Avro, with the schema of this number."""
     schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
     compiled = CompiledAvroSchema.compile("OrderPlaced", 1, schema, "1.avsc", registered=RegistryIds(number, None))
 
@@ -68,7 +68,7 @@ def avro(number: int, *, fails: bool = False) -> Fingerprinter:
     return Fingerprinter(EventProcessor(unused, unused, check, make, unused, frozenset(), 1, 1), format)
 
 
-def test_avro_is_written_anew() -> None:
+def test_avro_is_encoded_again() -> None:
     taken = avro(7)
     one = taken.of_row(event(b'{"n": 1}'), TO)
     assert one == taken.of_row(event(b'{"n":1}'), TO), "the value counts, not how the row spells it"

@@ -1,4 +1,4 @@
-"""What topics have deleted: a row that is not there counts as deleted only where its record could be."""
+"""A row that is not found counts as deleted only if its record may have been deleted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic(firsts: dict[int, float], rule: Retention, *, partitions: int = 2, emp
         ({}, True, 0),
     ],
 )
-def test_what_the_rule_of_a_topic_keeps(config: dict[str, str], emptied: bool, since: float) -> None:
+def test_what_the_retention_settings_keep(config: dict[str, str], emptied: bool, since: float) -> None:
     assert Retention.of(config).keeps_since(NOW, emptied=emptied) == since
 
 
@@ -65,17 +65,17 @@ def test_without_a_key_it_may_have_been_anywhere() -> None:
     by_key=st.booleans(),
     grown=st.booleans(),
 )
-def test_nothing_younger_than_retention_passes_for_deleted(
+def test_nothing_younger_than_retention_counts_as_deleted(
     first: float, age: int, key: bytes | None, by_key: bool, grown: bool
 ) -> None:
-    """Whatever is left: a partition may be quiet or empty, keys may be unknown or have moved."""
+    """Partitions may be quiet or empty, keys may be unknown or may have moved."""
     kept = topic({0: first, 2: inf}, Retention(10, -1), partitions=3)
     if grown:
         kept.note(2, NOW, KEYS)
     assert not kept.horizon(by_key=by_key).is_beyond(key, NOW - age)
 
 
-def test_a_topic_that_has_grown() -> None:
+def test_a_topic_with_added_partitions() -> None:
     by_age, by_size = (topic({0: 700, 1: 500}, rule, partitions=4) for rule in (Retention(100, -1), Retention(100, 9)))
     new = keys_on(3, 4)[0]
     for kept in (by_age, by_size):
@@ -95,7 +95,7 @@ def test_a_topic_that_does_not_keep_every_event() -> None:
     assert not kept.is_unexplained
 
 
-def test_what_is_told_of_the_whole_topic() -> None:
+def test_what_is_known_of_the_whole_topic() -> None:
     kept = topic({0: inf, 1: 500}, Retention(100, -1))
     assert [kept.is_unread(partition) for partition in (0, 1, 2)] == [True, False, False]
     assert kept.since == inf

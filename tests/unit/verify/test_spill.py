@@ -1,4 +1,4 @@
-"""The spill: facts of one name come back together and in order, however often they went to disk in between."""
+"""Facts of one name come back together and in order, however often they went to disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_facts_come_back_together_and_in_order() -> None:
         assert sorted(fact for facts in found for fact in facts) == sorted((f"name {n % 7}", n) for n in range(50))
         for facts in found:
             assert [number for _, number in facts] == sorted(number for _, number in facts)
-        # An even stream and an odd one to each bucket: no name is in two of them.
+        # An even stream and an odd one per bucket: no name is in two of them.
         homes = [{fact[0] for fact in even + odd} for even, odd in zip(found[::2], found[1::2], strict=True)]
         assert sum(map(len, homes)) == len(set().union(*homes)) == 7
 
@@ -33,7 +33,7 @@ def test_read_again_after_more_was_added() -> None:
         assert [fact for (facts,) in spill.buckets(0) for fact in facts] == [(1,), (2,)]
 
 
-def test_a_stream_is_forgotten_alone() -> None:
+def test_one_stream_can_be_cleared() -> None:
     with SpillFile(2, buckets=2, pending=1) as spill:
         spill.add(0, "a", (1,))
         spill.add(1, "a", (2,))
@@ -42,7 +42,7 @@ def test_a_stream_is_forgotten_alone() -> None:
         assert [facts for facts in spill.buckets(0, 1) if any(facts)] == [[[(3,)], [(2,)]]]
 
 
-def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> IO[bytes]:
         return Path("/dev/full").open("r+b", buffering=0)
 

@@ -1,4 +1,4 @@
-"""The workers's end: nobody is left behind, whatever one of them does, and what went wrong before is what is told."""
+"""Worker processes always end, and the first error is the one that is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.errors import SourceError
 from tailrace.verify.workers import WorkerPool
 
 
-def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_end_does_not_block_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = WorkerPool(2)
     stuck, other = (member._process for member in workers._members)
 
@@ -26,7 +26,7 @@ def test_one_that_does_not_end_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch
     assert stuck.wait(30) == -9
 
 
-def test_a_reader_that_is_lost_but_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_respond_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with WorkerPool(1) as workers:
         (member,) = workers._members
         member._process.send_signal(signal.SIGSTOP)
