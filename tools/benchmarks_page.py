@@ -51,7 +51,7 @@ rounds ({schemas_at}):
 {schemas}
 
 The cost of single steps per event, measured alone, in µs. Schemas with unions of more than null and one type, or with
-records that contain themselves, take [the general Avro encoder](schemas.md#what-checking-costs):
+records that contain themselves, take [the general Avro encoder](schemas.md#what-validation-costs):
 
 {steps}
 
