@@ -1,4 +1,4 @@
-"""Archiving on real servers: no row is lost, none is in two files, none is deleted that a file does not have."""
+"""Archiving on real servers: no row is lost, none is in two files, none is deleted that is not in a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OLD = (
 
 @pytest.fixture(autouse=True)
 def alone(shop: Shop) -> None:
-    """Where no other test stores positions: archiving looks at all of them."""
+    """An offsets topic of its own, because archiving reads all positions on it."""
     shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"})
 
 
@@ -60,19 +60,19 @@ def arrived(service: Service, events: list[str]) -> None:
 
 
 def settled(shop: Shop) -> None:
-    """The pipeline has stored a place behind all that was written: nobody waits for it to do so when it is idle."""
+    """Waits until the pipeline has stored a position behind everything written; an idle one would take longer."""
     arrived(shop, [shop.insert(VALID, key="fresh")])
 
 
 def same(copy: Message, original: Message) -> bool:
-    """Whether a replay's record is its original, apart from what a replay adds."""
+    """Returns whether the record of a replay equals its original, except for what a replay adds."""
     added = ("tailrace.replay", "tailrace.shadow")
     headers = [each for each in copy.headers() or [] if each[0] not in added]
     return (copy.value(), copy.key(), headers) == (original.value(), original.key(), original.headers())
 
 
 def archived(listed: Told, folder: Path) -> list[str]:
-    """The ids in all files of the archive, as any reader of Parquet finds them."""
+    """Returns the ids in all files of the archive, read as Parquet."""
     files = [folder / entry["file"] for entry in listed["files"]]
     return sorted(each for file in files for each in parquet.read_table(file)["id"].to_pylist())
 
@@ -90,7 +90,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     assert tailrace("archive", "list", shop.file)["files"] == []
     assert tailrace("archive", "check", shop.file)["clean"]
     assert not list(place.iterdir())
-    # A disk that is not mounted: no archive is begun in its place.
+    # A disk that is not mounted: no archive is started in its place.
     place.rename(away := tmp_path / "away")
     refused = tailrace(*write, code=2)
     assert (str(place) in refused["what"], f"mkdir -p {place}" in refused["remedy"]) == (True, True)
@@ -114,13 +114,13 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     assert listed == tailrace("archive", "list", shop.file)
     assert archived(listed, place / shop.name) == sorted(old)
     assert tailrace("archive", "check", shop.file)["rows"] == 1200
-    # What the file says of itself, and what it knows of each row's publishing.
+    # The metadata of the file, and the original position of each row.
     found = parquet.read_table(place / shop.name / listed["files"][0]["file"])
     assert json.loads(found.schema.metadata[b"tailrace"])["columns"][0] == ["id", 2950]
     assert found["payload"].to_pylist()[0] == '{"order": "a", "amount": 1.50, "currency": "EUR", "revision": 1}'
     originals = records(shop)
     assert found["tailrace_position"].to_pylist()[0] == header(originals[found["id"].to_pylist()[0]], "position")
-    # Neither log nor table has them: the archive is chosen, and gives just what was published before.
+    # Neither log nor table has them: the archive is used, and gives exactly what was published before.
     planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"], planned["figures"]["passes"]) == ("archive", 1200, 1200)
     assert any("--from-table" in note for note in planned["notes"])
@@ -134,14 +134,14 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     told = tailrace("replay", "diff", planned["file"])
     assert (told["clean"], told["same"]) == (True, 1200)
     assert tailrace("replay", "apply", planned["file"])["published"] == 0
-    # Single events are found there, too, and the pipeline has not noticed any of it.
+    # Single events are found there as well, and the pipeline was not affected.
     settled(shop)
     single = tailrace("replay", "plan", shop.file, "--id", old[7])
     assert (single["source"], single["figures"]["events"]) == ("archive", 1)
     assert "nor all of them in the archive" in tailrace("replay", "plan", shop.file, "--id", "nobody", code=2)["what"]
     assert connector.running
     assert tailrace("verify", shop.file)["clean"]
-    # An entry that was edited, with or without its digest.
+    # An edited entry, with or without its digest.
     entry = place / shop.name / "manifest/00000001.json"
     written = entry.read_text()
     edited = {**json.loads(written), "created": {"first_ms": 0, "last_ms": 1}}
@@ -151,7 +151,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     entry.write_text(json.dumps(edited))
     assert "`created`" in tailrace("archive", "check", shop.file, code=1)["flaws"][0]["flaw"]
     entry.write_text(written)
-    # A file that is not what was listed: nothing is published, by the plan that was made or a new one.
+    # A file that does not match its entry: nothing is published, by an existing plan or a new one.
     damaged = place / shop.name / listed["files"][0]["file"]
     parquet.write_table(found, damaged)  # the same rows, in other bytes: only the digest tells
     again = tailrace("replay", "plan", shop.file, "--from", "201d", "--from-archive", code=3)
@@ -164,7 +164,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
 
 
 def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
-    """Open letters, what waits behind them, what was changed since, and what was to be kept."""
+    """Open dead letters, events that wait behind them, changed rows, and rows that were kept."""
     with serve() as bucket:
         shop.configure(archive=bucket.settings, on_invalid="park")
         shop.start()
@@ -173,7 +173,7 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         behind = shop.insert(VALID, key="k1")
         shop.execute("UPDATE outbox SET created_at = now() - interval '199 days' WHERE id = %s::uuid", behind)
         arrived(shop, old)
-        # One that cannot be read as an event, and is changed after its letter was written, which has no id of it.
+        # A row that cannot be decoded, and is changed after its dead letter was written, which has no id.
         nameless = shop.insert(VALID, kind="", key="k9")
         wait_until(lambda: len(shop.dead_lettered()) == 2, 60, what="the letters")
         shop.execute("UPDATE outbox SET created_at = now() - interval '199 days' WHERE id = %s::uuid", nameless)
@@ -184,9 +184,9 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         assert (told["rows"], told["deleted"], told["held"]) == (6, 0, 3)
         every = {*old, bad, behind, nameless}
         assert shop.in_outbox() >= every
-        # The table has them all: it is taken, and the archive is not.
+        # The table has them all, so it is used and not the archive.
         assert tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".s")["source"] == "table"
-        # Changed since, one way or another: it stays, however often it is looked at, and is not archived anew.
+        # Changed since, in one way or another: it stays in every run, and is not archived again.
         shop.execute("UPDATE outbox SET traceparent = 'other' WHERE id = %s::uuid", old[0])
         shop.execute("ALTER TABLE outbox ADD COLUMN note text")
         shop.execute("UPDATE outbox SET note = 'of later' WHERE id = %s::uuid", old[1])
@@ -197,7 +197,7 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         settled(shop)
         told = tailrace(*write)
         assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 0, 2, 2)
-        # Once the letter is dealt with, nothing waits any more: both may go. The other one is still open.
+        # Once the dead letter is resolved, nothing waits any more: both may be archived. The other one is still open.
         ask(shop, in_front(shop)[0], "discard")
         arrived(shop, [behind])
         settled(shop)
@@ -207,7 +207,7 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         listed = tailrace("archive", "list", shop.file)
         assert [entry["rows"] for entry in listed["files"]] == [6, 2]
         assert tailrace("archive", "check", shop.file)["clean"]
-        # One that is published again comes from there: nobody else has it.
+        # A replay publishes it from there, the only copy.
         settled(shop)
         single = tailrace("replay", "plan", shop.file, "--id", old[3])
         assert single["source"] == "archive"
@@ -215,7 +215,7 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         copies = [each for each in read_all(shop.kafka.bootstrap, [shop.topic]) if header(each, "id") == old[3]]
         assert [header(each, "tailrace.replay") for each in copies] == ["", single["id"]]
         assert same(copies[1], copies[0])
-        # An entry in the midst that is gone is a loss, which must show.
+        # A missing entry in between is a loss, which must be noticed.
         first = next(name for name in bucket.objects if name.endswith("manifest/00000001.json"))
         bucket.objects[first.replace("1.json", "4.json")] = bucket.objects[first]
         assert "no entry 3" in tailrace("archive", "list", shop.file, code=3)["what"]
@@ -232,7 +232,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     connector = shop.start()
     old = old_rows(shop, 1100)
     arrived(shop, old)
-    # A role that may not delete.
+    # A role without the DELETE privilege.
     shop.execute(f"CREATE ROLE {shop.name} LOGIN REPLICATION PASSWORD 'only-for-tests'")
     shop.execute(f"GRANT SELECT ON outbox TO {shop.name}")
     given = shop.settings["source"]["postgres"]
@@ -245,7 +245,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     assert (looked["rows"], any("GRANT DELETE" in note for note in looked["notes"])) == (1100, True), looked
     assert tailrace(*write, "--dry-run", "--keep")["rows"] == 1100
     shop.configure(source={"postgres": given})
-    # Settings that were copied, with the pipeline's name left in: what it has passed was of another table.
+    # Settings that were copied with the pipeline's name: its position belongs to another table.
     shop.execute("CREATE TABLE other (LIKE outbox INCLUDING ALL)")
     shop.execute("INSERT INTO other SELECT * FROM outbox")
     for mistaken in ({"table": "public.other"}, {"slot": "another"}):
@@ -257,7 +257,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     shop.configure()
     assert shop.execute("SELECT count(*) FROM other") == [(1100,)]
     assert tailrace("archive", "list", shop.file)["files"] == []
-    # Of two that looked at the same list, the second adds nothing, and deletes nothing.
+    # Of two archivers with the same list, the second adds and deletes nothing.
     wiring = wire(load_pipeline(shop.file))
     stored = stored_position(wiring)
     start, _ = from_table(wiring, stored, ())  # type: ignore[arg-type]
@@ -275,14 +275,14 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     outbox.close()
     assert len(shop.in_outbox()) == 1100
     assert tailrace("archive", "list", shop.file)["orphans"] == []
-    # One of those becomes a dead letter now, by a replay under a stricter schema: then it stays until that is closed.
+    # A replay with a stricter schema dead-letters one of them: it stays until that is resolved.
     schema = shop.folder / "schemas" / "OrderPlaced" / "1.json"
     kept = schema.read_text()
     schema.write_text(json.dumps({"type": "object", "required": ["other"]}))
     failing = tailrace("replay", "plan", shop.file, "--id", old[0])
     assert tailrace("replay", "apply", failing["file"])["dead_letters"] == 1
     schema.write_text(kept)
-    # Several for real: whatever each of them comes to, every row is in one file, and then gone.
+    # Several processes: whatever each of them does, every row is in one file, and then deleted.
     more = old_rows(shop, 300)
     arrived(shop, more)
     several = [
@@ -307,13 +307,13 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     assert archived(listed, tmp_path / "cold" / shop.name) == sorted([*old, *more])
     settled(shop)
     assert connector.running
-    # A publication that sends deletes to a pipeline that stops at them.
+    # A publication that sends deletes to a pipeline that halts at them.
     shop.execute(f"ALTER PUBLICATION {shop.slot} SET (publish = 'insert, delete')")
     assert "sends deletes" in tailrace(*write, code=2)["what"]
 
 
 def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
-    """Another pipeline of the same outbox, rows that would go with those of the outbox, and a table below it."""
+    """Another pipeline of the same outbox, rows that would be deleted by a foreign key, and a table that inherits."""
     (tmp_path / "cold").mkdir()
     shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
     shop.start()
@@ -329,10 +329,10 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     arrived(shop, old)
     settled(shop)
     write = ("archive", "write", shop.file)
-    # It is behind: the log would bring them, but were that lost, the table is all there is.
+    # It lags: the log would deliver them, but if that is lost, only the table is left.
     told = tailrace(*write)
     assert (told["rows"], [note for note in told["notes"] if other in note] != []) == (0, True)
-    # While it reads the table for the first time, it publishes only what it finds there.
+    # During its first read it publishes only what it finds in the table.
     here = stored_position(wire(load_pipeline(shop.file)))
     assert isinstance(here, LsnPosition)
     reading = replace(here, table_read=TableRead("5:5:"))
@@ -345,7 +345,7 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     assert other in refused["what"]
     assert f"--ignore-pipeline {other}" in refused["remedy"]
     gone = (*write, "--ignore-pipeline", other)
-    # One of which it cannot be told where it is, nor whose outbox it reads.
+    # A pipeline whose position cannot be parsed.
     odd = f"{shop.name}_c"
     producer.produce(stored.topic, b'{"source": "postgres"}', odd.encode())
     assert producer.flush(30) == 0
@@ -353,11 +353,11 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     assert odd in refused["what"]
     assert f"--ignore-pipeline {odd}" in refused["remedy"]
     gone = (*gone, "--ignore-pipeline", odd)
-    # What hangs on a row is in no file.
+    # Rows of other tables are in no file.
     shop.execute("CREATE TABLE attempts (event uuid CONSTRAINT hangs REFERENCES outbox ON DELETE CASCADE)")
     assert "attempts" in tailrace(*gone, code=2)["what"]
     shop.execute("DROP TABLE attempts")
-    # Stopped meanwhile: a pipeline that runs ends when it sees a table below its outbox.
+    # Stopped meanwhile, because a running pipeline stops when a table inherits from its outbox.
     assert shop.connectors[0].stop() == 0
     shop.execute("CREATE TABLE below () INHERITS (outbox)")
     assert "below inherits" in tailrace(*gone, code=3)["what"]
@@ -365,7 +365,7 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     shop.start()
     assert shop.in_outbox() >= set(old)
     assert tailrace(*gone)["deleted"] == 6
-    # As many others of the same time are in the table now: they are not those that have left it.
+    # The same number of other rows of that time are in the table now.
     (entry,) = tailrace("archive", "list", shop.file)["files"]
     late = old_rows(shop, 6)
     shop.execute("UPDATE outbox SET created_at = to_timestamp(%s / 1000.0) WHERE id = ANY (%s::uuid[])",
@@ -374,6 +374,6 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     settled(shop)
     planned = tailrace("replay", "plan", shop.file, "--from", "201d", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"]) == ("archive", 6)
-    # An event that has left the table is not looked for elsewhere if the table was asked for.
+    # With --from-table an event is not searched elsewhere.
     assert "not in the table" in tailrace("replay", "plan", shop.file, "--id", old[0], "--from-table", code=2)["what"]
     assert tailrace("replay", "plan", shop.file, "--id", old[0])["source"] == "archive"

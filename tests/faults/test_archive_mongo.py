@@ -1,4 +1,4 @@
-"""Archiving documents of MongoDB: whole, byte for byte, each in one file, and given back as they were published."""
+"""Archiving documents of MongoDB: whole, byte for byte, each in one file, and replayed as they were published."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tailrace.worker.wiring import wire
 
 @pytest.fixture(autouse=True)
 def alone(users: Users) -> None:
-    """Where no other test stores positions: archiving looks at all of them."""
+    """An offsets topic of its own, because archiving reads all positions on it."""
     users.configure(kafka={"offsets_topic": f"{users.name}.offsets"})
 
 
 def old_documents(users: Users, count: int, collection: str = OUTBOX) -> list[str]:
-    """Of 200 days ago and after, a second between each two."""
+    """Creation times from 200 days ago on, one second apart."""
     begin = datetime.now(UTC) - timedelta(days=200)
     events = [WorkloadEvent(str(uuid.uuid4()), f"u{number % 7}", number + 1, valid=True) for number in range(count)]
     documents = [
@@ -62,7 +62,7 @@ def arrived(users: Users, events: list[str]) -> None:
 
 @pytest.fixture
 def busy(users: Users) -> Iterator[None]:
-    """Others write to the server all the time: its log moves on, and nobody waits for the next sign of life in it."""
+    """Other clients write all the time, so the oplog moves and nothing waits for the next periodic entry."""
     done = threading.Event()
 
     def write() -> None:
@@ -97,7 +97,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
             (failpoints.ARCHIVE_DELETED, 1, 0, 103),
         ):
             if kill == failpoints.ARCHIVE_DELETED:
-                # Between listing and deleting: one is changed, in a field that is no part of the event.
+                # Between listing and deleting, one is changed in a field that is not part of the event.
                 collection.update_one({"event_id": old[1050]}, {"$set": {"status": "published"}})
             warm.killed(*write, at=kill)
             listed = tailrace("archive", "list", users.file)
@@ -112,7 +112,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
     assert found["event_id"].to_pylist() == old
     assert found["tailrace_document"].to_pylist() == [before[each] for each in old]
     assert set(found["tailrace_collection"].to_pylist()) == {OUTBOX}
-    # Given back, each is what it was: value, key and headers.
+    # Each is replayed as it was: value, key and headers.
     planned = tailrace("replay", "plan", users.file, "--from-archive", "--from", "oldest", "--shadow", ".shadow")
     assert (planned["source"], planned["figures"]["events"]) == ("archive", 1100)
     warm.killed("replay", "apply", planned["file"], at=f"{failpoints.AFTER_COMMIT}:2")
@@ -132,9 +132,11 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
 
 @pytest.mark.usefixtures("busy")
 def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
-    """Ids that Python cannot hold, a date beyond its years, a time that is a list: none is lost, none stops a run."""
+    """Ids that Python cannot represent, a date beyond its range, a time that is an array: none is lost or stops
+    a run.
+    """
     given = users.settings["source"]["mongo"]
-    # Asked of a secondary where there is one, for the stream's sake: documents are deleted by the primary all the same.
+    # The stream may read from a secondary; documents are deleted by the primary nevertheless.
     address = f"{given}{'&' if '?' in given else '/?'}readPreference=secondaryPreferred"
     (tmp_path / "cold").mkdir()
     users.configure(archive={"url": f"file://{tmp_path / 'cold'}"}, source={"mongo": address})
@@ -142,7 +144,7 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     old, long_ago = datetime.now(UTC) - timedelta(days=200), DatetimeMS(-70_000_000_000_000)
     listed = users.insert("u0", created_at=[old - timedelta(days=400)])
     far = users.insert("u0", created_at=long_ago)
-    # A field twice in an id, and one that is no UTF-8: what is decoded and encoded again is not what it was.
+    # An id with a duplicate field, and one that is not UTF-8: decoding and encoding would change them.
     field = b"\x10a\0\x01\0\0\0"
     ids = (b"\x03_id\0\x13\0\0\0" + field * 2 + b"\0", b"\x02_id\0\x04\0\0\0a\xff\xfe\0")
     odd = [WorkloadEvent(str(uuid.uuid4()), "u1", 1, valid=True) for _ in ids]
@@ -152,11 +154,11 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
             raw = (len(fields) + 5).to_bytes(4, "little") + fields + b"\0"
             client[users.database].command("insert", OUTBOX, documents=[RawBSONDocument(raw)])
     arrived(users, [listed, *(event.id for event in odd), fresh := users.insert("u9")])
-    # It cannot be published, so it is a letter: once that is dealt with, it may go.
+    # It cannot be published, so it is dead-lettered; once that is resolved, it may be archived.
     wait_until(lambda: len(users.dead_lettered()) == 1, 60, what="the letter")
     (letter,) = tailrace("dlq", "list", users.file)["letters"]
     tailrace("dlq", "discard", users.file, letter["id"], "--why", "a test", "--yes")
-    # Another pipeline of the same collection that is far behind: what goes may be new to it.
+    # Another pipeline of the same collection that lags: the documents may be new to it.
     other = f"{users.name}_b"
     here = stored_position(wire(load_pipeline(users.file)))
     assert isinstance(here, TokenPosition)
@@ -177,7 +179,7 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 3, 0, 0)
     assert users.in_outbox() == {listed, fresh}
     assert far not in users.in_outbox()
-    # Put back byte for byte while the pipeline is stopped: it is still to come to it, so it stays.
+    # Put back byte for byte while the pipeline is stopped: it has not passed it yet, so it stays.
     assert connector.stop() == 0
     with users.client() as client:
         client[users.database].command("insert", OUTBOX, documents=[RawBSONDocument(raw)])

@@ -1,4 +1,4 @@
-"""What archiving takes out of a table of Postgres, and what it leaves there, without a pipeline beside it."""
+"""What archiving deletes from a table of Postgres and what it leaves there, without a running pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 20
 
 
 class Table:
-    """An outbox of rows 1 to 20, all old; `archive` is a run of the archiver over what it has now."""
+    """An outbox of rows 1 to 20, all old; `archive` runs the archiver over its current rows."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.options = PostgresOptions(dsn, "public.outbox", "slot", "publication", timestamp="created_at")
@@ -54,7 +54,7 @@ class Table:
         return [row[0] for row in self.execute("SELECT id FROM outbox ORDER BY id")]
 
     def passed(self) -> LsnPosition:
-        """A position behind all that is there."""
+        """A position behind all rows."""
         with PgConnection(self.options.conninfo, replication=True, timeout=30) as stream:
             server = catalogue.identify(stream)
         ((now,),) = self.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
@@ -108,7 +108,7 @@ def table(database: str, tmp_path: Path) -> Table:
 
 
 def test_a_column_that_comes_meanwhile(table: Table) -> None:
-    """It is filled before the rows are deleted: no file has what stands there."""
+    """The new column is filled before the rows are deleted, and is in no file."""
     with table.outbox() as outbox:
         archiving = table.archiving(outbox)
         table.archive(keep=True)
@@ -124,7 +124,7 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
 
 
 def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's limit is 1 GB; a lower one for this test."""
+    """The server's limit is 1 GB; this test uses a lower one."""
     monkeypatch.setattr(table_sql, "LIMIT", 1000)
     table.execute("ALTER TABLE outbox ALTER payload TYPE text")
     table.execute("UPDATE outbox SET payload = repeat('a', 2000) WHERE id = 3")
@@ -134,7 +134,7 @@ def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pyt
 
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_what_is_put_back_is_new(table: Table, partitioned: bool) -> None:
-    """Byte for byte what a file has, and yet not published a second time: the pipeline is still to come to it."""
+    """Identical to the file, but put back: the pipeline has not passed it yet."""
     if partitioned:
         table.execute("ALTER TABLE outbox RENAME TO plain")
         table.execute("CREATE TABLE outbox (LIKE plain, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
@@ -155,7 +155,7 @@ def test_what_is_put_back_is_new(table: Table, partitioned: bool) -> None:
 
 
 def test_what_is_kept_goes_by_its_own_time(table: Table) -> None:
-    """Rows that a run was to keep are deleted by a later one as far as that one's --before reaches, and not further."""
+    """A later run deletes rows that were kept, but only up to its own --before."""
     assert table.archive(keep=True).rows == ROWS
     table.execute("UPDATE outbox SET payload = '{\"a\": 1}' WHERE id = 2")
     told = table.archive(before_ms=8000, dry_run=True)
@@ -169,7 +169,7 @@ def test_what_is_kept_goes_by_its_own_time(table: Table) -> None:
 
 
 def test_what_the_database_keeps(table: Table) -> None:
-    """Another table refers to a row, at once or at the end of the transaction, or a trigger objects: the rest goes."""
+    """Another table refers to a row, immediately or deferred, or a trigger raises: the other rows are deleted."""
     table.execute("CREATE TABLE attempts (event int REFERENCES outbox)")
     table.execute("INSERT INTO attempts VALUES (5)")
     table.execute("CREATE TABLE audits (event int REFERENCES outbox DEFERRABLE INITIALLY DEFERRED)")
@@ -202,7 +202,7 @@ def test_infinite_times_are_none(table: Table) -> None:
     assert (told.rows, told.finished) == (0, ROWS - 2)
     assert table.ids == [1, 2]
     assert table.archive().rows == 0
-    # Nor do they keep the table from being read as a whole.
+    # They do not prevent a read of the whole table either.
     source = TableRescan(table.options)
     source.open(table.passed(), lambda _: None)
     assert len(source.read(10, 1 << 20, 0).rows) == 2
@@ -211,7 +211,7 @@ def test_infinite_times_are_none(table: Table) -> None:
 
 @pytest.mark.parametrize("version", ["16", "18"])
 def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """While files are uploaded, the session that reads the table is idle within its transaction."""
+    """While files are uploaded, the session that reads the table is idle in its transaction."""
     server: PostgresServer = request.getfixturevalue("postgres" if version == "16" else "postgres18")
     name = f"idle_{uuid.uuid4().hex[:12]}"
     table = Table(server.create_database(name), tmp_path)
@@ -238,7 +238,7 @@ def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureR
 
 
 class Nobody:
-    """Holds no row, but reads each as the pipeline would."""
+    """Pins no row, but decodes each as the pipeline would."""
 
     def __init__(self, column: str) -> None:
         self._layout = Layout(ColumnMap(id="id", type="id", aggregate=None, key="id", payload=column))
@@ -249,7 +249,7 @@ class Nobody:
 
 
 def test_a_column_that_is_called_otherwise_since(table: Table) -> None:
-    """Rows that were kept stay, and are told: the file has something else. That ends no run."""
+    """Rows that were kept and changed stay and are reported; the run continues."""
     assert table.archive(keep=True).rows == ROWS
     table.execute("ALTER TABLE outbox RENAME COLUMN payload TO body")
     table.put(ROWS + 1, ROWS + 1)

@@ -1,4 +1,4 @@
-"""Row 11 of the fault matrix, to its end: the database was dumped and restored into another cluster."""
+"""Row 11 of the fault matrix: the database was dumped and restored into another cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.testkit.stack import PostgresServer, ServerChoice
 
 
 def move(shop: Shop, server: PostgresServer) -> None:
-    """The shop's database as it is, in another cluster; its service writes there from now on."""
+    """Copies the shop's database to another cluster; its service writes there from now on."""
     assert server.bin_dir is not None
     dump = subprocess.run([server.bin_dir / "pg_dump", shop.dsn], capture_output=True, check=True)
     shop.dsn = server.create_database(shop.name)
@@ -18,13 +18,13 @@ def move(shop: Shop, server: PostgresServer) -> None:
     subprocess.run(restored, input=dump.stdout, capture_output=True, check=True)
     shop.configure(source={"postgres": shop.dsn})
     shop.writers[0].stop()
-    # Another one, with keys of its own.
+    # A new writer with other keys.
     shop.writer()
     shop.writers.reverse()
 
 
 def test_another_cluster_with_the_same_rows(shop: Shop) -> None:
-    """Its log is another one, however alike its tables are: refused, and not recovered from without a person."""
+    """It is another log, however similar its tables are: refused, and not recovered automatically."""
     shop.configure(source={"on_log_loss": "recover"})
     ran_before(shop)
     work(shop)

@@ -1,6 +1,6 @@
-"""Rows that enter the outbox past its publication: the log never brings them, so the pipeline must not just go on.
+"""Rows that enter the outbox without its publication are not in the log, so the pipeline must not continue.
 
-Every change is made between two looks at the catalogue (the connector is paused), where nothing but its traces is left.
+Every change is made between two checks of the catalog (the connector is paused), so only its traces are left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from helpers.shop import Connector, Shop
 
 
 def halted(shop: Shop, connector: Connector, tailrace: Tailrace, words: str) -> None:
-    """By a named error, also at the next start; `check` says the same."""
+    """Stops with a named error, also at the next start; `check` reports the same."""
     connector.failed("PublicationBroken")
     assert words in connector.log
     shop.start(wait=False).failed("PublicationBroken")
@@ -27,7 +27,7 @@ def halted(shop: Shop, connector: Connector, tailrace: Tailrace, words: str) -> 
 
 
 def recovered(shop: Shop, events: list[str], missed: int) -> None:
-    """Exactly the missed rows are published, and it goes on."""
+    """Exactly the missed rows are published, and the pipeline continues."""
     told = plan(shop)
     assert (told["case"]["code"], told["missed"], told["undecided"]) == ("PublicationBroken", missed, 0), told
     assert apply(shop)["published"] == missed
@@ -36,7 +36,7 @@ def recovered(shop: Shop, events: list[str], missed: int) -> None:
 
 
 def test_a_partition_is_detached_filled_and_attached(shop: Shop, tailrace: Tailrace) -> None:
-    """Its rows are older than snapshots that the ledger took for passed: a recovery must not believe those."""
+    """Its rows are older than snapshots of the position history, which a recovery must not trust here."""
     partition(shop)
     connector = shop.start()
     events = [insert(shop), insert(shop, key="other")]
@@ -53,7 +53,9 @@ def test_a_partition_is_detached_filled_and_attached(shop: Shop, tailrace: Tailr
 
 
 def test_in_one_transaction(shop18: Shop) -> None:
-    """A table that is created, filled and attached at once; one that is detached, filled and attached within a look."""
+    """A table that is created, filled and attached at once; one that is detached, filled and attached between two
+    checks.
+    """
     shop = shop18
     partition(shop)
     connector = shop.start()

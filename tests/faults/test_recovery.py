@@ -1,4 +1,4 @@
-"""Rows 10, 11, 20 and 22-24 of the fault matrix, to their end: the gap is closed, and nothing is published twice."""
+"""Rows 10, 11, 20 and 22-24 of the fault matrix: the gap is closed, and nothing is published twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table_taken_out(shop: Shop) -> None:
 
 
 def store(shop: Shop, change: Callable[[dict[str, Any]], None]) -> None:
-    """The last position once more, with a change."""
+    """Stores the last position again, with a change."""
     topic = shop.settings["kafka"].get("offsets_topic", "tailrace-offsets")
     stored = to_stored(stored_positions(shop.kafka.bootstrap, shop.name, topic)[-1])
     change(stored)
@@ -61,13 +61,13 @@ def store(shop: Shop, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def position_ahead(shop: Shop) -> None:
-    """As after a restore that gave no new timeline."""
+    """As after a restore without a new timeline."""
     work(shop)
     far = int(shop.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0]) + 2**32
     store(shop, lambda stored: stored.update(lsn=format_lsn(far)))
 
 
-# Row of the matrix, what happens while the pipeline is stopped, what a start ends with.
+# Row of the matrix, what happens while the pipeline is stopped, the error of a start.
 FAULTS: list[tuple[int, Callable[[Shop], None], str]] = [
     (20, slot_dropped, "SlotMissing"),
     (22, slot_advanced, "SlotAhead"),
@@ -79,7 +79,7 @@ FAULTS: list[tuple[int, Callable[[Shop], None], str]] = [
 
 
 def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
-    """A plan changes nothing; it is refused while the pipeline runs or is well; then each is recovered from."""
+    """A plan changes nothing; it is refused while the pipeline runs or is healthy; then each case is recovered."""
     shop.configure(source={"start": "beginning"}, kafka={"offsets_topic": f"{shop.name}.offsets"})
     ran_before(shop)
     assert plan(shop)["case"] is None
@@ -94,7 +94,7 @@ def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
             assert (told["missed"], told["undecided"]) == (missed, 0), told
             assert (shop.confirmed_lsn(), len(shop.published())) == (slot, seen)
         if fault is table_taken_out:
-            # What `check` advises: the publication put right, then `recover`. --adopt comes last, with what it costs.
+            # The advice of `check`: fix the publication, then `recover`. --adopt comes last, with its consequences.
             (found,) = (
                 each for each in tailrace("check", shop.file, code=1)["checks"] if each["name"] == "publication"
             )
@@ -113,12 +113,12 @@ def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
 
 
 def test_killed_at_each_step(shop: Shop) -> None:
-    """Run again and again, each time killed a little later; until it is complete, a start refuses."""
+    """Run again and again, killed a little later each time; until it is complete, a start refuses."""
     shop.configure(limits={"batch_records": 5}, source={"order_by": ["created_at", "id"]})
     ran_before(shop)
     slot_dropped(shop)
     work(shop, 10)
-    # Positions without rows are stored when it is begun, when the slot is there, and at the end.
+    # Positions without rows are stored at the start, when the slot exists, and at the end.
     points = (
         failpoints.SLOT_INTENDED,
         failpoints.SLOT_CREATED,
@@ -138,8 +138,8 @@ def test_killed_at_each_step(shop: Shop) -> None:
 
 
 def test_parked_keys_wait_on(parking: Shop) -> None:
-    """A missed event of a parked key goes behind the others that wait, and not out. One that its topic refuses for good
-    is set aside, and the others go on.
+    """A missed event of a parked key is added behind the waiting ones and not published. One that its topic rejects is
+    dead-lettered, and the others are published.
     """
     shop = parking
     connector = shop.start()
@@ -163,7 +163,7 @@ def test_parked_keys_wait_on(parking: Shop) -> None:
 
 
 def test_by_itself(shop: Shop) -> None:
-    """With `on_log_loss: recover` a start recovers; but not from what may be a mistake in the settings."""
+    """With `on_log_loss: recover` a start recovers, except from what may be a mistake in the settings."""
     shop.configure(source={"on_log_loss": "recover", "start": "beginning"})
     ran_before(shop)
     slot_dropped(shop)
@@ -172,7 +172,7 @@ def test_by_itself(shop: Shop) -> None:
     assert '"recovered"' in connector.log
     work(shop, 1)
     right(shop)
-    # While it runs, too.
+    # Also while it runs.
     shop.execute(f"DROP PUBLICATION {shop.slot}")
     work(shop, 1)
     wait_until(lambda: connector.log.count('"recovered"') == 2 or not connector.running, 90, what="a second recovery")
@@ -182,7 +182,7 @@ def test_by_itself(shop: Shop) -> None:
     mistaken = shop.start(wait=False)
     mistaken.failed("PublicationBroken")
     assert '"recovering"' not in mistaken.log
-    # An address that leads to the old primary again: what that has written since must not be published.
+    # An address that leads to the old primary again: its later rows must not be published.
     shop.configure(source={"table": "public.outbox"})
     store(shop, lambda stored: stored["log"].update(timeline=2))
     stale = shop.start(wait=False)

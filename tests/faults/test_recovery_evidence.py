@@ -1,4 +1,4 @@
-"""Rows 21 and 34 of the fault matrix, and what a recovery goes by: ledger, topics, prints of payloads."""
+"""Rows 21 and 34 of the fault matrix, and the evidence of a recovery: position history, topics, fingerprints."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from tailrace.worker.options import kafka_options
 
 
 def note_long_ago(shop: Shop, *minutes: int) -> None:
-    """Entries of the ledger as if the topic had been as it is now, so long ago, where the pipeline first was."""
+    """Rewrites the position history as if the topic had been like this long ago, at the pipeline's first position."""
     admin = shop.kafka.admin()
     places = {TopicPartition(shop.topic, number): OffsetSpec.latest() for number in range(3)}
     ends = {place.partition: found.result(10).offset for place, found in admin.list_offsets(places).items()}
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
-    # What was noted meanwhile has lower ends, and a later time: as if the topic had been made anew.
+    # Entries written meanwhile have lower ends and a later time, as if the topic had been created again.
     for early in entries(shop):
         producer.produce(
             "tailrace-offsets-ledger", None, position_history.key(kafka_options(load_pipeline(shop.file)), early)
@@ -59,8 +59,8 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
 
 
 def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
-    """Rows from before the first start are not published by a recovery either: the ledger's snapshot tells. Topics are
-    read from where they ended a while ago; but a row that was updated since looks new, and makes them be read whole.
+    """A recovery does not publish rows from before the first start: the snapshot of the history shows them. Topics are
+    read from a recent offset, but a row that was updated since looks new, and causes them to be read whole.
     """
     older = shop.insert(good(1), key="older")
     connector = shop.start()
@@ -89,7 +89,7 @@ def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
 
 
 def test_an_id_of_another_pipeline_does_not_stand_for_a_missed_row(shop: Shop) -> None:
-    """Pipelines share topics, and sequences count from 1 everywhere: the row is neither left out nor guessed."""
+    """Pipelines share topics and count ids from 1: the row is neither left out nor guessed."""
     shop.configure(source={"start": "beginning"})
     ran_before(shop)
     slot_dropped(shop)
@@ -105,7 +105,7 @@ def test_an_id_of_another_pipeline_does_not_stand_for_a_missed_row(shop: Shop) -
 
 
 def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
-    """What was published is not published again because its topic was deleted."""
+    """Published events are not published again because their topic was deleted."""
     shop.configure(source={"start": "beginning"})
     connector = shop.start()
     shop.writer()
@@ -126,13 +126,13 @@ def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
     wait_until(lambda: shop.topic not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
     assert plan(shop)["undecided"] > 0
     refused(shop, "RecoveryUncertain")
-    # A start that fails makes the topic anew; it vouches for nothing all the same.
+    # A failed start creates the topic again, which still proves nothing.
     shop.start(wait=False).failed("SlotMissing")
     refused(shop, "RecoveryUncertain")
 
 
 def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:
-    """No ledger, no place in the log, and the first records are deleted: a person must say since when."""
+    """No history, no position, and the first records are deleted: a person must give --since."""
     topic = f"{shop.name}.offsets"
     shop.configure(source={"start": "beginning"}, kafka={"offsets_topic": topic})
     ran_before(shop)
@@ -150,7 +150,7 @@ def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[PostgresServer]:
-    """A server to be taken back in time; it keeps next to no WAL for slots."""
+    """A server that can be restored; it keeps almost no WAL for slots."""
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "48MB", "min_wal_size": "32MB"}
     with PostgresServer("16", choice=ServerChoice.LOCAL, settings={**settings, "restore_command": "false"}) as server:
         yield server
@@ -189,7 +189,7 @@ def test_invalidated(own_shop: Shop) -> None:
 
 
 def test_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: Path) -> None:
-    """Row 34. The server goes back, on a new timeline: numbers of transactions that the ledger has seen come again."""
+    """Row 34. The server is restored, on a new timeline: transaction ids of the history are assigned again."""
     shop = own_shop
     ran_before(shop)
     own.stop()
@@ -213,7 +213,7 @@ def test_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: P
     assert newest < passed, "numbers do not come again: nothing is tested here"
     wait_until(lambda: int(shop.execute("SELECT pg_current_xact_id()::text")[0][0]) > passed, what="newer transactions")
     shop.start(wait=False).failed("WrongLog")
-    # A sequence that went back gives ids out once more: such a row is another event, and must not pass for the old one.
+    # A restored sequence assigns ids again: such a row is another event, and must not be taken for the old one.
     gone = next(entry.id for entry in shop.writers[0].written if entry.id not in shop.in_outbox())
     row = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', 'k', %s, %s)"
     shop.execute(row, gone, "OrderPlaced", good(99))

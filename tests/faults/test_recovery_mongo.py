@@ -1,4 +1,4 @@
-"""Rows 10, 38 and 40 of the fault matrix for MongoDB, to their end: the gap is closed, nothing is published twice."""
+"""Rows 10, 38 and 40 of the fault matrix for MongoDB: the gap is closed, and nothing is published twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_
 
 @pytest.fixture(scope="module")
 def small_mongo() -> Iterator[MongoServer]:
-    """A server of our own, whose oplog is soon full."""
+    """A server whose oplog is small."""
     with MongoServer(oplog_mb=1, choice=ServerChoice.LOCAL) as server:
         yield server
 
@@ -28,7 +28,7 @@ def own_users(small_mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> I
 
 
 def roll_over(users: Users) -> None:
-    """Fills the oplog with other things until its first entry is another one."""
+    """Fills the oplog until its first entry is gone."""
     with users.client() as client:
         oplog = client.local["oplog.rs"]
         newest = oplog.find_one(sort=[("$natural", -1)])
@@ -43,7 +43,7 @@ def roll_over(users: Users) -> None:
 
 
 def test_the_oplog_has_rolled_over(own_users: Users) -> None:
-    """Row 38, killed at each step; documents that were updated since count as what they are."""
+    """Row 38, killed at each step; updated documents are published as they are now."""
     users = own_users
     users.configure(limits={"batch_records": 5})
     ran_before(users)
@@ -64,8 +64,8 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
 
 
 def test_dropped_or_forgotten(users: Users) -> None:
-    """Row 40: dropped and made anew, with what came since. Row 10: the offsets topic is gone, with all that was known.
-    The last time by itself.
+    """Row 40: dropped and re-created, with new documents. Row 10: the offsets topic is gone. The last time
+    automatically.
     """
     topic = f"{users.name}.offsets"
     users.configure(kafka={"offsets_topic": topic}, source={"start": "beginning"})
@@ -74,7 +74,7 @@ def test_dropped_or_forgotten(users: Users) -> None:
         client[users.database].outbox.drop()
     work(users)
     assert plan(users)["case"]["code"] == "WrongLog"
-    # An id that was published before, given to another event: it must not pass for that one.
+    # An id that was published before, assigned to another event: it must not be taken for that one.
     again = users.insert(event_id=users.writers[0].written[0].id, entity_id="another", payload={"user": "another"})
     assert "other events" in refused(users, "RecoveryUncertain")
     with users.client() as client:

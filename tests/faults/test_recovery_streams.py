@@ -1,4 +1,4 @@
-"""Rows 40, 41 and 43 of the fault matrix for MongoDB, to their end: renamed, asked otherwise, too large to be sent."""
+"""Rows 40, 41 and 43 of the fault matrix for MongoDB: renamed, other settings, too large to be sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rename(users: Users, name: str) -> None:
 
 
 def test_renamed_while_it_runs(users: Users) -> None:
-    """Everything before is published when it stops: nothing is left behind, and the new collection is followed."""
+    """Everything before is published when it stops; nothing is lost, and the new collection is followed."""
     ran_before(users)
     connector = users.start()
     work(users)
@@ -32,7 +32,7 @@ def test_renamed_while_it_runs(users: Users) -> None:
 
 
 def test_renamed_with_documents_that_were_never_published(users: Users) -> None:
-    """A recovery would read the new collection, and pass them over: it is refused. The log has them."""
+    """A recovery would read the new collection and miss them, so it is refused. The log has them."""
     ran_before(users)
     work(users)
     rename(users, "outbox_of_yesterday")
@@ -46,7 +46,7 @@ def test_renamed_with_documents_that_were_never_published(users: Users) -> None:
 
 
 def test_another_list_of_collections(users: Users) -> None:
-    """What was missed of the old one, and all that the new one holds."""
+    """What was missed of the old collection, and everything in the new one."""
     users.configure(source={"start": "beginning"})
     ran_before(users)
     work(users)
@@ -66,7 +66,9 @@ def test_another_list_of_collections(users: Users) -> None:
 
 
 def test_changes_that_are_too_large(users: Users) -> None:
-    """The collection gives what the log cannot: they are set aside for their size, and the rest goes on."""
+    """The collection has what the log cannot send: they are dead-lettered for their size, and the rest is
+    published.
+    """
     users.start().stop()
     before = users.insert("before")
     large = [users.insert("large", _id=f"{number}" + "i" * 100_000, note="n" * 16_550_000) for number in range(2)]
@@ -76,7 +78,7 @@ def test_changes_that_are_too_large(users: Users) -> None:
     connector = users.start(wait=False)
     if not splits:
         connector.failed("EventTooLarge")
-        # What comes before it is published as far as the server sent it by then.
+        # What comes before it is published as far as the server has sent it.
         small = 2 - len(users.published())
         told = plan(users)
         assert (told["case"]["code"], told["missed"], told["undecided"]) == ("EventTooLarge", 2 + small, 0), told

@@ -1,4 +1,4 @@
-"""Replays on real servers: each selected event exactly once more, marked, whatever kills the command meanwhile."""
+"""Replays on real servers: each selected event exactly once more, marked, whenever the command is killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def firsts(service: Service) -> dict[str, Message]:
 
 
 def again(service: Service, planned: Told, suffix: str = "") -> list[str]:
-    """The ids of what this replay published."""
+    """Returns the ids that this replay published."""
     found = [each for each in records(service, suffix) if header(each, "tailrace.replay") == planned["id"]]
     return sorted(header(each, "id") for each in found)
 
@@ -49,7 +49,7 @@ def arrived(service: Service, *events: str) -> None:
 
 
 def places(service: Service) -> dict[str, set[str]]:
-    """The positions that an event's records name: one, if a replay names the original."""
+    """Returns the positions in an event's records: one, if a replay has the original position."""
     found: dict[str, set[str]] = {}
     for each in records(service):
         found.setdefault(header(each, "id"), set()).add(header(each, "position"))
@@ -57,7 +57,7 @@ def places(service: Service) -> dict[str, set[str]]:
 
 
 def set_policy(shop: Shop, policy: str) -> None:
-    """Whether the topic is compacted from now on."""
+    """Sets whether the topic is compacted."""
     entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, shop.topic, incremental_configs=[entry])
     admin = shop.kafka.admin()
@@ -88,7 +88,7 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     later = shop.insert(VALID)
     for kill in KILLS:
         warm.killed("replay", "apply", planned["file"], at=kill)
-    # Other events may be chosen from the same log meanwhile, and one by one.
+    # Meanwhile other events can be replayed from the same log, also one by one.
     single = tailrace("replay", "plan", shop.file, "--from", f"event:{placed[4]}", "--id", placed[6])
     assert tailrace("replay", "apply", single["file"])["published"] == 1
     told = tailrace("replay", "apply", planned["file"])
@@ -115,7 +115,7 @@ def test_from_the_table_and_into_a_shadow(
     shop.execute("UPDATE outbox SET created_at = now() - interval '3 days'")
     new = [shop.insert(VALID, key="new", kind="OrderChanged") for _ in range(2)]
     arrived(shop, *old, *new)
-    # Without a window the log has nothing to give; the table has.
+    # Without a window the log has nothing, but the table has.
     planned = tailrace("replay", "plan", shop.file, "--from", "4d", "--to", "2d")
     assert planned["source"] == "table"
     assert planned["figures"]["by_type"] == {"OrderPlaced": 3}
@@ -127,7 +127,7 @@ def test_from_the_table_and_into_a_shadow(
     by_id = tailrace("replay", "plan", shop.file, "--id", new[1])
     tailrace("replay", "apply", by_id["file"])
     assert again(shop, by_id) == [new[1]]
-    # What a plan has checked may be otherwise by the time it is applied.
+    # What a plan has checked may change before it is applied.
     late = [tailrace("replay", "plan", shop.file, "--id", new[0], *more) for more in ((), ("--shadow", ".late"))]
     set_policy(shop, "compact")
     make_topic(f"{shop.topic}.late")
@@ -139,7 +139,7 @@ def test_from_the_table_and_into_a_shadow(
         assert word in tailrace("replay", "apply", each["file"], code=2)["what"]
     assert len(records(shop)) == before
     set_policy(shop, "delete")
-    # What was let through once fails today: it becomes a letter of the replay, beside its old record.
+    # An event that passed once fails today: it becomes a dead letter of the replay, in addition to its old record.
     schema = shop.folder / "schemas" / "OrderChanged" / "1.json"
     kept = schema.read_text()
     schema.write_text(json.dumps({"type": "object", "required": ["other"]}))
@@ -149,7 +149,7 @@ def test_from_the_table_and_into_a_shadow(
     assert (told["published"], told["dead_letters"]) == (0, 2)
     letters = read_all(shop.kafka.bootstrap, [shop.letters])
     assert [header(each, "tailrace.replay") for each in letters] == [failing["id"]] * 2
-    # The same into shadow topics: nothing of it is on the real ones, and the difference is told.
+    # The same into shadow topics: nothing is on the original ones, and the differences are reported.
     shadow = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table", "--shadow", ".strict")
     before = len(records(shop)), len(read_all(shop.kafka.bootstrap, [shop.letters]))
     told = tailrace("replay", "apply", shadow["file"])
@@ -162,7 +162,7 @@ def test_from_the_table_and_into_a_shadow(
     assert {each["id"] for each in told["examples"]["set_aside"]} == set(new)
     schema.write_text(kept)
     assert tailrace("verify", shop.file)["clean"]
-    # Behind a parked key nothing may overtake.
+    # Nothing may overtake a parked key.
     shop.insert(INVALID, key="new")
     wait_until(lambda: len(shop.dead_lettered()) == 3, 60, what="the letter in front")
     everything = ("replay", "plan", shop.file, "--from", "oldest", "--from-table")
@@ -189,7 +189,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     tailrace("replay", "apply", planned["file"])
     assert again(users, planned) == sorted(events[1::2])
     arrived(users, later)
-    # The collection, in which nothing of later is the plan's to publish.
+    # The collection; the plan does not contain anything inserted later.
     from_table = tailrace("replay", "plan", users.file, "--from", "1h", "--from-table")
     assert (from_table["source"], from_table["figures"]["events"]) == ("table", 8)
     last = users.insert("u0", 9)
@@ -252,7 +252,7 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     other.write_text(json.dumps(copied))
     assert "belongs to table public.outbox" in refused("plan", other, "--from", "oldest", "--from-table", code=3)
     assert len(records(shop)) == 3
-    # What the pipeline has not published yet is no replay's to publish.
+    # A replay never publishes what the pipeline has not published yet.
     ahead = shop.insert(VALID)
     lagging = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table")
     assert lagging["figures"]["events"] <= 3
@@ -266,7 +266,7 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
 
 
 def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace) -> None:
-    """The pipeline stands inside it: a replay ends at that very row, whatever else its reader has seen."""
+    """The pipeline is inside it: a replay ends exactly at that row."""
     shop.configure(source={"replay_window": "1 GiB"}, limits={"batch_records": 200})
     connector = shop.start()
     arrived(shop, shop.insert(VALID))
@@ -291,13 +291,13 @@ def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace)
 
 
 def test_a_slot_that_was_moved_ahead_vouches_for_nothing(shop: Shop, tailrace: Tailrace) -> None:
-    """What it has passed, the pipeline has not: a replay from the table must not be the first to publish it."""
+    """The slot has passed rows that the pipeline has not: a replay from the table must not publish them first."""
     connector = shop.start()
     arrived(shop, shop.insert(VALID))
     assert connector.stop() == 0
     missed = shop.insert(VALID)
     for _ in range(3):
-        # Its `catalog_xmin` follows from record to record of what is running.
+        # Its `catalog_xmin` advances with each running-transactions record.
         shop.execute("SELECT pg_log_standby_snapshot()")
         shop.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", shop.slot)
     refused = tailrace("replay", "plan", shop.file, "--id", missed, code=2)

@@ -1,4 +1,6 @@
-"""Replays and dead letters: one letter per event, published once, whoever publishes it and whatever is killed."""
+"""Replays and dead letters: one dead letter per event, published once, whoever publishes it and whatever is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ KILLS = (failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT)
 
 
 def let_pass(shop: Shop, **properties: object) -> None:
-    """Changes the schema as commands read it; the pipeline has read it when it started."""
+    """Changes the schema for commands; the pipeline keeps the one it was started with."""
     changed = {**SCHEMA, "properties": {**SCHEMA["properties"], **properties}}
     for kind in ("OrderPlaced", "OrderChanged"):
         (shop.folder / "schemas" / kind / "1.json").write_text(json.dumps(changed))
@@ -33,7 +35,7 @@ def letters(service: Service) -> list[str]:
 
 
 def replays(shop: Shop, event: str) -> list[str]:
-    """The replay header of each record of an event, in the order they came; "" for a record without one."""
+    """Returns the replay header of each record of an event, in order; "" for a record without one."""
     found = read_all(shop.kafka.bootstrap, [shop.topic])
     return [header(each, "tailrace.replay") for each in found if header(each, "id") == event]
 
@@ -56,14 +58,14 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     tailrace("dlq", "redrive", shop.file, names[mended], "--payload", good, "--yes")
     tailrace("dlq", "discard", shop.file, names[given_up], "--why", "test", "--yes")
     before = letters(shop)
-    # The events fail again: no letter is written twice, and none is opened again.
+    # The events fail again: no dead letter is written twice or opened again.
     for origin in (log, table):
         told = replay(shop, tailrace, *origin)
         assert letters(shop) == before
         assert (told["published"], told["dead_letters"], told["known_letters"]) == (1, 4, 4)
     opened = tailrace("dlq", "list", shop.file)["letters"]
     assert {each["event_id"] for each in opened} == {left, blocked}
-    # The cause is gone. A replay redrives an event that was never published: without the header of a replay.
+    # The cause is fixed. A replay redrives an event that was never published, without the header of a replay.
     let_pass(shop, amount={})
     planned = tailrace("replay", "plan", shop.file, *table, "--key", "c")
     for point in KILLS:
@@ -77,7 +79,7 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     assert len(replays(shop, mended)) == 1
     assert replays(shop, left) == [""]
     assert tailrace("verify", shop.file)["clean"]
-    # What was published before and fails in a replay gets a letter of the replay, and its redrive says so.
+    # A published event that fails in a replay gets a dead letter of the replay, and its redrive says so.
     let_pass(shop, amount={"type": "string"})
     told = replay(shop, tailrace, *log, "--key", "e")
     assert (told["dead_letters"], told["known_letters"]) == (1, 0)
@@ -85,7 +87,7 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     assert tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")["summary"] == {"redriven": 1}
     assert replays(shop, fine)[-1] == told["id"]
     assert tailrace("verify", shop.file)["clean"]
-    # Twice without a replay's header is once too often, also if a redrive did it.
+    # Two records without the header of a replay are a duplicate, also if a redrive wrote one.
     record = next(each for each in read_all(shop.kafka.bootstrap, [shop.topic]) if header(each, "id") == blocked)
     assert header(record, "tailrace.redriven")
     other = Producer({"bootstrap.servers": shop.kafka.bootstrap})
@@ -94,7 +96,7 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     told = tailrace("verify", shop.file, code=1)
     assert (told["clean"], told["duplicated"]) == (False, 1)
     assert Counter(letters(shop))[fine] == 1
-    # A copy of a letter, as delivery at least once may write it, is dealt with together with the first.
+    # A copy of a dead letter, which delivery at least once may write, is resolved together with the first.
     twice = shop.insert(INVALID, key="f")
     wait_until(lambda: twice in letters(shop), 60, what="the letter")
     letter = read_all(shop.kafka.bootstrap, [shop.letters])[-1]

@@ -1,4 +1,4 @@
-"""A pipeline set back: inside the window everything since then comes again, marked as such, and nothing else does."""
+"""A rewound pipeline publishes everything since then again, marked as replayed, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace.worker.options import kafka_options
 
 
 def again(service: Service) -> tuple[Counter[str], Counter[str]]:
-    """How often each event is there for the first time, and how often as a replay."""
+    """Returns how often each event is there for the first time, and how often as a replay."""
     found: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for message in read_all(service.kafka.bootstrap, [service.topic]):
         found[bool(header(message, "tailrace.replay"))][header(message, "id")] += 1
@@ -33,7 +33,7 @@ def entries(service: Service) -> list[position_history.PositionEntry]:
 
 
 def write(service: Service, number: int) -> list[str]:
-    """Transactions whose events are published by the time this returns; the ids, in order."""
+    """Publishes some transactions; returns the ids in order."""
     writer = service.writers[0] if service.writers else service.writer()
     known = {entry.id for entry in writer.written}
     for _ in range(number):
@@ -43,7 +43,7 @@ def write(service: Service, number: int) -> list[str]:
 
 
 def noted(service: Service) -> position_history.PositionEntry:
-    """Waits until the ledger has the position that is stored."""
+    """Waits until the position history has the stored position."""
 
     def found() -> position_history.PositionEntry | None:
         at = service.positions()[-1].progress
@@ -68,7 +68,7 @@ def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> 
     before = shop.positions()[-1]
     assert (shop.confirmed_lsn() or 0) < before.lsn, "nothing is held back: nothing is tested here"
 
-    # What is refused changes nothing.
+    # A refused reset changes nothing.
     for point, code, word in [
         ("soon", 2, "is not a point"),
         ("1773403200.7", 2, "not a point in the log of this database"),
@@ -151,7 +151,7 @@ def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
 
 
 def test_an_idle_outbox_moves_its_slot_behind_a_window(shop: Shop) -> None:
-    """I8: the log of others is let go of, a window behind."""
+    """I8: the log is confirmed, one window behind."""
     shop.configure(source={"replay_window": "64 KiB"})
     shop.start()
     held = shop.confirmed_lsn() or 0
@@ -163,7 +163,7 @@ def test_an_idle_outbox_moves_its_slot_behind_a_window(shop: Shop) -> None:
 
 
 def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
-    """One that refuses our entries: said once, and events flow."""
+    """A topic that rejects our entries: logged once, and events are published."""
     offsets = f"{shop.name}-offsets"
     make_topic(f"{offsets}-ledger", max_message_bytes="100")
     shop.configure(kafka={"offsets_topic": offsets})
@@ -176,7 +176,7 @@ def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Call
 
 
 def test_events_that_wait_meanwhile_are_marked_when_they_come(parking: Shop, tailrace: Tailrace) -> None:
-    """Parked on a stretch that comes again, released long after it, by another start."""
+    """Parked in a range that is replayed, released long after it, by another start."""
     parking.configure(source={"replay_window": "1 GiB"})
     parking.start()
     events = [parking.insert(good(number), key="a") for number in range(1, 5)]

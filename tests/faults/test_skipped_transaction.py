@@ -1,4 +1,4 @@
-"""A transaction that the server cannot decode: a person skips it, and nothing else is skipped with it."""
+"""A transaction that the server cannot decode is skipped by a person, and nothing else with it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import read_all
 
 UNTRANSLATABLE = "convert_from('\\xa9a1', 'EUC_JP')"
-"""In EUC_JP, which the server converts, a character that UTF-8 does not have."""
+"""A database in EUC_JP with a character that UTF-8 does not have."""
 INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', 'k', 'Free', '{}')"
 
 
 @pytest.fixture
 def japanese(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
-    """A shop whose publication has another table, too."""
+    """A shop whose publication has a second table."""
     shop = open_shop(postgres, kafka, tmp_path, encoding="EUC_JP")
     shop.configure(schemas={"unknown": "pass"}, limits={"batch_records": 2})
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox, orders WITH (publish = 'insert')")
@@ -33,7 +33,7 @@ def japanese(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> It
 
 
 def test_a_transaction_that_cannot_be_decoded_is_skipped_by_command(japanese: Shop, tailrace: Tailrace) -> None:
-    """What comes before is published; then its other rows, from the table, once, through kills; then the rest."""
+    """Rows before it are published, then its other rows from the table, once, despite kills, then the rest."""
     shop = japanese
     connector = shop.start()
     names = [str(uuid.uuid4()) for _ in range(7)]

@@ -1,4 +1,4 @@
-"""For what time topics vouch, on a real Kafka: an event that is not there was missed only if it would be there else."""
+"""What topics prove, on a real Kafka: an absent event was missed only if its topic would still have it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tailrace.verify.kafka_records import KafkaRecords
 from tailrace.worker.wiring import wire
 
 THEN = 1_700_000_000_000
-"""A commit of long ago."""
+"""An old commit time."""
 
 
 class Topic:
-    """A topic of one test, written to by hand."""
+    """A topic of one test, written to directly."""
 
     def __init__(self, kafka: KafkaBroker, name: str) -> None:
         self.kafka = kafka
@@ -40,7 +40,7 @@ class Topic:
         self.ids = IdIndex()
 
     def make(self, **config: str) -> None:
-        """Records of long ago must not be deleted."""
+        """Old records must not be deleted."""
         named = {name.replace("_", "."): value for name, value in config.items()}
         self.kafka.create_topic(self.name, 1, {"retention.ms": "-1", **named})
 
@@ -54,7 +54,7 @@ class Topic:
         wait_until(lambda: self.name not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
 
     def write(self, *events: str, committed_ms: int = THEN, at_ms: int = THEN, value: str = "{}", **more: str) -> None:
-        """Records of a pipeline in partition 0."""
+        """Publishes records of a pipeline to partition 0."""
         producer = self._producer()
         for event in events:
             headers: Any = {"id": event, "type": "T", "position": "0/1:1", "timestamp": str(committed_ms), **more}
@@ -63,7 +63,7 @@ class Topic:
         assert producer.flush(30) == 0
 
     def write_nothing(self) -> None:
-        """A record that no pipeline wrote, one that stands for nothing, and one that was taken back."""
+        """A record without an event id, a shadow record, and an aborted one."""
         producer = self._producer(**{"transactional.id": f"{self.name}-aborted"})
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -103,7 +103,7 @@ def topic(kafka: KafkaBroker) -> Iterator[Topic]:
 
 
 def test_a_topic_that_was_made_anew(topic: Topic) -> None:
-    """It ends before the offset from which it was to be read: then it is read whole, and vouches for nothing."""
+    """It ends before the starting offset: then it is read whole, and proves nothing."""
     topic.make()
     topic.write(*"abcde")
     assert topic.read(begin_at={topic.name: {0: 4}}) == 0
@@ -119,7 +119,7 @@ def test_a_topic_that_was_made_anew(topic: Topic) -> None:
 
 
 def test_the_first_record_that_is_kept_was_published_late(topic: Topic) -> None:
-    """It tells of its own time, and not of its commit's: what was published before it is gone."""
+    """Its own timestamp counts, not its commit time: what was published before it is gone."""
     topic.make()
     topic.write("a", "b", at_ms=THEN + 1000)
     topic.write("a", at_ms=THEN + 5000, tailrace_replay="again")
@@ -143,7 +143,7 @@ def test_nothing_is_left_that_tells_up_to_when_records_are_gone(topic: Topic) ->
 
 @pytest.fixture
 def seen(shop: Shop) -> Iterator[Callable[..., PublishedIndex]]:
-    """What Kafka holds of the shop, read."""
+    """Returns the index of what Kafka holds of the shop."""
     opened: list[PublishedIndex] = []
 
     def read(offsets: Offsets | None = None, **more: Any) -> PublishedIndex:
@@ -182,7 +182,7 @@ def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Call
     deepened.deepen()
     assert deepened.kept_since == inf
     assert seen({shop.topic: {0: 1}}).kept_since == 0
-    # The ledger alone knows.
+    # Only the position history knows.
     assert seen(reached={shop.topic: TopicEnds({0: 3})}).kept_since == inf
     assert seen(reached={shop.topic: TopicEnds({0: 2}, THEN)}).kept_since == THEN + SKEW_MS
     assert seen(reached={shop.topic: TopicEnds({0: 2})}).kept_since == 0
@@ -208,7 +208,7 @@ def test_an_id_that_two_pipelines_share(shop: Shop, seen: Callable[..., Publishe
 
 
 def test_a_record_that_another_pipeline_published(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
-    """It stands for this pipeline's event only as far as consumers could not tell the two apart, and then in doubt."""
+    """It counts as this pipeline's event only if consumers could not distinguish the two, and then as doubtful."""
     topic = Topic(shop.kafka, shop.topic)
     topic.make()
     topic.write("42", tailrace_pipeline="another")

@@ -1,4 +1,4 @@
-"""`tailrace verify` on real servers: what is there is found, what is not is named, and nothing else is called wrong."""
+"""`tailrace verify` on real servers: every problem is found and named, and nothing else is reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAULTS = ("missing", "duplicated", "changed", "out_of_order")
 
 @pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """Runs the command with --json; what it printed."""
+    """Runs the command with --json and returns its output."""
 
     def run(service: Service, *arguments: str, code: int = 0) -> Told:
         capsys.readouterr()
@@ -68,7 +68,7 @@ def records(service: Service) -> dict[str, Message]:
 
 
 def produce(service: Service, like: Message, **headers: str) -> None:
-    """A record like another, by hand, in the same partition; `headers` replace some of its own."""
+    """Publishes a copy of a record to the same partition; `headers` replace some of its own."""
     found: Any = like
     producer = Producer({"bootstrap.servers": service.kafka.bootstrap})
     told = [(name, headers.get(name, value)) for name, value in found.headers()]
@@ -78,7 +78,7 @@ def produce(service: Service, like: Message, **headers: str) -> None:
 
 
 def invalid(service: Service) -> int:
-    """How many events were committed that cannot be published."""
+    """Returns how many committed events cannot be published."""
     ledger = [entry for writer in service.writers for entry in writer.written]
     return sum(not entry.valid and entry.outcome is WriteOutcome.COMMITTED for entry in ledger)
 
@@ -88,7 +88,7 @@ def faults(told: Told) -> dict[str, int]:
 
 
 def ids(told: Told, kind: str) -> list[str]:
-    """Sorted: examples come in no order of their own."""
+    """Sorted, because examples have no order."""
     return sorted(each["id"] for each in told["examples"].get(kind, []))
 
 
@@ -125,7 +125,7 @@ def test_clean_on_mongodb(users: Users, verify: Verify) -> None:
     writer = users.writer(mix=Mix(rollback=0.3, invalid=0.1))
     for _ in range(40):
         writer.transaction()
-    # No event_type: a document that cannot be read.
+    # No event_type: a document that cannot be decoded.
     users.insert(event_type=None)
     users.caught_up()
     letters = 1 + invalid(users)
@@ -143,7 +143,7 @@ def test_every_fault_is_named(shop: Shop, verify: Verify, capsys: pytest.Capture
     shop.start()
     events = [shop.insert(VALID, key="k") for _ in range(6)]
     on_topic(shop, *events)
-    # The connector takes inserts alone: to the topic, a row that gets another id was never written.
+    # The connector only publishes inserts: for the topic, a row with another id was never written.
     ((hole,),) = shop.execute("UPDATE outbox SET id = gen_random_uuid() WHERE id = %s RETURNING id", events[0])
     shop.execute("UPDATE outbox SET payload = payload || '{\"amount\": 2}' WHERE id = %s", events[1])
     shop.execute("DELETE FROM outbox WHERE id = %s", events[2])
@@ -224,7 +224,7 @@ def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.Mo
     wait = verification._wait
 
     def go_on(*given: Any) -> KafkaStatus:
-        # The topics have been read once by now: what follows is only seen by reading on.
+        # The topics were read once by now; what follows is found only by reading on.
         connector.process.send_signal(signal.SIGCONT)
         return wait(*given)
 
@@ -302,10 +302,10 @@ def test_a_window(shop: Shop, verify: Verify) -> None:
 
 
 def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
-    """A partition that was emptied explains what is old and would be there; nothing younger, and no other partition."""
+    """An emptied partition explains missing old rows of its keys, but no younger ones and no other partition."""
     make_topic(shop.topic, 2, retention_ms=str(7 * DAY_MS))
     shop.start()
-    # Both of them would go elsewhere if there were three partitions.
+    # Both would be in other partitions if there were three.
     places = {key: [partition_of(key.encode(), count) for count in (2, 3)] for key in "abcdefghijklmnopqrstuvwxyz"}
     here, there = (next(key for key in places if places[key] == found) for found in ([0, 2], [1, 2]))
     old = [shop.insert(VALID, key=here) for _ in range(2)]
@@ -326,7 +326,7 @@ def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: 
         assert ids(told, "expired") == sorted(old)
         assert ids(told, "missing") == sorted([young, *lost])
         assert any("retention.ms" in note for note in told["notes"])
-    # A record that came since tells how far it goes, whatever is read; where it lies, that its key has moved since.
+    # A later record shows how far it goes; its partition shows that its key has moved.
     change("DELETE FROM outbox", *lost)
     on_topic(shop, shop.insert(VALID, key=here))
     change(age, young, *change(lose, kept))

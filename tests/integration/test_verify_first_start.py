@@ -1,4 +1,4 @@
-"""Rows from before a pipeline's first start with `start: now`: known as such, not missing, and not published later."""
+"""Rows from before the first start with `start: now` are recognised, not missing, and never published."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_on_postgres(
         return found["published"], found["before_start"], found["missing"]
 
     assert verified() == (1 + len(published), left_out, 0)
-    # In every position that is stored from then on; and whatever became of the numbers of old transactions.
+    # In every position stored from then on, and regardless of old transaction ids.
     assert connector.stop() == 0
     connector = shop.start()
     another = shop.insert(VALID)
@@ -68,7 +68,7 @@ def test_on_postgres(
     read = Rows.read
 
     def moves_on(*given: Any) -> None:
-        """Once the outbox is read, the pipeline passes the end that the log had then."""
+        """Lets the pipeline pass the end of the log after the outbox was read."""
         read(*given)
         ((end,),) = shop.execute("SELECT pg_logical_emit_message(true, 'verify', 'moves the log')::text")
         wiring = wire(load_pipeline(shop.file))

@@ -1,4 +1,4 @@
-"""`tailrace verify` by several processes: the same verdict as by one, or an error, and never a process left behind."""
+"""`tailrace verify` with several processes: the same result as with one, or an error, and no process stays behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def on_topic(shop: Shop, *events: str) -> None:
 
 
 def produce(shop: Shop, like: Message, **headers: str) -> None:
-    """A record like another, by hand, in the same partition; `headers` replace some of its own."""
+    """Publishes a copy of a record to the same partition; `headers` replace some of its own."""
     found: Any = like
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     told = [(name, headers.get(name, value)) for name, value in found.headers()]
@@ -59,25 +59,25 @@ def produce(shop: Shop, like: Message, **headers: str) -> None:
 
 
 def verdict(told: Told) -> Told:
-    """Without what differs from run to run; examples come in no order of their own."""
+    """Without what differs between runs; examples have no order."""
     kept = {name: each for name, each in told.items() if name not in ("seconds", "position", "examples")}
     return {**kept, **{kind: sorted(map(str, given)) for kind, given in told["examples"].items()}}
 
 
 def readers_of(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that it has started."""
+    """Returns the processes that it has started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
 
 def is_reading(pid: int) -> bool:
-    """Whether it has a Kafka client: that has threads of its own, beside the two of a reader."""
+    """Returns whether it has a Kafka client, which adds threads to the two of a worker."""
     threads = Path(f"/proc/{pid}/status").read_text().partition("\nThreads:")[2].split()
     return int(threads[0]) > 4
 
 
 def is_there(pid: int) -> bool:
-    """Whether it runs: one that has ended, and that nobody has asked for, does not."""
+    """Returns whether it runs; a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
@@ -148,13 +148,13 @@ def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None
 def test_what_is_published_while_the_outbox_is_read_is_seen(
     shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers begin before the outbox is read; what matters is where topics end after that."""
+    """Workers start before the outbox is read; the ends of the topics after that count."""
     shop.start()
     on_topic(shop, shop.insert(VALID))
     read = Rows.read
 
     def read_later(rows: Rows, outbox: OutboxReader, *given: Any) -> None:
-        # The ends of the topics are known to the readers by now.
+        # The workers know the ends of the topics by now.
         on_topic(shop, *[shop.insert(VALID) for _ in range(3)])
         read(rows, outbox, *given)
 
@@ -170,7 +170,7 @@ def test_what_is_published_while_the_outbox_is_read_is_seen(
 def test_a_position_that_goes_back_from_one_reading_to_the_next(
     shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader remembers where a partition was, and what came by."""
+    """A worker remembers what it has read of a partition."""
     shop.start()
     events = [shop.insert(VALID, key="k") for _ in range(2)]
     on_topic(shop, *events)
@@ -190,7 +190,7 @@ def test_a_position_that_goes_back_from_one_reading_to_the_next(
 def test_nothing_is_left_behind(shop: Shop, number: signal.Signals, code: int) -> None:
     shop.start()
     on_topic(shop, shop.insert(VALID))
-    # A transaction that stays open holds the end of the topic back: readers wait for it.
+    # An open transaction holds back the end of the topic, so workers wait for it.
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": f"{shop.name}-open"})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -215,7 +215,7 @@ def test_nothing_is_left_behind(shop: Shop, number: signal.Signals, code: int) -
 
 
 def written(shop: Shop, *, by_kind: bool) -> list[tuple[Any, ...]]:
-    """What is put by of the rows."""
+    """Returns the spilled facts of the rows."""
     settings = load_pipeline(shop.file)
     wiring = wire(settings)
     processor, mapped = wiring.processor(), column_map(settings)

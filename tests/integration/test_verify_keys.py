@@ -1,4 +1,4 @@
-"""`tailrace verify` compares what consumers rely on: key, type, partition, and one record for every row."""
+"""`tailrace verify` compares what consumers rely on: key, type, partition, and one record per row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.testkit.topic_reader import header, read_all
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 FAULTS = ("missing", "duplicated", "changed", "key_changed", "type_changed", "wrong_partition", "out_of_order")
 KEYS = [next(f"k-{n}" for n in range(100) if partition_of(f"k-{n}".encode(), 3) == each) for each in range(3)]
-"""One for each of three partitions."""
+"""One key for each of three partitions."""
 
 
 def records(service: Shop | Users) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_keys_types_partitions_and_rows_of_one_id(
     events = [shop.insert(VALID, key=key) for key in KEYS * 3]
     on_topic(shop, *events)
     assert tailrace("verify", str(shop.file))["clean"]
-    # The connector takes inserts alone: to the topic, these rows were always so, and the records are others.
+    # The connector only publishes inserts: for the topic these rows never changed, so the records differ.
     shop.execute("UPDATE outbox SET aggregateid = 'other' WHERE id = %s", events[0])
     shop.execute("UPDATE outbox SET type = 'OrderChanged' WHERE id = %s", events[1])
     shop.execute("UPDATE outbox SET id = %s WHERE id = ANY(%s::uuid[])", events[2], events[3:5])

@@ -1,4 +1,4 @@
-"""What a database has against a recovery is found before anything is changed, and what was made anew is told."""
+"""Obstacles of a recovery are found before anything is changed, and re-created collections are noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tailrace.worker.wiring import wire
 
 
 class Sites:
-    """Opens the backend of a service, with its settings as they are by then."""
+    """Opens the backend of a service with its current settings."""
 
     def __init__(self) -> None:
         self._opened: list[Backend] = []
@@ -55,7 +55,7 @@ def test_a_table_that_cannot_be_read_in_order(shop: Shop, backends: Sites) -> No
 
 
 def test_a_collection_that_cannot_be_read_in_order(users: Users, backends: Sites) -> None:
-    """One that is to be created has no index either."""
+    """A collection that has yet to be created has no index either."""
     assert backends.steps(users) == ["take a new position in the log"]
     users.configure(source={"order_by": ["created_at", "_id"]})
     with pytest.raises(LayoutMismatch, match="no index on created_at, _id"):
@@ -72,7 +72,7 @@ def test_a_collection_that_cannot_be_read_in_order(users: Users, backends: Sites
 
 
 def test_a_collection_that_was_made_anew(users: Users, backends: Sites) -> None:
-    """Its ids may be given out once more, as in a database that went back."""
+    """Its ids may be assigned again, as in a restored database."""
     with users.client() as client:
         ids = collection_ids(client, users.database, ("outbox",), create=False)
         log = StreamIdentity("rs", users.database, ids, "")

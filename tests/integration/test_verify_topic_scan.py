@@ -1,4 +1,4 @@
-"""Reading topics to their ends, on a real Kafka: what others write meanwhile neither delays the end nor the error."""
+"""Reading topics to their ends on a real Kafka: concurrent writes delay neither the end nor the error."""
 
 from __future__ import annotations
 
