@@ -1,4 +1,4 @@
-"""The MongoDB store beyond the contract: conflicts, elections, commits without an answer, and what handlers may do."""
+"""The MongoDB store beyond the contract: conflicts, elections, commits without an answer, connection errors."""
 
 from __future__ import annotations
 
@@ -6,89 +6,39 @@ import asyncio
 import gc
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import IndexModel
-from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
-from tailrace.errors import ConfigError, Rejected, StoreUnavailable
-from tailrace.projections.core.store import Marker, Partition
+from helpers.mongo_store import FIRST, PATIENCE, SECOND, UNIQUE, apply, fail, history, in_transaction, opened, raised
+from tailrace.errors import ConfigError, StoreUnavailable
 from tailrace.projections.mongo import partition_lock
 from tailrace.projections.mongo import transaction as mongo_transaction
 from tailrace.projections.mongo.store import MongoStore
-from tailrace.projections.mongo.transaction import MongoTransaction
 from tailrace.testkit.stack import MongoReplicaSet, MongoServer, ServerChoice, mongo_local, wait_until
 from tailrace.testkit.stack.ports import HOST, free_port
 
-FIRST = Partition("orders", 0)
-SECOND = Partition("orders", 1)
-PATIENCE = 60.0
-UNIQUE = {"users": [IndexModel([("email", 1)], unique=True)]}
-
 
 @pytest.fixture
-def place() -> str:
-    """A database of its own, and the projection's name: fail points go by it."""
+def database() -> str:
+    """A new database, and the projection's name, which fail points select."""
     return f"test_{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="module")
-def hurried() -> Iterator[MongoServer]:
-    """One that soon ends transactions which nobody goes on with."""
+def impatient() -> Iterator[MongoServer]:
+    """A server that ends abandoned transactions soon."""
     with MongoServer(choice=ServerChoice.LOCAL, settings={"transactionLifetimeLimitSeconds": "3"}) as server:
         yield server
 
 
-@asynccontextmanager
-async def opened(server: MongoServer | MongoReplicaSet, place: str, **options: Any) -> AsyncIterator[MongoStore]:
-    store = MongoStore(server.uri, place, **options)
-    await store.open(place)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def apply(transaction: MongoTransaction, ids: list[str], behind: int) -> set[str]:
-    """As the kit does: markers, an effect that is not idempotent for each new event, and the next offset."""
-    await transaction.position()
-    new = await transaction.mark([Marker(each, "o-1", 1, 1_000) for each in ids])
-    for each in sorted(new):
-        await transaction.effects.collection("history").update_one({"_id": each}, {"$inc": {"times": 1}}, upsert=True)
-    await transaction.advance(behind)
-    return new
-
-
-def history(server: MongoServer | MongoReplicaSet, place: str) -> dict[str, int]:
-    with server.client() as client:
-        return {each["_id"]: each["times"] for each in client[place].history.find()}
-
-
-def fail(server: MongoServer, place: str, times: int, **how: Any) -> None:
-    data = {"failCommands": ["commitTransaction"], "appName": f"tailrace {place}", **how}
-    with server.client() as client:
-        client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
-
-
-async def raised(doing: Awaitable[object]) -> Exception:
-    (error,) = await asyncio.gather(doing, return_exceptions=True)
-    assert isinstance(error, Exception), f"nothing was raised: {error}"
-    return error
-
-
-async def in_transaction(store: MongoStore, ids: list[str], behind: int, partition: Partition = FIRST) -> set[str]:
-    async with store.transaction(partition) as transaction:
-        return await apply(transaction, ids, behind)
-
-
 class TestConflicts:
-    def test_a_second_worker_waits_for_the_first_and_sees_what_it_did(self, mongo: MongoServer, place: str) -> None:
+    def test_a_second_worker_waits_for_the_first_and_sees_its_changes(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, place) as one, opened(mongo, place) as other:
+            async with opened(mongo, database) as one, opened(mongo, database) as other:
                 # Not the first of the partition: that makes its document, and a document is not made twice.
                 await in_transaction(one, ["a"], 1)
                 async with one.transaction(FIRST) as transaction:
@@ -106,9 +56,9 @@ class TestConflicts:
 
         asyncio.run(scenario())
 
-    def test_the_same_event_in_two_partitions_at_once_takes_effect_once(self, mongo: MongoServer, place: str) -> None:
+    def test_an_event_in_two_partitions_at_once_is_applied_once(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, place) as one, opened(mongo, place) as other:
+            async with opened(mongo, database) as one, opened(mongo, database) as other:
 
                 async def late() -> None:
                     async with other.transaction(SECOND) as transaction:
@@ -122,11 +72,11 @@ class TestConflicts:
                 assert await in_transaction(other, ["b", "c"], 2, SECOND) == {"c"}
 
         asyncio.run(scenario())
-        assert history(mongo, place) == {"a": 1, "b": 1, "c": 1}
+        assert history(mongo, database) == {"a": 1, "b": 1, "c": 1}
 
-    def test_many_workers_open_at_once_and_take_turns(self, mongo: MongoServer, place: str) -> None:
+    def test_many_workers_open_at_once_and_lock_in_turn(self, mongo: MongoServer, database: str) -> None:
         async def worker(number: int) -> None:
-            async with opened(mongo, place, collections=UNIQUE) as store:
+            async with opened(mongo, database, collections=UNIQUE) as store:
                 for _ in range(5):
                     async with store.transaction(FIRST) as transaction:
                         next_offset = await transaction.position() or 0
@@ -136,13 +86,11 @@ class TestConflicts:
             await asyncio.wait_for(asyncio.gather(*map(worker, range(4))), PATIENCE)
 
         asyncio.run(scenario())
-        assert history(mongo, place) == {f"e{offset}": 1 for offset in range(20)}
+        assert history(mongo, database) == {f"e{offset}": 1 for offset in range(20)}
 
-    def test_a_worker_that_died_within_a_transaction_holds_its_partition_for_a_while(
-        self, hurried: MongoServer, place: str
-    ) -> None:
+    def test_the_transaction_of_a_dead_worker_is_ended(self, impatient: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(hurried, place) as dead, opened(hurried, place) as heir:
+            async with opened(impatient, database) as dead, opened(impatient, database) as heir:
                 held = dead.transaction(FIRST)
                 await apply(await held.__aenter__(), ["a"], 1)
                 assert await asyncio.wait_for(in_transaction(heir, ["a", "b"], 2), PATIENCE) == {"a", "b"}
@@ -150,10 +98,10 @@ class TestConflicts:
                 assert dead.is_transient(error), error
 
         asyncio.run(scenario())
-        assert history(hurried, place) == {"a": 1, "b": 1}
+        assert history(impatient, database) == {"a": 1, "b": 1}
 
-    def test_two_live_owners_do_not_end_each_other_s_transactions_for_ever(
-        self, mongo: MongoServer, place: str, monkeypatch: pytest.MonkeyPatch
+    def test_two_live_owners_do_not_evict_each_other_for_ever(
+        self, mongo: MongoServer, database: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each takes three times as long as a successor is patient, and asks often enough to see that it was ended; the
         first stays until it is.
@@ -180,20 +128,20 @@ class TestConflicts:
                     return
 
         async def scenario() -> None:
-            async with opened(mongo, place) as one, opened(mongo, place) as other:
+            async with opened(mongo, database) as one, opened(mongo, database) as other:
                 async with asyncio.timeout(60):
                     await asyncio.gather(owner(one, ["a"]), owner(other, ["b"]))
                 assert await one.positions() == {FIRST: 2}
 
         asyncio.run(scenario())
-        assert history(mongo, place) == {"a": 1, "b": 1}
+        assert history(mongo, database) == {"a": 1, "b": 1}
         assert ended, "nobody was impatient: this proves nothing"
 
-    def test_closing_the_store_lets_go_of_the_partition_at_once(self, mongo: MongoServer, place: str) -> None:
+    def test_closing_the_store_releases_the_partition_at_once(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, place) as heir:
-                store = MongoStore(mongo.uri, place)
-                await store.open(place)
+            async with opened(mongo, database) as heir:
+                store = MongoStore(mongo.uri, database)
+                await store.open(database)
                 held = store.transaction(FIRST)
                 await apply(await held.__aenter__(), ["a"], 1)
                 await store.close()
@@ -202,20 +150,20 @@ class TestConflicts:
                 assert isinstance(await raised(held.__aexit__(None, None, None)), PyMongoError)
 
         asyncio.run(scenario())
-        assert history(mongo, place) == {"b": 1}
+        assert history(mongo, database) == {"b": 1}
 
 
 class TestCommit:
-    def test_a_commit_without_an_answer_is_asked_again(self, mongo: MongoServer, place: str) -> None:
+    def test_a_commit_without_an_answer_is_retried(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, place) as store:
+            async with opened(mongo, database) as store:
                 # The driver by itself asks twice.
-                fail(mongo, place, 5, closeConnection=True)
+                fail(mongo, database, 5, closeConnection=True)
                 assert await in_transaction(store, ["a"], 1) == {"a"}
                 assert await store.positions() == {FIRST: 1}
 
         asyncio.run(scenario())
-        assert history(mongo, place) == {"a": 1}
+        assert history(mongo, database) == {"a": 1}
 
     @pytest.mark.parametrize(
         ("times", "how", "committed"),
@@ -225,10 +173,10 @@ class TestCommit:
             (1, {"writeConcernError": {"code": 64, "errmsg": "late", "errInfo": {"wtimeout": True}}}, True),
         ],
     )
-    def test_past_the_bound_it_is_away_and_the_position_tells_the_truth(
+    def test_after_the_limit_the_store_is_unavailable_and_the_offset_is_right(
         self,
-        hurried: MongoServer,
-        place: str,
+        impatient: MongoServer,
+        database: str,
         monkeypatch: pytest.MonkeyPatch,
         times: int,
         how: dict[str, Any],
@@ -237,11 +185,11 @@ class TestCommit:
         monkeypatch.setattr(mongo_transaction, "COMMIT_SECONDS", 0.0)
 
         async def scenario() -> None:
-            async with opened(hurried, place) as store:
+            async with opened(impatient, database) as store:
                 # The first of a partition makes its document, in a transaction of its own.
                 async with store.transaction(FIRST) as transaction:
                     assert await transaction.position() is None
-                fail(hurried, place, times, **how)
+                fail(impatient, database, times, **how)
                 error = await raised(in_transaction(store, ["a"], 1))
                 assert store.is_transient(error), error
                 async with store.transaction(FIRST) as transaction:
@@ -250,11 +198,11 @@ class TestCommit:
                 assert await in_transaction(store, ["a", "b"], 2) == ({"b"} if committed else {"a", "b"})
 
         asyncio.run(scenario())
-        assert history(hurried, place) == {"a": 1, "b": 1}
+        assert history(impatient, database) == {"a": 1, "b": 1}
 
-    def test_a_primary_that_steps_down_within_a_transaction(self, mongo_set: MongoReplicaSet, place: str) -> None:
+    def test_a_primary_that_steps_down_within_a_transaction(self, mongo_set: MongoReplicaSet, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo_set, place) as store:
+            async with opened(mongo_set, database) as store:
                 assert await in_transaction(store, ["a"], 1) == {"a"}
 
                 async def interrupted() -> None:
@@ -275,11 +223,11 @@ class TestCommit:
                 assert store.is_transient(result), result
 
         asyncio.run(scenario())
-        assert history(mongo_set, place) == {"a": 1, "b": 1, "c": 1}
+        assert history(mongo_set, database) == {"a": 1, "b": 1, "c": 1}
 
-    def test_a_primary_that_dies_within_a_transaction(self, mongo_set: MongoReplicaSet, place: str) -> None:
+    def test_a_primary_that_dies_within_a_transaction(self, mongo_set: MongoReplicaSet, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo_set, place) as store:
+            async with opened(mongo_set, database) as store:
                 primary = mongo_set.await_primary()
 
                 async def interrupted() -> None:
@@ -297,138 +245,20 @@ class TestCommit:
                     await asyncio.to_thread(primary.start)
 
         asyncio.run(scenario())
-        assert history(mongo_set, place) == {"a": 1}
-
-
-class TestEffects:
-    def test_a_handler_reads_its_own_writes_and_the_last_write_stays(self, mongo: MongoServer, place: str) -> None:
-        async def scenario() -> None:
-            async with opened(mongo, place, collections=UNIQUE) as store, store.transaction(FIRST) as transaction:
-                effects, users = transaction.effects, transaction.effects.collection("users")
-                effects.upsert("users", {"_id": 1}, {"email": "a@example.org", "name": "A"})
-                effects.upsert("users", {"_id": 1}, {"name": "B"})
-                assert await users.find_one({"_id": 1}) == {"_id": 1, "email": "a@example.org", "name": "B"}
-                # Its address is free for another only after it is gone.
-                effects.delete("users", {"_id": 1})
-                effects.upsert("users", {"_id": 2}, {"email": "a@example.org"})
-                await users.update_one({"_id": 2}, {"$inc": {"visits": 2}})
-                assert [each["_id"] for each in await users.find({})] == [2]
-                totals = await users.aggregate([{"$group": {"_id": None, "visits": {"$sum": "$visits"}}}])
-                assert totals == [{"_id": None, "visits": 2}]
-                effects.upsert("users", {"_id": 3}, {"email": "c@example.org"})
-
-        asyncio.run(scenario())
-        with mongo.client() as client:
-            assert sorted(each["_id"] for each in client[place].users.find()) == [2, 3]
-
-    def test_a_write_that_breaks_a_unique_index_is_rejected_without_its_values(
-        self, mongo: MongoServer, place: str
-    ) -> None:
-        async def scenario() -> None:
-            async with opened(mongo, place, collections=UNIQUE) as store:
-
-                async def twice() -> None:
-                    async with store.transaction(FIRST) as transaction:
-                        await apply(transaction, ["a"], 1)
-                        transaction.effects.upsert("users", {"_id": 1}, {"email": "secret@example.org"})
-                        transaction.effects.upsert("users", {"_id": 2}, {"email": "secret@example.org"})
-
-                error = await raised(twice())
-                assert isinstance(error, Rejected)
-                assert "email" in str(error)
-                assert "users" in str(error)
-                assert "secret" not in str(error)
-                assert not store.is_transient(error)
-                assert await store.positions() == {}
-
-        asyncio.run(scenario())
-        assert history(mongo, place) == {}
-
-    def test_a_handler_that_goes_on_after_an_error_is_told_so_instead_of_trying_for_ever(
-        self, mongo: MongoServer, place: str
-    ) -> None:
-        async def scenario() -> None:
-            async with opened(mongo, place, collections=UNIQUE) as store:
-
-                async def careless(then: str) -> None:
-                    async with store.transaction(FIRST) as transaction:
-                        users = transaction.effects.collection("users")
-                        await users.insert_one({"_id": 1})
-                        with pytest.raises(DuplicateKeyError) as refused:
-                            await users.insert_one({"_id": 1})
-                        assert not store.is_transient(refused.value)
-                        if then == "reads":
-                            await users.find_one({"_id": 1})
-                        elif then == "advances":
-                            await transaction.advance(1)
-
-                for then in ("reads", "advances", "commits"):
-                    error = await raised(careless(then))
-                    assert isinstance(error, Rejected), then
-                    assert "ignored an error" in str(error)
-
-        asyncio.run(scenario())
-
-    @pytest.mark.parametrize("how", ["the link is cut", "it takes too long"])
-    def test_a_handler_that_goes_on_without_an_answer_is_no_commit(
-        self, mongo: MongoServer, place: str, how: str
-    ) -> None:
-        """Nobody knows whether it was done, and the transaction is still there on the server."""
-        cut = {"closeConnection": True} if how == "the link is cut" else {"blockConnection": True, "blockTimeMS": 2000}
-
-        async def careless(store: MongoStore) -> None:
-            async with store.transaction(FIRST) as transaction:
-                await transaction.position()
-                fail(mongo, place, 1, failCommands=["update"], **cut)
-                try:
-                    async with asyncio.timeout(0.5):
-                        await transaction.effects.collection("history").update_one({"_id": 1}, {"$inc": {"times": 1}})
-                except (PyMongoError, TimeoutError):
-                    pass
-                await transaction.advance(1)
-
-        async def scenario() -> None:
-            async with opened(mongo, place, collections={"history": []}) as store:
-                error = await raised(careless(store))
-                assert store.is_transient(error) if how == "the link is cut" else isinstance(error, Rejected)
-                assert await store.positions() == {}
-
-        asyncio.run(scenario())
-
-    def test_effects_that_a_handler_keeps_are_of_no_use_later(self, mongo: MongoServer, place: str) -> None:
-        async def scenario() -> None:
-            async with opened(mongo, place) as store:
-                async with store.transaction(FIRST) as transaction:
-                    kept = transaction.effects
-                with pytest.raises(RuntimeError, match="has ended"):
-                    kept.upsert("users", {"_id": 1}, {})
-                with pytest.raises(RuntimeError, match="has ended"):
-                    await kept.collection("users").find_one({})
-
-        asyncio.run(scenario())
-
-    def test_an_empty_key_is_no_key(self, mongo: MongoServer, place: str) -> None:
-        async def scenario() -> None:
-            async with opened(mongo, place) as store, store.transaction(FIRST) as transaction:
-                with pytest.raises(ValueError, match="needs a key"):
-                    transaction.effects.delete("users", {})
-                with pytest.raises(ValueError, match="email is None"):
-                    transaction.effects.upsert("users", {"email": None}, {"name": "A"})
-
-        asyncio.run(scenario())
+        assert history(mongo_set, database) == {"a": 1}
 
 
 class TestOpen:
-    def test_a_server_that_is_no_replica_set_is_refused_with_a_remedy(self, alone: str, place: str) -> None:
-        error = asyncio.run(raised(MongoStore(alone, place).open(place)))
+    def test_a_server_without_a_replica_set_is_refused(self, alone: str, database: str) -> None:
+        error = asyncio.run(raised(MongoStore(alone, database).open(database)))
         assert isinstance(error, ConfigError)
         assert "rs.initiate()" in error.remedy
 
     # The driver, closed while it tries to connect, leaves the socket to the garbage collector.
     @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-    def test_a_server_that_is_away(self, place: str) -> None:
+    def test_an_unavailable_server(self, database: str) -> None:
         uri = f"mongodb://user:very-secret@{HOST}:{free_port()}/?replicaSet=rs0"
-        error = asyncio.run(raised(MongoStore(uri, place, timeout=0.5).open(place)))
+        error = asyncio.run(raised(MongoStore(uri, database, timeout=0.5).open(database)))
         assert isinstance(error, StoreUnavailable)
         assert "very-secret" not in str(error)
         del error
@@ -437,31 +267,31 @@ class TestOpen:
     @pytest.mark.parametrize(
         "uri", ["mongodb://user:very-secret@@host", "mongodb://u:very-secret@host:port/", "mysql://u:very-secret@host"]
     )
-    def test_an_address_that_cannot_be_used_is_not_told(self, uri: str, place: str) -> None:
-        error = asyncio.run(raised(MongoStore(uri, place).open(place)))
+    def test_an_invalid_address_is_not_shown(self, uri: str, database: str) -> None:
+        error = asyncio.run(raised(MongoStore(uri, database).open(database)))
         assert isinstance(error, ConfigError)
         assert "very-secret" not in str(error)
 
-    def test_a_wrong_password_and_a_missing_right_are_a_matter_of_settings(self, place: str) -> None:
+    def test_a_wrong_password_and_a_missing_privilege_are_config_errors(self, database: str) -> None:
         with MongoServer(choice=ServerChoice.LOCAL, auth=True) as server:
-            reader = server.create_user("reader", "very-secret", [{"role": "read", "db": place}])
+            reader = server.create_user("reader", "very-secret", [{"role": "read", "db": database}])
             for uri in (reader, reader.replace("very-secret", "very-wrong")):
-                error = asyncio.run(raised(MongoStore(uri, place).open(place)))
+                error = asyncio.run(raised(MongoStore(uri, database).open(database)))
                 assert isinstance(error, ConfigError)
                 assert "readWrite" in error.remedy
                 assert "very-" not in str(error)
 
-    def test_an_index_that_is_there_with_other_options(self, mongo: MongoServer, place: str) -> None:
+    def test_an_index_that_exists_with_other_options(self, mongo: MongoServer, database: str) -> None:
         with mongo.client() as client:
-            client[place].users.create_index([("email", 1)])
-        error = asyncio.run(raised(MongoStore(mongo.uri, place, collections=UNIQUE).open(place)))
+            client[database].users.create_index([("email", 1)])
+        error = asyncio.run(raised(MongoStore(mongo.uri, database, collections=UNIQUE).open(database)))
         assert isinstance(error, ConfigError)
         assert "users" in error.what
 
-    def test_a_right_that_is_lost_later_is_no_fault_of_the_event(self, mongo: MongoServer, place: str) -> None:
+    def test_a_privilege_that_is_revoked_later_dead_letters_no_event(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, place) as store:
-                fail(mongo, place, 1, failCommands=["findAndModify"], errorCode=13)
+            async with opened(mongo, database) as store:
+                fail(mongo, database, 1, failCommands=["findAndModify"], errorCode=13)
                 error = await raised(in_transaction(store, ["a"], 1))
                 assert isinstance(error, ConfigError)
                 assert not store.is_transient(error)
@@ -469,24 +299,24 @@ class TestOpen:
         asyncio.run(scenario())
 
 
-def test_markers_say_what_was_processed_by_whom_and_when(mongo: MongoServer, place: str) -> None:
+def test_markers_record_what_was_processed_by_whom_and_when(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
+        async with opened(mongo, database) as store:
             await in_transaction(store, ["a"], 1)
 
     asyncio.run(scenario())
     with mongo.client(tz_aware=True) as client:
-        (marker,) = client[place].tailrace_markers.find()
+        (marker,) = client[database].tailrace_markers.find()
         processed_at = marker.pop("processed_at")
         assert processed_at > marker.pop("event_time")
         assert marker == {
-            "_id": {"consumer_group": place, "event_id": "a"},
+            "_id": {"consumer_group": database, "event_id": "a"},
             "entity_id": "o-1",
             "entity_version": 1,
             "outcome": "applied",
         }
         with pytest.raises(OperationFailure, match="E11000"):
-            client[place].tailrace_markers.insert_one({"_id": marker["_id"]})
+            client[database].tailrace_markers.insert_one({"_id": marker["_id"]})
 
 
 @pytest.fixture
