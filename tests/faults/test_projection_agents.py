@@ -1,4 +1,4 @@
-"""An ordinary Faust agent beside a projection: a crash is reported, and one that does not end ends the worker."""
+"""A Faust agent next to a projection: crashes are logged, and repeated crashes end the worker."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from helpers.projection import Projected
 
 AGENT = """
 @app.agent(app.topic({topic!r}))
-async def beside(stream):
+async def other(stream):
     async for value in stream:
         if value == b"bad":
             raise ValueError("this one fails")
 """
 
 
-def test_an_agent_that_crashes_again_and_again_ends_the_worker(projected: Projected) -> None:
-    topic = f"{projected.topic}.beside"
+def test_an_agent_that_crashes_repeatedly_ends_the_worker(projected: Projected) -> None:
+    topic = f"{projected.topic}.other"
     projected.kafka.create_topic(topic)
     projected.configure(more=AGENT.format(topic=topic))
     worker = projected.start()
@@ -29,7 +29,7 @@ def test_an_agent_that_crashes_again_and_again_ends_the_worker(projected: Projec
         producer.produce(topic, b"bad")
     assert producer.flush(20) == 0
     assert worker.ended() == 3, worker.log
-    assert f"AgentCrashed: the agent app_{projected.name}.beside crashed 3 times" in worker.log
+    assert f"AgentCrashed: the agent app_{projected.name}.other crashed 3 times" in worker.log
 
 
 def test_a_table_is_refused_before_anything_is_read(projected: Projected) -> None:

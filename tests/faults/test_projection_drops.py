@@ -1,4 +1,4 @@
-"""Records that are dropped on purpose between Kafka and a projection, as Faust does it in several places.
+"""Records that are dropped between Kafka and a projection, as Faust does in several places.
 
 They are read again; if they are dropped each time, the worker ends.
 """
@@ -14,18 +14,18 @@ from helpers.projection import Projected
 from tailrace.testkit.stack import KafkaBroker, PostgresServer
 
 ONCE = """
-PLACES = ["answer", "faust", "take", "put"]
-def drops(place, offset):
-    # Once in each place, one after the other, and not the first record: what comes before it is applied.
-    if offset >= 3 and PLACES[:1] == [place]:
-        del PLACES[0]
-        print("dropped by", place, flush=True)
+STEPS = ["answer", "faust", "take", "put"]
+def drops(step, offset):
+    # Once at each step, one after the other, and not the first record: the records before it are applied.
+    if offset >= 3 and STEPS[:1] == [step]:
+        del STEPS[0]
+        print("dropped by", step, flush=True)
         return True
     return False
 """
 ALWAYS = """
-def drops(place, offset):
-    return place == "faust" and offset >= 3
+def drops(step, offset):
+    return step == "faust" and offset >= 3
 """
 DROPS = """
 import faust.transport.consumer
@@ -65,8 +65,8 @@ def narrow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iter
     made.close()
 
 
-def test_records_that_are_dropped_on_their_way_are_read_again(narrow: Projected) -> None:
-    """Also the last one, behind which nothing comes that could show the gap; only a worker needs one to see it."""
+def test_dropped_records_are_read_again(narrow: Projected) -> None:
+    """Also the last record, after which none shows the gap; only a drop in the worker needs a following record."""
     narrow.configure("within=0.01", ONCE + DROPS)
     narrow.publish(*({"key": key} for key in "abcd"))
     worker = narrow.start()

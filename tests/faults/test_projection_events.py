@@ -18,8 +18,8 @@ def versioned(key: str, version: int, **more: object) -> dict[str, object]:
     return {"key": key, "headers": {"entity_version": str(version)}, **more}
 
 
-def test_a_handler_that_raises_holds_up_nobody_for_ever(projected: Projected) -> None:
-    """Tried as often as it may be, then set aside with everything there is to know; its neighbours are applied."""
+def test_an_event_whose_handler_raises_is_dead_lettered(projected: Projected) -> None:
+    """After `max_attempts`, with all headers of a dead letter; its neighbours are applied."""
     projected.configure("max_attempts=2, within=0.05")
     ids = projected.publish(*({"key": "o-1", "value": b'{"fail": true}' if n == 3 else b"{}"} for n in range(7)))
     projected.start()
@@ -33,7 +33,7 @@ def test_a_handler_that_raises_holds_up_nobody_for_ever(projected: Projected) ->
     assert said["tailrace.consumer"] == projected.name
 
 
-def test_a_handler_that_hangs_is_cut_off(projected: Projected) -> None:
+def test_a_handler_that_hangs_is_cancelled(projected: Projected) -> None:
     more = """
 @projection.on("Slow")
 async def slow(event, effects):
@@ -56,7 +56,7 @@ def test_halt_keeps_the_event(projected: Projected) -> None:
     assert "Halted" in worker.log
     assert projected.state() == {"k": [first]}
     assert projected.dead_letters() == []
-    # Mended, it goes on with the very event that stopped it.
+    # With a fixed handler it continues with the event that stopped it.
     projected.configure("within=0.05")
     source = (projected.folder / f"{projected.module}.py").read_text()
     (projected.folder / f"{projected.module}.py").write_text(source.replace('if event.data.get("fail")', "if False"))
@@ -64,7 +64,7 @@ def test_halt_keeps_the_event(projected: Projected) -> None:
     wait_until(lambda: projected.state() == {"k": [first, bad, last]}, 120, what="all three")
 
 
-def test_aborted_records_are_never_seen(projected: Projected) -> None:
+def test_aborted_records_are_never_applied(projected: Projected) -> None:
     for number in range(20):
         projected.publish(*({"key": f"k-{n}"} for n in range(5)), commit=number % 3 != 0)
     projected.start()
@@ -72,8 +72,8 @@ def test_aborted_records_are_never_seen(projected: Projected) -> None:
     assert sum(map(len, projected.state().values())) == 13 * 5
 
 
-def test_kafka_is_told_how_far_it_is(projected: Projected) -> None:
-    """Each transaction leaves a gap in the offsets, at the end too: the lag must come down to nothing all the same."""
+def test_the_committed_offset_reaches_the_end(projected: Projected) -> None:
+    """Each transaction leaves a gap in the offsets, also at the end: the lag must still become zero."""
     for _ in range(60):
         projected.publish({"key": "a"}, {"key": "b"}, {"key": "c"}, {"key": "d"})
     projected.start()
@@ -103,7 +103,7 @@ def test_a_reset_to_the_beginning_changes_nothing(projected: Projected) -> None:
     assert {key: [each for each in ids if each != last] for key, ids in projected.state().items()} == before
 
 
-def test_a_reset_behind_the_horizon_is_refused(projected: Projected) -> None:
+def test_a_reset_before_the_horizon_is_refused(projected: Projected) -> None:
     """The markers of old events are pruned: read again, they would be applied again."""
     old = int(time.time() * 1000) - 40 * DAY_MS
     projected.publish(*({"key": "k", "timestamp": old + n, "headers": {"timestamp": str(old + n)}} for n in range(5)))
@@ -122,7 +122,7 @@ def test_a_reset_behind_the_horizon_is_refused(projected: Projected) -> None:
 
 
 def test_a_replay_that_is_older_than_the_markers_is_not_applied(projected: Projected) -> None:
-    """Row 67: nobody knows any more whether it was applied, so it is set aside and not guessed."""
+    """Row 67: it is unknown whether it was applied, so it is dead-lettered."""
     old = int(time.time() * 1000) - 40 * DAY_MS
     [first] = projected.publish({"key": "k", "headers": {"timestamp": str(old)}})
     [recent] = projected.publish({"key": "k"})
@@ -155,7 +155,7 @@ def test_versions_out_of_order_wait_for_each_other(projected: Projected) -> None
     wait_until(lambda: projected.state() == {"k": [one, two, three, four]}, 120, what="the stale one to be passed over")
 
 
-def test_a_gap_that_stays_ends_in_the_dead_letters(projected: Projected) -> None:
+def test_an_event_behind_a_lasting_gap_is_dead_lettered(projected: Projected) -> None:
     projected.configure('versions=Versions(gaps="wait", timeout=1), within=0.01')
     [one] = projected.publish(versioned("k", 1))
     [three] = projected.publish(versioned("k", 3))
@@ -177,7 +177,7 @@ def test_a_gap_that_stays_ends_in_the_dead_letters(projected: Projected) -> None
     wait_until(lambda: projected.state() == {"k": [one, two, three]}, 120, what="the redriven one")
 
 
-def test_made_anew_beside_the_old_one_while_that_goes_on(projected: Projected) -> None:
+def test_a_rebuild_while_the_old_projection_runs(projected: Projected) -> None:
     """The handler was wrong; the new one is filled from the start, and takes the place of the old one whole. What was
     replayed meanwhile, the old one has left to the new one.
     """
@@ -207,7 +207,7 @@ def test_made_anew_beside_the_old_one_while_that_goes_on(projected: Projected) -
     assert schemas == [(projected.name,)]
 
 
-def test_killed_while_it_is_made_anew_it_goes_on(projected: Projected) -> None:
+def test_a_killed_rebuild_continues(projected: Projected) -> None:
     projected.configure("events=5, within=0.01")
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(60)))
     worker = projected.start()
@@ -227,8 +227,8 @@ def test_killed_while_it_is_made_anew_it_goes_on(projected: Projected) -> None:
     projected.caught_up()
 
 
-def test_a_dead_letter_is_put_back_by_the_command(projected: Projected) -> None:
-    """Set aside by a handler that is wrong; redriven after it was mended, and applied then, once."""
+def test_a_dead_letter_is_redriven_by_the_command(projected: Projected) -> None:
+    """Dead-lettered by a wrong handler, redriven after the fix, and applied once."""
     projected.configure("max_attempts=1, within=0.05")
     [first, bad, last] = projected.publish({"key": "k"}, {"key": "k", "value": b'{"fail": true}'}, {"key": "k"})
     worker = projected.start()

@@ -1,4 +1,4 @@
-"""Handlers, names and versions: each test names a way to lose or repeat events, or to stall, there."""
+"""Handlers, ids and versions: each test names a way to lose or repeat events, or to stall."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ THINGS = """
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
 
-def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+def in_loop(scenario: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
     async def run() -> None:
-        await asyncio.wait_for(scene(), seconds)
+        await asyncio.wait_for(scenario(), seconds)
 
     asyncio.run(run())
 
@@ -44,7 +44,7 @@ def in_postgres(dsn: str, **choices: Any) -> Projection:
 # Versions.
 
 
-def test_a_gap_ends_in_the_dead_letters_on_a_busy_partition_too(projected: Projected) -> None:
+def test_an_event_behind_a_gap_is_dead_lettered_on_a_busy_partition_too(projected: Projected) -> None:
     projected.configure('versions=Versions(gaps="wait", timeout=1), within=0.01')
     projected.publish({"key": "k", "headers": {"entity_version": "3"}})
     projected.start()
@@ -60,9 +60,9 @@ def test_a_gap_ends_in_the_dead_letters_on_a_busy_partition_too(projected: Proje
 
 
 def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: str) -> None:
-    """Its first two events are applied at once, by two workers."""
+    """Two workers apply its first two events at the same time."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         one, two = PostgresStore(database), PostgresStore(database)
         await one.open("p")
         await two.open("p")
@@ -90,17 +90,17 @@ def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: s
             await one.close()
             await two.close()
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
 def waits(dsn: str) -> bool:
-    """Whether somebody waits for a lock."""
+    """Whether a session waits for a lock."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         asked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         return bool(connection.execute(asked).rowcount)
 
 
-def test_a_word_for_gaps_that_is_not_known_is_refused() -> None:
+def test_an_unknown_value_of_gaps_is_refused() -> None:
     with pytest.raises(ConfigError):
         Versions(gaps="Wait")  # type: ignore[arg-type]
 
@@ -108,14 +108,14 @@ def test_a_word_for_gaps_that_is_not_known_is_refused() -> None:
 # Names.
 
 
-def test_ids_and_keys_that_are_no_text_stay_apart() -> None:
+def test_ids_and_keys_that_are_not_text_stay_distinct() -> None:
     ids = {read_event(P0, 0, None, b"{}", [("id", number.to_bytes(8, "big"))], 0).id for number in range(120, 140)}
     keys = {key_of(read_event(P0, 0, number.to_bytes(8, "big"), b"{}", [], 0)) for number in range(120, 140)}
     assert (len(ids), len(keys)) == (20, 20)
 
 
-def test_events_of_entities_whose_keys_are_no_text_are_all_applied(database: str) -> None:
-    async def scene() -> None:
+def test_events_whose_keys_are_not_text_are_all_applied(database: str) -> None:
+    async def scenario() -> None:
         projection = in_postgres(database, versions=Versions())
         applied: list[bytes] = []
 
@@ -129,14 +129,14 @@ def test_events_of_entities_whose_keys_are_no_text_are_all_applied(database: str
                 await tester.apply_batch(read_event(P0, number, number.to_bytes(8, "big"), b"{}", said, 1))
             assert len(applied) == 3, tester.outcomes
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
 # Handlers that go wrong.
 
 
-def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goes_on(database: str) -> None:
-    async def scene() -> None:
+def test_failed_deferred_writes_are_not_forgotten_if_a_handler_ignores_the_error(database: str) -> None:
+    async def scenario() -> None:
         projection = in_postgres(database)
 
         @projection.on("Write")
@@ -150,22 +150,24 @@ def test_writes_that_could_not_be_carried_out_are_not_forgotten_if_a_handler_goe
             except Exception:  # noqa: BLE001 - that is what is tested
                 pass
 
-        def told(offset: int, kind: str, words: str) -> Event:
+        def made_event(offset: int, kind: str, words: str) -> Event:
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
             return read_event(P0, offset, b"k", json.dumps({"text": words}).encode(), said, 1)
 
         async with ProjectionTester(projection) as tester:
-            await tester.apply_batch(told(0, "Write", "good"), told(1, "Write", "bad \0"), told(2, "Look", ""))
+            await tester.apply_batch(
+                made_event(0, "Write", "good"), made_event(1, "Write", "bad \0"), made_event(2, "Look", "")
+            )
             async with tester.effects() as effects:
                 rows = await effects.fetch_all("SELECT key FROM things")
             letters = [each.event.id for each in tester.dead_letters]
             assert (rows, letters) == ([{"key": "e-0"}], ["e-1"]), tester.outcomes
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
-def test_the_same_in_mongodb(mongo: MongoServer) -> None:
-    async def scene() -> None:
+def test_failed_deferred_writes_are_not_forgotten_in_mongodb(mongo: MongoServer) -> None:
+    async def scenario() -> None:
         app = projection_app(f"handlers-{uuid.uuid4().hex[:8]}")
         store = MongoStore(mongo.uri, f"handlers_{uuid.uuid4().hex[:8]}", collections={"things": []})
         projection = Projection(app, "orders", store=store)
@@ -181,21 +183,21 @@ def test_the_same_in_mongodb(mongo: MongoServer) -> None:
             except Exception:  # noqa: BLE001 - as above
                 pass
 
-        def told(offset: int, kind: str, number: int) -> Event:
+        def made_event(offset: int, kind: str, number: int) -> Event:
             said = [("id", f"e-{offset}".encode()), ("type", kind.encode())]
             return read_event(P0, offset, b"k", json.dumps({"number": number}).encode(), said, 1)
 
         async with ProjectionTester(projection) as tester:
-            await tester.apply_batch(told(0, "Write", 1), told(1, "Write", 2**63), told(2, "Look", 0))
+            await tester.apply_batch(made_event(0, "Write", 1), made_event(1, "Write", 2**63), made_event(2, "Look", 0))
             async with tester.effects() as effects:
                 rows = [each["_id"] for each in await effects.collection("things").find({})]
             letters = [each.event.id for each in tester.dead_letters]
             assert (rows, letters) == (["e-0"], ["e-1"]), tester.outcomes
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
-def test_a_handler_that_lets_a_cancellation_out_is_tried_again(projected: Projected) -> None:
+def test_a_handler_that_raises_cancelled_error_is_retried(projected: Projected) -> None:
     more = """
 import asyncio
 tries = []
@@ -203,7 +205,7 @@ tries = []
 async def cancels(event, effects):
     tries.append(1)
     if len(tries) < 3:
-        raise asyncio.CancelledError  # as of a task that it waits for, and somebody has cancelled
+        raise asyncio.CancelledError  # as from a task that it awaits and that was cancelled
     await append(event, effects)
 """
     projected.configure("give_up=10, within=0.01", more)
@@ -214,8 +216,8 @@ async def cancels(event, effects):
     projected.caught_up()
 
 
-def test_an_event_whose_entity_cannot_be_told_is_set_aside(database: str) -> None:
-    async def scene() -> None:
+def test_an_event_whose_entity_function_fails_is_dead_lettered(database: str) -> None:
+    async def scenario() -> None:
         projection = in_postgres(database, versions=Versions(), entity=lambda event: event.key.decode(), max_attempts=1)
 
         @projection.on()
@@ -226,13 +228,13 @@ def test_an_event_whose_entity_cannot_be_told_is_set_aside(database: str) -> Non
             await tester.send("T", {}, key=None)
             assert tester.outcomes["dead"] == 1
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
-def test_one_partition_s_error_is_not_another_s(database: str) -> None:
+def test_an_error_of_one_partition_does_not_affect_another(database: str) -> None:
     """Two tables, so that the second is written after the first one's answer, when the other partition has failed."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         store = PostgresStore(database, tables=THINGS)
         await store.open("p")
 
@@ -255,13 +257,13 @@ def test_one_partition_s_error_is_not_another_s(database: str) -> None:
             await asyncio.gather(task, return_exceptions=True)
             await store.close()
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
-def test_a_block_that_takes_longer_than_a_transaction_may_gets_done(database: str) -> None:
+def test_a_batch_that_exceeds_the_time_limit_of_a_transaction_is_split(database: str) -> None:
     """500 events of 0.7 s each are longer than 5 minutes; here 40 of 0.1 s, and two seconds."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         projection = in_postgres(f"{database} options='-c idle_in_transaction_session_timeout=2000'", give_up=20)
 
         @projection.on()
@@ -276,10 +278,10 @@ def test_a_block_that_takes_longer_than_a_transaction_may_gets_done(database: st
             await tester.apply_batch(*events)
             assert tester.outcomes["applied"] == 40
 
-    in_loop(scene, 120)
+    in_loop(scenario, 120)
 
 
-def test_a_lock_on_a_table_is_no_event_s_fault(projected: Projected) -> None:
+def test_a_locked_table_dead_letters_no_event(projected: Projected) -> None:
     projected.configure("max_attempts=1, within=0.01")
     projected.start()
     wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
@@ -291,7 +293,7 @@ def test_a_lock_on_a_table_is_no_event_s_fault(projected: Projected) -> None:
     assert projected.dead_letters() == []
 
 
-def test_no_row_is_told_in_logs(projected: Projected) -> None:
+def test_no_row_is_shown_in_logs(projected: Projected) -> None:
     more = """
 @projection.on("Wrong")
 async def wrong(event, effects):

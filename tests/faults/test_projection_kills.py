@@ -1,4 +1,4 @@
-"""Rows 59-61 of the fault matrix: a projection killed between any two steps, and a group that does not come to rest."""
+"""Rows 59-61 of the fault matrix: a projection killed between any two steps, and a group that keeps rebalancing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def some_events(projected: Projected, chance: random.Random, count: int = 20) ->
 @pytest.mark.parametrize("point", [failpoints.PROJECTION_APPLIED, failpoints.PROJECTION_COMMITTED])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_killed_at(projected: Projected, point: str, nth: int) -> None:
-    """Before its commit a block is applied again, after it never again."""
+    """Killed before the commit, a batch is applied again; after it, never."""
     projected.configure("events=7, within=0.01")
     chance = random.Random(nth)
     for _ in range(5):
@@ -39,7 +39,7 @@ def test_killed_at(projected: Projected, point: str, nth: int) -> None:
 
 
 def test_killed_after_a_dead_letter(projected: Projected) -> None:
-    """The letter is written, the event is not passed: it fails again. Its letter may stand there twice, but stands."""
+    """The dead letter is written, the offset is not: the event fails again, and may be dead-lettered twice."""
     projected.configure("max_attempts=1, within=0.01")
     [first, bad, last] = projected.publish({"key": "o-1"}, {"key": "o-1", "value": b'{"fail": true}'}, {"key": "o-1"})
     worker = projected.start(kill=f"{failpoints.PROJECTION_LETTER}:1", wait=False)
@@ -49,8 +49,8 @@ def test_killed_after_a_dead_letter(projected: Projected) -> None:
     assert {said["id"] for said in projected.dead_letters()} == {bad}
 
 
-def test_a_group_that_does_not_come_to_rest(projected: Projected) -> None:
-    """Workers come and go, by request and by force, while events arrive: each change moves partitions."""
+def test_a_group_that_keeps_rebalancing(projected: Projected) -> None:
+    """Workers start, stop and are killed while events arrive: each change moves partitions."""
     projected.configure("events=5, within=0.02")
     chance = random.Random(61)
     projected.start()
@@ -71,8 +71,8 @@ def test_a_group_that_does_not_come_to_rest(projected: Projected) -> None:
     projected.caught_up()
 
 
-def test_a_worker_that_slept_while_another_took_over(projected: Projected) -> None:
-    """It wakes up with events in hand that are no longer its own: they are done, and it does them no more."""
+def test_a_worker_that_was_suspended_while_another_took_over(projected: Projected) -> None:
+    """It resumes with events of partitions that it lost: they are applied already, and it does not repeat them."""
     projected.configure("events=5, within=0.02")
     chance = random.Random(7)
     sleeper = projected.start()

@@ -56,12 +56,12 @@ class InMongo(Projected):
             return {str(each["_id"]): each["ids"] for each in client[self.name].history.find()}  # type: ignore[misc]
 
     def spoil(self) -> None:
-        """As a handler does that is wrong: only a rebuild mends it."""
+        """Changes the data as a wrong handler would: only a rebuild fixes it."""
         with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
             client[self.name].history.update_many({}, {"$push": {"ids": {"$each": ["wrong"], "$position": 0}}})
 
     def shadow_collections(self) -> list[str]:
-        """The collections of a rebuild that is not done."""
+        """The collections of an unfinished rebuild."""
         with pymongo.MongoClient[dict[str, object]](self.mongo.uri) as client:
             return [name for name in client[self.name].list_collection_names() if "__next" in name]
 
@@ -79,7 +79,7 @@ def projected(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, 
 
 @pytest.mark.parametrize("point", [failpoints.PROJECTION_APPLIED, failpoints.PROJECTION_COMMITTED])
 def test_killed_at(projected: InMongo, point: str) -> None:
-    """A transaction that a dead worker left open does not hold its successor up for as long as the server keeps it."""
+    """An open transaction of a dead worker does not block its successor for as long as the server keeps it."""
     projected.configure("events=7, within=0.01", app=HISTORY)
     chance = random.Random(1)
     for _ in range(4):
@@ -108,8 +108,8 @@ def test_workers_come_and_go(projected: InMongo) -> None:
     projected.caught_up(180)
 
 
-def test_made_anew_beside_a_worker_that_goes_on(projected: InMongo) -> None:
-    """Killed within the swap, the worker finishes it at its next event; not killed, the rebuild does."""
+def test_a_rebuild_while_a_worker_runs(projected: InMongo) -> None:
+    """If it is killed within the swap, the worker completes it at its next event; else the rebuild does."""
     projected.configure("events=7, within=0.01", app=HISTORY)
     projected.publish(*({"key": KEYS[n % 4]} for n in range(40)))
     live = projected.start()
@@ -164,8 +164,8 @@ elif REBUILDS:
 """
 
 
-def test_partitions_that_change_hands_during_the_renames(projected: InMongo) -> None:
-    """A second rebuild, which has opened its store before, joins the group of the first behind the first rename."""
+def test_partitions_that_are_reassigned_during_the_renames(projected: InMongo) -> None:
+    """A second rebuild, which has opened its store before, joins the group after the first rename."""
     projected.configure("events=7, within=0.01", TWO_REBUILDS, app=HISTORY)
     projected.publish(*({"key": KEYS[n % 4]} for n in range(40)))
     live = projected.start()
@@ -186,7 +186,7 @@ def test_partitions_that_change_hands_during_the_renames(projected: InMongo) -> 
     assert projected.shadow_collections() == []
 
 
-def test_a_bad_event_and_its_neighbours(projected: InMongo) -> None:
+def test_a_failing_event_and_its_neighbours(projected: InMongo) -> None:
     more = """
 @projection.on("Bad")
 async def bad(event, effects):

@@ -1,4 +1,4 @@
-"""The tests of projections can fail: a kit that is broken on purpose makes the projection differ from its fold."""
+"""The tests of projections can fail: with a kit that is broken on purpose, the projection differs from its fold."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_with_the_offset_stored_first_a_crash_loses_events(projected: Projected)
     assert lost[0] in projected.fold()["k"]
 
 
-def test_reading_what_is_not_committed_shows_what_was_aborted(projected: Projected) -> None:
+def test_reading_uncommitted_records_applies_aborted_ones(projected: Projected) -> None:
     projected.configure("within=0.01", UNCOMMITTED)
     [aborted] = projected.publish({"key": "k"}, commit=False)
     [committed] = projected.publish({"key": "k"})
@@ -67,8 +67,8 @@ def test_reading_what_is_not_committed_shows_what_was_aborted(projected: Project
     assert projected.fold() == {"k": [committed]}
 
 
-def test_such_a_reader_is_refused(projected: Projected) -> None:
-    """Settings are asserted, not assumed."""
+def test_a_consumer_that_reads_uncommitted_records_is_refused(projected: Projected) -> None:
+    """The settings of the running consumer are checked."""
     projected.configure("within=0.01", UNCOMMITTED.rpartition("ConsumerThread.check_settings")[0])
     worker = projected.start(wait=False)
     assert worker.ended(120) == 2, worker.log

@@ -1,6 +1,6 @@
-"""Records must not get lost on their way from Kafka to a projection, whoever joins or leaves the group meanwhile.
+"""No record is lost between Kafka and a projection while members join and leave the group.
 
-A member that reads nothing takes partitions away and gives them back; delays are put at each await of the way.
+A member that reads nothing takes partitions and gives them back; delays are added at each await.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tailrace.projections.faust.consumer_thread import ConsumerThread
 from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
 from tailrace.projections.faust.consumer import Consumer
 
-# A fetch that was asked for before a rebalance is often still on its way when the rebalance is done.
+# A fetch requested before a rebalance often ends after it.
 consumer.POLL_SECONDS = 1.0
 SITES = [
     (owner, name)
@@ -73,7 +73,7 @@ def delayed(owner, name):
     setattr(owner, name, slowly)
 
 async def pause(*site):
-    # In each turn at another place; nowhere else, or what overlaps elsewhere would not.
+    # In each round at another site, and at no other, so that different steps overlap.
     if SITES[turn % len(SITES)] == site:
         await asyncio.sleep(0.25)
 
@@ -123,11 +123,11 @@ async def careless(self, asked, epochs, timeout):
 
 ConsumerThread._fetch = careless
 """
-"""A thread that takes the epochs at the end of a fetch for those in which it was asked for."""
+"""A consumer thread that uses the epochs at the end of a fetch, not those at its request."""
 
 
 class InMongo(Projected):
-    """The same history, in documents."""
+    """The same projection in MongoDB."""
 
     def __init__(self, postgres: PostgresServer, kafka: KafkaBroker, folder: Path, mongo: MongoServer) -> None:
         super().__init__(postgres, kafka, folder, partitions=4)
@@ -154,7 +154,7 @@ def in_mongo(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, t
 
 @contextmanager
 def visitor(projected: Projected) -> Iterator[Consumer]:
-    """A member of the group that reads nothing: it takes partitions away, and gives them back when it leaves."""
+    """A group member that reads nothing: it takes partitions, and gives them back when it leaves."""
     member = Consumer(
         {
             "bootstrap.servers": projected.kafka.bootstrap,
@@ -189,7 +189,7 @@ def visit(projected: Projected, worker: Worker, chance: random.Random) -> None:
 
 
 def now_and_then(projected: Projected, chance: random.Random) -> None:
-    """Publishes, with pauses: what was asked for before a rebalance is then answered behind it."""
+    """Publishes with pauses, so that fetches requested before a rebalance are answered after it."""
     if chance.random() < 0.2:
         projected.publish(*({"key": chance.choice(KEYS)} for _ in range(4)))
 
@@ -214,10 +214,8 @@ def test_joins_and_leaves_with_delays_everywhere_in_mongodb(in_mongo: InMongo) -
 
 
 @pytest.mark.parametrize("careless", ["", CARELESS], ids=["", "careless"])
-def test_a_fetch_that_was_asked_for_before_a_rebalance_loses_nothing_behind_it(
-    in_postgres: Projected, careless: str
-) -> None:
-    """It was asked for in the old reading: Faust drops its records, for in the new one nothing was asked for yet.
+def test_a_fetch_requested_before_a_rebalance_loses_nothing_after_it(in_postgres: Projected, careless: str) -> None:
+    """It was requested in the old epoch: Faust drops its records, since nothing was requested in the new one yet.
 
     So it takes none; and if it does, the gap is noticed.
     """

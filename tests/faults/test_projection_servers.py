@@ -1,4 +1,4 @@
-"""A projection without its servers: the database away, Kafka away, a handler that blocks everything."""
+"""A projection without its database or Kafka, and with a handler that blocks the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE_SECONDS = 10
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Projected]:
-    """With servers of its own, to be killed."""
+    """A projection with its own servers, which are killed."""
     with PostgresServer(choice=ServerChoice.LOCAL) as postgres, KafkaBroker(choice=ServerChoice.LOCAL) as kafka:
         made = Projected(postgres, kafka, tmp_path)
         yield made
@@ -26,7 +26,7 @@ def own(tmp_path: Path) -> Iterator[Projected]:
 
 
 def test_the_database_dies_and_comes_back(own: Projected) -> None:
-    """No event is to blame for it: nothing is set aside, and everything goes on by itself."""
+    """No event is dead-lettered, and the worker continues automatically."""
     own.configure("events=5, within=0.01, max_attempts=1")
     worker = own.start()
     own.publish(*({"key": f"k-{n % 5}"} for n in range(30)))
@@ -41,7 +41,7 @@ def test_the_database_dies_and_comes_back(own: Projected) -> None:
     assert worker.running
 
 
-def test_a_database_that_stays_away_ends_the_worker(own: Projected) -> None:
+def test_a_database_that_stays_unavailable_ends_the_worker(own: Projected) -> None:
     own.configure("give_up=2, within=0.01")
     worker = own.start()
     own.publish({"key": "k"})
@@ -55,7 +55,7 @@ def test_a_database_that_stays_away_ends_the_worker(own: Projected) -> None:
     own.caught_up()
 
 
-def test_a_database_that_is_away_at_the_start_is_waited_for(own: Projected) -> None:
+def test_the_worker_waits_for_its_database_at_the_start(own: Projected) -> None:
     own.postgres.kill()
     own.publish({"key": "k"})
     worker = own.start(wait=False)
@@ -77,7 +77,7 @@ def test_kafka_dies_and_comes_back(own: Projected) -> None:
 
 
 def test_a_handler_that_blocks_the_loop_ends_the_worker(projected: Projected) -> None:
-    """Nothing else can notice: no timer runs any more."""
+    """Only the watchdog thread can notice: no timer runs."""
     more = """
 @projection.on("Blocking")
 async def block(event, effects):
@@ -110,8 +110,8 @@ def shares(projected: Projected) -> list[int]:
     return sorted(sum(each.topic == projected.topic for each in assigned) for assigned in held)
 
 
-def test_a_worker_beyond_the_number_of_partitions_is_not_taken_for_stalled(narrow: Projected) -> None:
-    """It has an answer, and the answer is none; it is not told to go, however long it has nothing to do."""
+def test_a_worker_without_partitions_is_not_stalled(narrow: Projected) -> None:
+    """More workers than partitions: the idle one keeps running."""
     narrow.configure(f"give_up={IDLE_SECONDS}, within=0.01")
     workers = [narrow.start(), narrow.start(wait=False)]
     wait_until(lambda: shares(narrow) == [0, 1], 120, what="one of them to get the partition, the other none")

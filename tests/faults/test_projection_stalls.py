@@ -1,4 +1,4 @@
-"""A projection's worker that no longer gets records must not look alive: it says so, and ends."""
+"""A worker that no longer gets records reports it and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ maintenance.LOOK_SECONDS = 0.5
 NO_FETCHES = """
 @projection.on("Fetched")
 async def stop_fetching(event, effects):
-    # As after an error that aiokafka did not expect: the task that fetches ends, and nobody asks it.
+    # As after an unexpected error of aiokafka: the fetch task ends, and nothing checks it.
     fetcher = app.reader._thread._consumer._fetcher
     app.reader._thread.thread_loop.call_soon_threadsafe(fetcher._fetch_task.cancel)
 """
@@ -31,8 +31,8 @@ ConsumerThread.bounds = bounds
 """
 
 
-def test_a_worker_that_gets_nothing_although_the_log_goes_on_ends(projected: Projected) -> None:
-    """It looks like one that has nothing to do: only the end of the log tells."""
+def test_a_worker_without_records_although_the_log_grows_ends(projected: Projected) -> None:
+    """It looks idle: only the end of the log shows the difference."""
     projected.configure("give_up=3, within=0.01", IMPATIENT + NO_FETCHES)
     worker = projected.start()
     [first] = projected.publish({"key": "k", "headers": {"type": "Fetched"}})
@@ -48,8 +48,8 @@ def test_a_worker_that_gets_nothing_although_the_log_goes_on_ends(projected: Pro
     wait_until(lambda: sum(map(len, projected.state().values())) == 1, 60, what="the second event")
 
 
-def test_a_worker_that_cannot_begin_to_read_ends(projected: Projected) -> None:
-    """Kafka has given it partitions, and does not say where they begin: that may heal, but not for ever."""
+def test_a_worker_that_cannot_start_to_read_ends(projected: Projected) -> None:
+    """It has partitions, but Kafka does not return their offsets for too long."""
     projected.configure("give_up=3, within=0.01", IMPATIENT + NO_BOUNDS)
     worker = projected.start(wait=False)
     assert worker.ended(60) == 3, worker.log
@@ -60,7 +60,7 @@ def test_a_worker_that_cannot_begin_to_read_ends(projected: Projected) -> None:
 
 @pytest.fixture
 def own(postgres: PostgresServer, tmp_path: Path) -> Iterator[Projected]:
-    """With a broker of its own, to be killed."""
+    """A projection with its own broker, which is killed."""
     with KafkaBroker(choice=ServerChoice.LOCAL) as kafka:
         made = Projected(postgres, kafka, tmp_path)
         yield made

@@ -1,4 +1,4 @@
-"""Handlers that end the transaction of their block, or write outside of it: nothing is lost, doubled or torn."""
+"""Handlers that end the transaction of their batch, or write outside of it: nothing is lost or applied twice."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BAD = (11, 30)
 ENDS = ["ROLLBACK", "ROLLBACK AND CHAIN", "COMMIT", "COMMIT AND CHAIN", "ROLLBACK; BEGIN", "COMMIT; BEGIN", "ABORT"]
 
 
-def in_loop(scene: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
+def in_loop(scenario: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
     async def run() -> None:
-        await asyncio.wait_for(scene(), seconds)
+        await asyncio.wait_for(scenario(), seconds)
 
     asyncio.run(run())
 
@@ -49,10 +49,10 @@ def projection(store: Any) -> Projection:
 @pytest.mark.parametrize("raw", [False, True], ids=["effects", "connection"])
 @pytest.mark.parametrize("statement", ENDS)
 def test_a_handler_that_ends_the_transaction_halts_before_its_event(database: str, statement: str, raw: bool) -> None:
-    """It hides the error, if there is one, and goes on writing; a later event of its block fails, too."""
+    """It hides the error, if any, and continues to write; a later event of its batch fails, too."""
     fixed = False
 
-    async def scene() -> None:
+    async def scenario() -> None:
         nonlocal fixed
         orders = projection(PostgresStore(database, tables=THINGS))
 
@@ -85,11 +85,11 @@ def test_a_handler_that_ends_the_transaction_halts_before_its_event(database: st
         assert rows(database, "SELECT key FROM things WHERE times = 1 ORDER BY key") == everything
         assert rows(database, "SELECT event_id FROM tailrace_markers ORDER BY event_id") == everything
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
-def test_savepoints_of_a_handler_stay_allowed(database: str) -> None:
-    async def scene() -> None:
+def test_savepoints_of_a_handler_are_allowed(database: str) -> None:
+    async def scenario() -> None:
         orders = projection(PostgresStore(database, tables=THINGS))
 
         @orders.on()
@@ -108,7 +108,7 @@ def test_savepoints_of_a_handler_stay_allowed(database: str) -> None:
             assert tester.outcomes["applied"] == EVENTS
         assert rows(database, "SELECT key FROM things ORDER BY key") == [event.id for event in events()]
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["effects", "connection"])
@@ -116,9 +116,9 @@ def test_savepoints_of_a_handler_stay_allowed(database: str) -> None:
 def test_a_task_that_outlives_its_handler_writes_nothing_outside_of_the_transaction(
     database: str, raw: bool, commits: bool
 ) -> None:
-    """What such a task was able to write shares the fate of the transaction, whenever it came."""
+    """What such a task has written is committed or rolled back with the transaction."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         store = PostgresStore(database, tables=THINGS)
         await store.open("p")
         written: set[str] = set()
@@ -153,11 +153,11 @@ def test_a_task_that_outlives_its_handler_writes_nothing_outside_of_the_transact
         assert set(rows(database, "SELECT key FROM things")) == kept
         assert rows(database, "SELECT next_offset FROM tailrace_offsets") == ([10] if commits else [])
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
 def test_a_connection_that_a_handler_kept_does_not_work_in_a_later_transaction(database: str) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = PostgresStore(database, tables=THINGS)
         await store.open("p")
         go_on = asyncio.Event()
@@ -177,14 +177,14 @@ def test_a_connection_that_a_handler_kept_does_not_work_in_a_later_transaction(d
         await store.close()
         assert rows(database, "SELECT key FROM things") == []
 
-    in_loop(scene)
+    in_loop(scenario)
 
 
 @pytest.mark.parametrize("commits", [False, True], ids=["rolled back", "committed"])
-def test_the_same_task_in_mongodb(mongo: MongoServer, commits: bool) -> None:
+def test_a_task_that_outlives_its_handler_in_mongodb(mongo: MongoServer, commits: bool) -> None:
     place = f"transactions_{uuid.uuid4().hex[:8]}"
 
-    async def scene() -> None:
+    async def scenario() -> None:
         store = MongoStore(mongo.uri, place, collections={"things": []})
         await store.open("p")
         written: set[str] = set()
@@ -218,4 +218,4 @@ def test_the_same_task_in_mongodb(mongo: MongoServer, commits: bool) -> None:
             stored = [each.get("next_offset") for each in client[place].tailrace_offsets.find()]
             assert stored == ([10] if commits else [None])
 
-    in_loop(scene)
+    in_loop(scenario)

@@ -131,7 +131,7 @@ class MemoryTransaction:
     async def position(self) -> int | None:
         if not self._locked:
             await self._lock()
-            # Whoever waited sees what was done meanwhile.
+            # A waiting transaction sees what the other has changed.
             self._effects.rows = copy.deepcopy(self._database.rows)
             self._seen = copy.deepcopy(self._database.records[self._name])
             self._before = copy.deepcopy(self._seen)

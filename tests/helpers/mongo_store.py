@@ -30,13 +30,13 @@ async def opened(server: MongoServer | MongoReplicaSet, database: str, **options
         await store.close()
 
 
-async def apply(transaction: MongoTransaction, ids: list[str], behind: int) -> set[str]:
+async def apply(transaction: MongoTransaction, ids: list[str], end: int) -> set[str]:
     """Applies events as the kit does: markers, a non-idempotent effect for each new event, the next offset."""
     await transaction.position()
     new = await transaction.mark([Marker(each, "o-1", 1, 1_000) for each in ids])
     for each in sorted(new):
         await transaction.effects.collection("history").update_one({"_id": each}, {"$inc": {"times": 1}}, upsert=True)
-    await transaction.advance(behind)
+    await transaction.advance(end)
     return new
 
 
@@ -57,6 +57,6 @@ async def raised(doing: Awaitable[object]) -> Exception:
     return error
 
 
-async def in_transaction(store: MongoStore, ids: list[str], behind: int, partition: Partition = FIRST) -> set[str]:
+async def in_transaction(store: MongoStore, ids: list[str], end: int, partition: Partition = FIRST) -> set[str]:
     async with store.transaction(partition) as transaction:
-        return await apply(transaction, ids, behind)
+        return await apply(transaction, ids, end)

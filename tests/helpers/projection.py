@@ -1,7 +1,8 @@
-"""A projection under test: a topic, workers as processes of their own, and what the projection must have come to.
+"""A projection under test: a topic, worker processes, and the expected state.
 
-Its handler appends each event's id to the history of its key, in a statement that is not idempotent: applied twice,
-left out or out of order, the history shows it. What it must be is the fold of the topic, read from the start.
+Its handler appends each event's id to the history of its key, with a statement that is not idempotent: the history
+shows events that were applied twice, skipped or out of order. The expected state is the fold of the topic from its
+start.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ class Projected:
         self.dsn = postgres.dsn("postgres")
         self.workers: list[Worker] = []
         self._producer: Producer | None = None
-        # Kept for ever: Kafka deletes by the time that records say, and tests publish old ones.
+        # Kept for ever: Kafka deletes by the records' timestamps, and tests publish old ones.
         kafka.create_topic(self.topic, partitions, {"retention.ms": "-1"})
         self.configure()
 
     def configure(self, settings: str = "within=0.01", more: str = "", *, app: str = APP) -> None:
-        """Writes the app; `settings` are arguments of `Projection`, `more` is put behind the handler."""
+        """Writes the app; `settings` are arguments of `Projection`, `more` follows the handler."""
         self.module = f"app_{self.name}"
         (self.folder / f"{self.module}.py").write_text(
             app.format(
@@ -89,8 +90,8 @@ class Projected:
             )
         )
 
-    def make_topic_anew(self) -> None:
-        """Deletes it, and makes an empty one of the same name."""
+    def recreate_topic(self) -> None:
+        """Deletes the topic, and creates an empty one with the same name."""
         admin = self.kafka.admin()
         for future in admin.delete_topics([self.topic]).values():
             future.result(30)
@@ -107,11 +108,11 @@ class Projected:
         return worker
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`tailrace project` to its end."""
+        """Runs `tailrace project` to its end."""
         return warm.run("project", f"{self.module}:app", *arguments, cwd=self.folder, modules=warm.PROJECTION)
 
     def publish(self, *events: Mapping[str, Any], commit: bool = True) -> list[str]:
-        """One Kafka transaction. Of an event: `key`, and perhaps `id`, `value`, `headers`."""
+        """Publishes events in one Kafka transaction. An event has `key`, and optionally `id`, `value`, `headers`."""
         if self._producer is None:
             self._producer = Producer(
                 {
@@ -143,14 +144,14 @@ class Projected:
         return read_all(self.kafka.bootstrap, [self.topic])
 
     def dead_letters(self) -> list[dict[str, str]]:
-        """The headers of the dead letters."""
+        """Returns the headers of the dead letters."""
         return [
             {name: value.decode() for name, value in message.headers() or [] if not name.startswith("kafka_dlt")}
             for message in read_all(self.kafka.bootstrap, [self.letters])
         ]
 
     def fold(self) -> dict[str, list[str]]:
-        """What the projection must be: of each key the ids in order, each once."""
+        """Returns the expected state: the ids of each key in order, each once."""
         folded: dict[str, list[str]] = {}
         for message in sorted(self.published(), key=lambda each: (each.partition() or 0, each.offset() or 0)):
             history = folded.setdefault((message.key() or b"").decode(), [])
@@ -165,14 +166,14 @@ class Projected:
             return cursor.fetchall() if cursor.description else []
 
     def state(self) -> dict[str, list[str]]:
-        """What the projection is."""
+        """Returns the state of the projection."""
         try:
             return dict(self.execute("SELECT key, ids FROM history"))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return {}
 
     def caught_up(self, timeout: float = 120) -> None:
-        """Waits until the projection is the fold of its topic."""
+        """Waits until the state is the fold of the topic."""
         expected = self.fold()
         logs = "\n".join(worker.log[-2000:] for worker in self.workers[-2:])
         try:
@@ -182,7 +183,7 @@ class Projected:
             raise
 
     def committed(self) -> dict[int, int]:
-        """Kafka's committed offsets of the group, by partition."""
+        """Returns the group's committed offsets by partition."""
         consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": self.name, "log_level": 0})
         try:
             asked = [TopicPartition(self.topic, number) for number in range(self.partitions)]

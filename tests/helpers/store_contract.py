@@ -1,4 +1,4 @@
-"""What every store of a projection must do, as tests: transactions and positions here, the rest beside it.
+"""The store contract as tests: transactions and offsets here, records in `store_contract_records.py`.
 
 The tests of a store are a class that derives from `StoreContract` and says, by the fixture `stores`, how to make one.
 """

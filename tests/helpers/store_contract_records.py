@@ -132,7 +132,7 @@ class RecordsContract(CompiledSchema):
     async def test_what_begins_to_wait_while_its_predecessor_is_applied_elsewhere(
         self, stores: Stores, first: str, known: int | None
     ) -> None:
-        """Whoever looks first does not know of the other; nobody would ever release what waits in vain."""
+        """Neither transaction sees the other; without a conflict the waiting event would never be released."""
 
         async def come(store: ProjectionStore[Any], place: Partition, version: int, looked: asyncio.Event) -> None:
             async with store.transaction(place) as transaction:

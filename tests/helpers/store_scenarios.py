@@ -1,4 +1,4 @@
-"""What the tests of a store's contract have in common: how to make one, what to put into it, and how to look."""
+"""Helpers of the store contract: creating stores, writing and reading them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ P1 = Partition("orders", 1)
 
 
 class Stores(Protocol):
-    """Stores on data of one database, each as a worker of its own would have it."""
+    """Stores on one database, each as a separate worker would have it."""
 
     def new(self) -> ProjectionStore[Any]:
         """Not yet open."""
 
     def write(self, effects: Any, key: str, value: str) -> None:
-        """Has a handler's effect put off: a row, or whatever the store has, that says `value` for `key`."""
+        """Defers a handler's write: a row (or document) with `value` for `key`."""
 
     async def written(self) -> dict[str, str]:
-        """What has been committed of that, whichever projection wrote it."""
+        """Returns what is committed of that, by any projection."""
 
     async def cut(self) -> None:
         """Breaks every connection there is; new ones can be made at once."""

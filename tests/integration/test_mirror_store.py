@@ -1,4 +1,4 @@
-"""A mirror on a real MongoDB: every event is there once, whole, whatever was told twice or broke in between."""
+"""A mirror on a real MongoDB: every event is stored once and complete, despite duplicates and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIVE = [
 
 @pytest.fixture
 def place() -> str:
-    """A database of its own, and the projection's name: fail points go by it."""
+    """A new database, and the projection's name, which fail points select."""
     return f"test_{uuid.uuid4().hex[:12]}"
 
 
@@ -59,8 +59,8 @@ def event(offset: int, *, sender: str = "a", nonce: int | None = None, value: by
     return read_event(PLACE, offset, sender.encode(), payload if value is None else value, headers, 1)
 
 
-class Around:
-    """What a worker needs: here, somebody who remembers."""
+class RecordingCallbacks:
+    """Callbacks that record their calls."""
 
     def __init__(self) -> None:
         self.letters: list[tuple[str, Failure]] = []
@@ -85,9 +85,9 @@ class Around:
     def resume(self, worker: PartitionWorker) -> None: ...
 
 
-async def through(store: MirrorStore, place: str, events: Sequence[Event], start: int = 0) -> Around:
-    """The way of a worker, but retries do not wait."""
-    around = Around()
+async def through(store: MirrorStore, place: str, events: Sequence[Event], start: int = 0) -> RecordingCallbacks:
+    """Processes events as a worker does, but without waiting before retries."""
+    around = RecordingCallbacks()
     handlers = Handlers(mirror_decode)
     handlers.add((), RegisteredHandler(mirror_handler, None, deletes=False))
     spec = ProjectionSpec(place, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
@@ -147,7 +147,7 @@ def test_a_document_holds_the_whole_event(mongo: MongoServer, place: str) -> Non
         assert len(client[place].transactions.index_information()) == 1 + len(FIVE)
 
 
-def test_a_payload_that_is_no_json_and_a_tombstone_are_kept_too(mongo: MongoServer, place: str) -> None:
+def test_a_payload_that_is_not_json_and_a_tombstone_are_kept_too(mongo: MongoServer, place: str) -> None:
     tombstone = read_event(PLACE, 1, b"a", None, [("id", b"gone")], 1)
 
     async def scenario() -> None:
@@ -162,7 +162,7 @@ def test_a_payload_that_is_no_json_and_a_tombstone_are_kept_too(mongo: MongoServ
     ]
 
 
-def test_what_is_told_twice_is_there_once(mongo: MongoServer, place: str) -> None:
+def test_a_repeated_event_is_stored_once(mongo: MongoServer, place: str) -> None:
     async def scenario() -> None:
         async with opened(mongo, place) as store:
             await through(store, place, [event(offset) for offset in range(3)])
@@ -175,7 +175,7 @@ def test_what_is_told_twice_is_there_once(mongo: MongoServer, place: str) -> Non
     assert offsets(mirrored(mongo, place)) == list(range(6))
 
 
-def test_cut_off_between_the_documents_and_the_offset(mongo: MongoServer, place: str) -> None:
+def test_a_lost_connection_between_documents_and_offset(mongo: MongoServer, place: str) -> None:
     async def scenario() -> None:
         async with opened(mongo, place) as store:
             await through(store, place, [event(0)])
@@ -214,7 +214,7 @@ def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(mo
     assert offsets(mirrored(mongo, place)) == [0, 1]
 
 
-def test_a_majority_that_is_late_holds_the_offset_back(mongo: MongoServer, place: str) -> None:
+def test_a_late_majority_delays_the_offset(mongo: MongoServer, place: str) -> None:
     async def scenario() -> None:
         async with opened(mongo, place) as store:
             await through(store, place, [event(0)])
@@ -246,8 +246,8 @@ def test_a_document_that_breaks_another_unique_index_is_not_dropped_silently(mon
     assert offsets(mirrored(mongo, place)) == [0, 1, 3]
 
 
-def test_the_same_index_broken_among_duplicates_is_seen(mongo: MongoServer, place: str) -> None:
-    async def tell(store: MirrorStore, *events: Event) -> None:
+def test_a_violated_index_among_duplicates_is_noticed(mongo: MongoServer, place: str) -> None:
+    async def process(store: MirrorStore, *events: Event) -> None:
         async with store.transaction(PLACE) as transaction:
             await transaction.position()
             for each in events:
@@ -257,16 +257,16 @@ def test_the_same_index_broken_among_duplicates_is_seen(mongo: MongoServer, plac
 
     async def scenario() -> None:
         async with opened(mongo, place, NONCES) as store:
-            await tell(store, event(0), event(1))
+            await process(store, event(0), event(1))
             with pytest.raises(Rejected):
-                await tell(store, event(0), event(1), event(2, nonce=1))
+                await process(store, event(0), event(1), event(2, nonce=1))
             assert await store.positions() == {PLACE: 2}
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("elsewhere", [5, 1, None])
-def test_an_offset_that_somebody_else_has_stored_is_not_undone(
+def test_an_offset_that_another_worker_stored_is_not_undone(
     mongo: MongoServer, place: str, elsewhere: int | None
 ) -> None:
     async def scenario() -> None:
@@ -285,7 +285,7 @@ def test_an_offset_that_somebody_else_has_stored_is_not_undone(
     asyncio.run(scenario())
 
 
-def test_of_two_that_begin_one_stores_its_offset(mongo: MongoServer, place: str) -> None:
+def test_of_two_workers_that_start_one_stores_its_offset(mongo: MongoServer, place: str) -> None:
     async def scenario() -> None:
         async with opened(mongo, place) as store:
             late = store.transaction(PLACE)

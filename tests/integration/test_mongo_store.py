@@ -215,9 +215,9 @@ class TestCommit:
                 assert await asyncio.wait_for(insistent(store, ["a", "b", "c"], 3), PATIENCE) == {"b", "c"}
                 assert await store.positions() == {FIRST: 3}
 
-        async def insistent(store: MongoStore, ids: list[str], behind: int) -> set[str]:
+        async def insistent(store: MongoStore, ids: list[str], end: int) -> set[str]:
             while True:
-                (result,) = await asyncio.gather(in_transaction(store, ids, behind), return_exceptions=True)
+                (result,) = await asyncio.gather(in_transaction(store, ids, end), return_exceptions=True)
                 if isinstance(result, set):
                     return result
                 assert store.is_transient(result), result

@@ -117,7 +117,7 @@ class TestConcurrency:
     def test_workers_of_the_rebuild_apply_nothing_after_the_decision(
         self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch, step: int
     ) -> None:
-        """A rebalance of its group, or a second rebuild, gives its partitions to somebody after they were closed."""
+        """A rebalance, or a second rebuild, assigns its partitions to another worker after they were sealed."""
         added = Partition("orders", 2)
 
         async def once(store: MongoStore, partition: Partition) -> None:
@@ -141,7 +141,7 @@ class TestConcurrency:
     def test_a_new_rebuild_does_not_touch_a_decided_one(
         self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has looked before the decision, and comes to act behind it."""
+        """It has read the state before the decision, and acts after it."""
         monkeypatch.setattr(swap, "RENAME_SECONDS", 0.3)
 
         async def scenario() -> None:
@@ -159,32 +159,32 @@ class TestConcurrency:
                     patched.setattr(rebuilds, "read", looked_before)
                     error = await raised(other.open(rebuild.name))
                 assert isinstance(error, StoreUnavailable)
-                assert "at the same moment" in error.what
+                assert "at the same time" in error.what
                 await up_to(live, FIRST, 4)
 
         asyncio.run(scenario())
         rebuild.require_new(4, 3)
 
-    @pytest.mark.parametrize("behind", ["prepare", "identities"])
+    @pytest.mark.parametrize("step", ["prepare", "identities"])
     def test_a_rebuild_that_is_superseded_at_its_start_removes_its_copies(
-        self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch, end: str
+        self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
-        """Its collections are made, or their identities known, when another one comes."""
-        done = getattr(rebuilds, end)
+        """Another rebuild starts when its collections are created, or when their UUIDs are known."""
+        done = getattr(rebuilds, step)
         winner = rebuild.store().shadow()
 
-        async def overtaken(*arguments: Any) -> Any:
+        async def superseded(*arguments: Any) -> Any:
             answer = await done(*arguments)
-            monkeypatch.setattr(rebuilds, end, done)
+            monkeypatch.setattr(rebuilds, step, done)
             await winner.open(rebuild.name)
             return answer
 
         async def scenario() -> None:
-            monkeypatch.setattr(rebuilds, end, overtaken)
+            monkeypatch.setattr(rebuilds, step, superseded)
             error = await raised(rebuild.store().shadow().open(rebuild.name))
             try:
                 assert isinstance(error, StoreUnavailable)
-                assert "Run the command once" in error.remedy
+                assert "Run the command only once" in error.remedy
                 await up_to(winner, FIRST, 2)
                 assert {name for name in rebuild.collections() if "__next" in name} == {
                     f"{name}__next2" for name in (*COLLECTIONS, *SWAPPED)
@@ -192,7 +192,7 @@ class TestConcurrency:
             finally:
                 await winner.close()
             async with rebuild.opened(rebuild.store().shadow()) as again:
-                assert await again.positions() == {FIRST: 2}, "it looks again, and goes on with the other one's"
+                assert await again.positions() == {FIRST: 2}, "it continues the other rebuild"
 
         asyncio.run(scenario())
 
@@ -201,7 +201,7 @@ class TestConcurrency:
             async with rebuild.opened(rebuild.store().shadow()):
                 pass
             with rebuild.server.client() as client:
-                # Killed between the account of the second and the removal of the first.
+                # Killed between the state of the second rebuild and the removal of the first one's copies.
                 state = client[rebuild.name].tailrace_rebuilds
                 state.update_one({}, {"$set": {"number": 2, "collections.$[].identity": None}})
                 client[rebuild.name].create_collection("mine__next1")
@@ -209,7 +209,7 @@ class TestConcurrency:
                 assert {name for name in rebuild.collections() if "__next" in name} == {
                     *(f"{name}__next3" for name in (*COLLECTIONS, *SWAPPED)),
                     "mine__next1",
-                }, "but nothing of anybody else"
+                }, "but nothing of others"
 
         asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""What handlers write with in Postgres: each type as psycopg writes it, in the order asked for, in few statements."""
+"""The effects of Postgres handlers: every type as psycopg writes it, in order, in few statements."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ KINDS = """
 
 @in_loop
 async def test_every_type_is_written_as_psycopg_writes_it(database: str) -> None:
-    """One upsert of many rows, beside one plain insert for each."""
+    """Compares one upsert of many rows with one plain insert for each."""
     tables = "".join(
         f"CREATE TABLE {kind}{at} (id int PRIMARY KEY, v {type});"
         for at, (type, _) in enumerate(VALUES)
@@ -124,7 +124,7 @@ async def test_every_type_is_written_as_psycopg_writes_it(database: str) -> None
     [("varchar(3)", "abcd"), ("char(3)", "abcd"), ("smallint", 40000), ("int", "x"), ("text", "a\0b"), ("jsonb", "{")],
 )
 @in_loop
-async def test_what_a_column_does_not_take_is_rejected_not_cut(database: str, type: str, value: Any) -> None:
+async def test_a_value_that_a_column_does_not_accept_is_rejected(database: str, type: str, value: Any) -> None:
     with pytest.raises(Rejected, match="does not accept"):  # noqa: PT012
         async with writing(database, f"CREATE TABLE t (id int PRIMARY KEY, v {type})") as effects:
             effects.upsert("t", {"id": 1}, {"v": None})
@@ -151,7 +151,7 @@ async def test_the_last_upsert_wins_for_each_column(database: str) -> None:
 
 
 @in_loop
-async def test_deletions_keep_their_place_among_upserts(database: str) -> None:
+async def test_deletions_keep_their_order_among_upserts(database: str) -> None:
     async with writing(database, ORDERS) as effects:
         for name in "abcd":
             effects.upsert("orders", {"id": name}, {"status": "old", "total": 1})
@@ -199,7 +199,7 @@ async def test_a_handler_reads_its_own_writes_and_others_do_not(database: str) -
 
 
 @in_loop
-async def test_a_part_of_a_row_that_exists_is_upserted_though_a_new_one_would_need_more(database: str) -> None:
+async def test_some_columns_of_an_existing_row_are_upserted(database: str) -> None:
     ddl = "CREATE TABLE t (id int PRIMARY KEY, must text NOT NULL, a int, CHECK (must <> '' AND (a > 0) IS TRUE))"
     async with writing(database, ddl) as effects:
         effects.upsert("t", {"id": 1}, {"must": "x", "a": 1})
@@ -217,7 +217,7 @@ async def test_a_part_of_a_row_that_exists_is_upserted_though_a_new_one_would_ne
 
 
 @in_loop
-async def test_one_key_spelt_in_two_ways_is_one_row(database: str) -> None:
+async def test_a_key_in_two_notations_is_one_row(database: str) -> None:
     ddl = """
         CREATE TABLE by_uuid (id uuid PRIMARY KEY, v int); CREATE TABLE by_int (id int PRIMARY KEY, v int);
         CREATE TABLE by_numeric (id numeric PRIMARY KEY, v int); CREATE TABLE by_day (id date PRIMARY KEY, v int);
@@ -242,7 +242,7 @@ async def test_one_key_spelt_in_two_ways_is_one_row(database: str) -> None:
 
 
 @in_loop
-async def test_rows_that_know_of_each_other_are_written_in_order(database: str) -> None:
+async def test_dependent_rows_are_written_in_order(database: str) -> None:
     ddl = """
         CREATE TABLE parent (id int PRIMARY KEY, email text UNIQUE);
         CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent ON DELETE CASCADE, note text);
@@ -263,7 +263,7 @@ async def test_rows_that_know_of_each_other_are_written_in_order(database: str) 
 
 @pytest.mark.parametrize("seed", range(5))
 @in_loop
-async def test_put_off_or_at_once_comes_to_the_same(database: str, seed: int) -> None:
+async def test_deferred_and_immediate_writes_have_the_same_result(database: str, seed: int) -> None:
     chance = random.Random(seed)
     kinds = {
         "free": "id int PRIMARY KEY, a int DEFAULT 5, b text",
@@ -295,12 +295,12 @@ async def test_put_off_or_at_once_comes_to_the_same(database: str, seed: int) ->
 
 
 @in_loop
-async def test_a_block_costs_a_statement_for_each_table_and_set_of_columns(database: str) -> None:
+async def test_a_batch_needs_one_statement_for_each_table_and_set_of_columns(database: str) -> None:
     async with writing(database, ORDERS) as effects:
         for number in range(300):
             effects.upsert("orders", {"id": str(number)}, {"status": "new"} if number % 2 else {"total": 5})
             effects.upsert("lines", {"order_id": str(number), "line": 1}, {"sku": "x"})
-        # Each row tells by which statement of its transaction it was written.
+        # Each row shows which statement of its transaction wrote it.
         for table, statements in (("orders", 2), ("lines", 1)):
             counted = await effects.fetch_one(
                 f"SELECT count(*), count(DISTINCT cmin::text) AS by FROM {table}".encode()
@@ -318,7 +318,7 @@ async def test_a_block_costs_a_statement_for_each_table_and_set_of_columns(datab
     ],
 )
 @in_loop
-async def test_a_name_that_is_not_there(
+async def test_a_missing_table_or_column_is_reported(
     database: str, table: str, key: dict[str, Any], values: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -327,7 +327,7 @@ async def test_a_name_that_is_not_there(
 
 
 @in_loop
-async def test_strange_names_and_other_schemas(database: str) -> None:
+async def test_quoted_names_and_other_schemas(database: str) -> None:
     ddl = """CREATE SCHEMA "a.b"; CREATE TABLE "a.b"."T%s" ("Id" int PRIMARY KEY, "100%" text, "q""uote" int)"""
     async with writing(database, ddl) as effects:
         for number in (1, 2, 1):
@@ -358,8 +358,8 @@ async def test_a_column_added_while_a_worker_runs_is_found(database: str) -> Non
 
 @pytest.mark.parametrize("tables", [["orders"], ["lines", "orders", "more"]])
 @in_loop
-async def test_carrying_out_can_be_cancelled(database: str, tables: list[str]) -> None:
-    """As a handler is that takes too long, here for a row that another has locked."""
+async def test_a_flush_can_be_cancelled(database: str, tables: list[str]) -> None:
+    """As for a handler that takes too long, here because of a locked row."""
     store = PostgresStore(database, tables=f"{ORDERS} CREATE TABLE more (id text PRIMARY KEY)")
     await store.open("effects")
     keys = {"lines": {"order_id": "a", "line": 1}}
@@ -400,7 +400,7 @@ async def test_a_savepoint_of_a_handler(database: str) -> None:
 
 
 @in_loop
-async def test_effects_are_of_no_use_after_their_transaction_or_without_a_key(database: str) -> None:
+async def test_effects_are_refused_after_their_transaction_and_without_a_key(database: str) -> None:
     async with writing(database, ORDERS) as effects:
         with pytest.raises(ValueError, match="needs a key"):
             effects.delete("orders", {})

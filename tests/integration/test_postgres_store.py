@@ -1,4 +1,4 @@
-"""A projection in Postgres: the contract of stores, its connections, its schema, and how it fails."""
+"""The Postgres store: the store contract, connections, schemas, and errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tables_of(stores: PostgresStores, schema: str) -> set[str]:
 
 
 @in_loop
-async def test_a_schema_holds_all_tables_and_public_is_still_in_reach(database: str) -> None:
+async def test_a_schema_holds_all_tables_and_public_is_still_readable(database: str) -> None:
     stores = PostgresStores(database, schema="views")
     stores.ask("CREATE TABLE public.rates (currency text); INSERT INTO rates VALUES ('EUR')")
     async with opened(stores) as store, store.transaction(P0) as transaction:
@@ -80,7 +80,7 @@ async def test_a_schema_holds_all_tables_and_public_is_still_in_reach(database: 
 
 
 @in_loop
-async def test_another_schema_takes_the_place_of_the_first_under_a_worker(database: str) -> None:
+async def test_a_schema_is_swapped_under_a_running_worker(database: str) -> None:
     stores, rebuilt = PostgresStores(database, schema="views"), PostgresStores(database, schema="views_new")
     async with opened(stores) as store:
         for offset in range(12):  # until its statements are prepared
@@ -100,7 +100,7 @@ async def test_another_schema_takes_the_place_of_the_first_under_a_worker(databa
 
 
 @in_loop
-async def test_a_rebuild_that_another_one_has_finished_writes_to_no_other_schema(database: str) -> None:
+async def test_a_superseded_rebuild_writes_to_no_other_schema(database: str) -> None:
     """Its schema is gone, and the next one in the search path has tables of the same names."""
 
     async def level(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
@@ -137,7 +137,7 @@ async def test_many_workers_open_at_once(database: str) -> None:
 
 
 @in_loop
-async def test_a_role_that_may_not_create_runs_on_tables_made_for_it(database: str) -> None:
+async def test_a_role_without_create_uses_existing_tables(database: str) -> None:
     owner = PostgresStores(database, schema="views")
     role = database.split("dbname=")[1].split(maxsplit=1)[0]
     async with opened(owner):
@@ -165,7 +165,7 @@ async def commits_itself(store: PostgresStore) -> None:
 
 
 @in_loop
-async def test_tables_of_an_earlier_version_are_brought_up_to_date(database: str) -> None:
+async def test_tables_of_an_earlier_version_are_upgraded(database: str) -> None:
     owner = PostgresStores(database, schema="views")
     role = database.split("dbname=")[1].split(maxsplit=1)[0]
     async with opened(owner) as store, store.transaction(P0) as transaction:
@@ -197,7 +197,7 @@ async def test_tables_of_an_earlier_version_are_brought_up_to_date(database: str
 
 
 @in_loop
-async def test_errors_of_opening_say_what_to_do_and_no_secret(database: str) -> None:
+async def test_errors_on_open_have_a_remedy_and_show_no_secret(database: str) -> None:
     cases: list[tuple[str, str, type[Exception]]] = [
         (make_conninfo(database, password="secret-word"), "", AccessRefused),
         (make_conninfo(database, dbname="nowhere"), "", AccessRefused),
@@ -233,7 +233,7 @@ async def test_sessions_are_durable_bounded_and_named(database: str) -> None:
 
 
 @in_loop
-async def test_a_backend_killed_in_mid_statement_is_away(stores: PostgresStores) -> None:
+async def test_a_killed_backend_is_a_transient_error(stores: PostgresStores) -> None:
     async def work() -> None:
         async with store.transaction(P0) as transaction:
             await transaction.position()
@@ -254,7 +254,7 @@ async def test_a_backend_killed_in_mid_statement_is_away(stores: PostgresStores)
 
 
 @in_loop
-async def test_after_the_server_was_away_no_session_of_before_is_used(stores: PostgresStores) -> None:
+async def test_after_a_transient_error_no_old_session_is_used(stores: PostgresStores) -> None:
     together = asyncio.Barrier(4)
 
     async def work(number: int) -> None:
@@ -272,7 +272,7 @@ async def test_after_the_server_was_away_no_session_of_before_is_used(stores: Po
 
 
 @in_loop
-async def test_as_many_sessions_as_work_at_once(stores: PostgresStores) -> None:
+async def test_there_are_as_many_sessions_as_concurrent_transactions(stores: PostgresStores) -> None:
     async with opened(stores) as store:
         for number in range(20):
             await mark(store, marker(str(number)), partition=Partition("orders", number))
@@ -280,7 +280,7 @@ async def test_as_many_sessions_as_work_at_once(stores: PostgresStores) -> None:
 
 
 @in_loop
-async def test_a_deadlock_heals_by_trying_again(stores: PostgresStores) -> None:
+async def test_a_deadlock_is_solved_by_a_retry(stores: PostgresStores) -> None:
     together = asyncio.Barrier(2)
     met: set[Partition] = set()
 
@@ -318,12 +318,12 @@ async def test_a_deadlock_heals_by_trying_again(stores: PostgresStores) -> None:
         (psycopg.errors.InFailedSqlTransaction, False),
     ],
 )
-def test_which_errors_are_away(make: Callable[[str], Exception], away: bool) -> None:
+def test_which_errors_are_transient(make: Callable[[str], Exception], away: bool) -> None:
     assert PostgresStore("").is_transient(make("it failed")) is away
 
 
 @in_loop
-async def test_an_error_that_a_handler_keeps_to_itself_is_no_commit(stores: PostgresStores) -> None:
+async def test_a_transaction_whose_handler_ignored_an_error_is_not_committed(stores: PostgresStores) -> None:
     async with opened(stores) as store:
         with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="ignored an error") as caught:  # noqa: PT012
             async with store.transaction(P0) as transaction:
@@ -352,7 +352,7 @@ async def test_a_handler_cannot_end_the_transaction(stores: PostgresStores) -> N
 
 
 @in_loop
-async def test_a_constraint_that_is_checked_at_the_commit(database: str) -> None:
+async def test_a_constraint_that_is_checked_at_commit(database: str) -> None:
     late = "value text REFERENCES things DEFERRABLE INITIALLY DEFERRED"
     stores = PostgresStores(database, tables=f"CREATE TABLE IF NOT EXISTS things (key text PRIMARY KEY, {late})")
     async with opened(stores) as store:
@@ -385,7 +385,7 @@ async def test_an_entity_in_two_partitions_has_one_writer_at_a_time(stores: Post
 
 
 @in_loop
-async def test_pruning_does_not_wait_for_a_transaction_and_takes_nothing_from_it(stores: PostgresStores) -> None:
+async def test_pruning_does_not_wait_for_a_transaction_nor_delete_its_markers(stores: PostgresStores) -> None:
     async with opened(stores) as store:
         await mark(store, marker("a", 10), marker("b", 10))
         with pytest.raises(Boom):  # noqa: PT012

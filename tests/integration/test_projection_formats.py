@@ -73,7 +73,7 @@ FORMATS = [
 
 
 class Shop:
-    """Types of events of its own, registered from a folder; `events` are in the formats of the connector."""
+    """Event types registered from a folder; `events` are in the formats of the connector."""
 
     def __init__(self, registry: RegistryServer, folder: Path) -> None:
         self.mark = uuid.uuid4().hex[:8]
@@ -99,7 +99,7 @@ class Shop:
         return record_maker(form, key_schema=None)(row, route, self.validator.validate(row, route.topic))
 
     def event(self, form: RecordFormat, number: int) -> Event:
-        """As if it had been read from the topic."""
+        """Returns an event as if it had been read from the topic."""
         topic, value, key, headers, timestamp = self.record(form, number)
         said = [(name, each.encode() if isinstance(each, str) else each) for name, each in headers]
         return read_event(Partition(topic, 0), number, key, value, said, timestamp)
@@ -115,7 +115,7 @@ def shop(registry: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings: Any) -> Projection:
-    """It notes the data that its handlers are given."""
+    """A projection that records the data of its handlers."""
     app = projection_app(f"formats-{shop.mark}")
     made = Projection(
         app, f"orders-{shop.mark}", store=PostgresStore(database), decode=RegistryDecoder(url, timeout=20), **settings
@@ -171,7 +171,7 @@ def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, str]]:
 
 
 @in_loop
-async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does_not_need_it(
+async def test_the_worker_waits_for_the_registry_only_for_unknown_schemas(
     shop: Shop, registry: RegistryServer, database: str
 ) -> None:
     form, seen = RecordFormat(value="avro", schema_id="prefix"), list[Any]()
@@ -200,8 +200,10 @@ async def test_a_registry_that_is_away_is_waited_for_and_a_schema_once_seen_does
 
 
 @in_loop
-async def test_a_registry_that_hangs_holds_up_nobody_else(shop: Shop, registry: RegistryServer, database: str) -> None:
-    """The event loop goes on: what needs no schema is read meanwhile, by another worker."""
+async def test_a_registry_that_hangs_blocks_only_its_partition(
+    shop: Shop, registry: RegistryServer, database: str
+) -> None:
+    """The event loop keeps running: another worker reads events that need no schema."""
     with proxied(registry) as (proxy, url):
         proxy.blackhole()
         decoder = RegistryDecoder(url, timeout=60)
@@ -223,7 +225,7 @@ def _answered(decoder: RegistryDecoder, event: Event) -> bool:
 
 
 @in_loop
-async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nobodys_fault(
+async def test_undecodable_events_are_dead_lettered_but_not_for_wrong_credentials(
     shop: Shop, registry: RegistryServer, database: str
 ) -> None:
     seen: list[Any] = []
@@ -255,10 +257,10 @@ async def test_what_cannot_be_decoded_is_set_aside_and_wrong_credentials_are_nob
 
 
 @in_loop
-async def test_what_the_page_shows_works(
+async def test_the_code_of_the_docs_page_works(
     registry: RegistryServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block of docs/projections.md, as it stands there, with the models of the example."""
+    """Runs the code block of docs/projections.md with the models of the example."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/projections.md").read_text(), re.DOTALL)
     [source] = [block for block in blocks if "decode=RegistryDecoder(" in block]
     for shown, ours in (

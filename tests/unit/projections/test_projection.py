@@ -1,4 +1,4 @@
-"""What a projection tells the consumer, what it refuses, and a tester without a broker."""
+"""The offsets that a projection starts from, wrong declarations, and the tester without a broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_handler_without_parentheses_is_refused() -> None:
 
 
 def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         orders = make()
         coordinator = OffsetCoordinator([orders])
         await coordinator.positions([P0])
@@ -53,7 +53,7 @@ def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
         assert orders.workers == {}
         await orders.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 async def asynchronous(event: Event) -> None:
@@ -61,7 +61,7 @@ async def asynchronous(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topics", "choices", "told"),
+    ("topics", "choices", "expected"),
     [
         ((), {}, "reads no topic"),
         (("a", "b"), {"versions": Versions()}, "has no `entity` function"),
@@ -73,8 +73,8 @@ async def asynchronous(event: Event) -> None:
         (("a",), {"on_replay": "twice"}, "on_replay='twice'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(topics: tuple[str, ...], choices: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as raised:
+def test_a_wrong_declaration_is_refused(topics: tuple[str, ...], choices: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as raised:
         Projection(projection_app("app"), *topics, store=MemoryStore(), **choices)
     assert raised.value.remedy
 
@@ -98,7 +98,7 @@ def test_the_tester_applies_events_as_a_worker_does() -> None:
     async def broken(event: Event, effects: Any) -> None:
         raise KeyError("colour")
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with ProjectionTester(orders) as tester:
             first = await tester.send("Placed", {"amount": 3}, key="o-1", version=1)
             await tester.send("Placed", {"amount": 3}, key="o-1", version=1, event_id=first.id)
@@ -113,11 +113,11 @@ def test_the_tester_applies_events_as_a_worker_does() -> None:
             async with tester.effects() as effects:
                 assert (await effects.fetch_one("totals", {"key": "o-1"}))["amount"] == 7
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
-    async def play() -> None:
+    async def scenario() -> None:
         one, two = make(name="one", start="latest"), make(name="two", start="latest")
         coordinator = OffsetCoordinator([one, two])
         assert coordinator.owns("orders")
@@ -136,7 +136,7 @@ def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
         await coordinator.revoked()
         assert coordinator.progress() == {}
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
         ("1970-01-02", 86_400_000),
     ],
 )
-def test_places_in_a_topic(text: str, found: int | None) -> None:
+def test_points_in_a_topic_are_parsed(text: str, found: int | None) -> None:
     assert parse_time(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12", "0/1A2B", "-1"])
-def test_what_is_no_place(text: str) -> None:
+def test_an_invalid_point_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a point") as raised:
         parse_time(text)
     assert "earliest" in raised.value.remedy
@@ -164,7 +164,7 @@ def test_what_is_no_place(text: str) -> None:
     ("stored", "target", "safe", "refused"),
     [(10, 5, 5, False), (10, 4, 5, True), (None, 0, 5, False), (3, 4, 5, False), (10, 0, 0, False)],
 )
-def test_only_what_is_read_again_without_markers_is_refused(
+def test_only_a_reset_to_before_the_markers_is_refused(
     stored: int | None, target: int, safe: int, refused: bool
 ) -> None:
     def check() -> None:

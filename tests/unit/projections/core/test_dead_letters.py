@@ -1,4 +1,4 @@
-"""Letters of projections: whatever the event, its letter fits, and the very same record can be made from it again."""
+"""Dead letters of projections: any event fits, and the same record can be restored from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Me
 OWN = [("id", b"e-1"), ("type", b"Placed"), ("position", b"0/1:0"), ("timestamp", b"1700"), ("traceparent", b"00-a")]
 ORDERS = Partition("orders", 3)
 PRODUCER_BYTES = 1_000_000
-"""What a producer sends at most, unless told otherwise."""
+"""The default limit of a producer."""
 
 
 def event(
@@ -229,7 +229,7 @@ def test_copies_are_known_and_nothing_else_is_one() -> None:
     others = [
         written(event(offset=43)),  # the same event, redriven, has failed again
         written(event(partition=Partition("orders", 2))),
-        written(event(b'{"a":2}')),  # the topic was made anew
+        written(event(b'{"a":2}')),  # the topic was re-created
         written(event(time_ms=1601, headers=[])),
         written(event(headers=[])),
         dead_letter_record(event(), FAILURE, group="another", topic="d"),

@@ -1,4 +1,4 @@
-"""The store that tests of the kit lean on fulfils the contract of stores."""
+"""The store in memory passes the store contract."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestMemoryStore(StoreContract):
 def test_a_handler_reads_its_own_writes_and_others_do_not() -> None:
     stores = MemoryStores()
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with opened(stores) as store, store.transaction(P0) as transaction:
             effects: Any = transaction.effects
             effects.upsert("orders", {"id": 1}, {"total": 5, "by": "x"})
@@ -49,7 +49,7 @@ def test_a_handler_reads_its_own_writes_and_others_do_not() -> None:
             effects.upsert("orders", {"id": 1}, {"total": 7})
         assert list(stores.database.rows["orders"].values()) == [{"id": 1, "total": 7}]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_what_is_refused_is_told_when_it_is_carried_out() -> None:
@@ -58,7 +58,7 @@ def test_what_is_refused_is_told_when_it_is_carried_out() -> None:
     def refuse(table: str, key: object, values: object) -> None:
         raise ValueError(f"{table} takes nothing")
 
-    async def scene() -> None:
+    async def scenario() -> None:
         stores.database.refuse = refuse
         async with opened(stores) as store:
             with pytest.raises(ValueError, match="orders takes nothing"):  # noqa: PT012
@@ -68,4 +68,4 @@ def test_what_is_refused_is_told_when_it_is_carried_out() -> None:
                     await transaction.flush()
             assert await store.positions() == {}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""The trace of an event goes on in its handler."""
+"""A handler continues the trace of its event."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_a_span_for_each_block_and_the_events_own_trace_in_handlers(spans: InMem
         with trace.get_tracer("handler").start_as_current_span(f"inside {event.type}"):
             pass
 
-    async def play() -> None:
+    async def scenario() -> None:
         async with ProjectionTester(orders) as tester:
             await tester.send("Traced", {}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
             await tester.send("Untraced", {})
 
-    asyncio.run(play())
+    asyncio.run(scenario())
     traced, first, untraced, second = spans.get_finished_spans()
     assert traced.context is not None
     assert f"{traced.context.trace_id:032x}" == TRACE

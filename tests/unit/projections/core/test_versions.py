@@ -30,13 +30,15 @@ from tailrace.projections.core.versions import VersionCheck, Versions, check_ver
         (2, EntityState(2, deleted=False), Versions(gaps="wait"), VersionCheck.STALE),
     ],
 )
-def test_turns(version: int | None, known: EntityState | None, rules: Versions, expected: VersionCheck) -> None:
+def test_the_check_of_a_version(
+    version: int | None, known: EntityState | None, rules: Versions, expected: VersionCheck
+) -> None:
     assert check_version(version, known, rules) is expected
 
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.sampled_from(["ignore", "wait"]))
 def test_versions_that_take_effect_only_grow(versions: list[int], gaps: str) -> None:
-    """Whatever comes in whatever order; without gaps, one by one."""
+    """Versions in any order; without gaps, one by one."""
     rules = Versions(gaps="wait" if gaps == "wait" else "ignore")
     known: EntityState | None = None
     taken = []

@@ -57,7 +57,7 @@ def test_settings_of_faust_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"processing_guarantee": "exactly_once"}, "exactly_once"),
         ({"stream_wait_empty": True}, "stream_wait_empty"),
@@ -69,10 +69,10 @@ def test_settings_of_faust_are_passed_on() -> None:
         ({"value_serializer": codecs.pickle()}, "value_serializer is pickle"),
     ],
 )
-def test_a_setting_is_refused(settings: dict[str, Any], told: str) -> None:
+def test_a_setting_is_refused(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_app(_unwarned(lambda: made(**settings)))
-    assert told in caught.value.what
+    assert expected in caught.value.what
     assert caught.value.why
     assert caught.value.remedy
 

@@ -19,12 +19,12 @@ def projection(**choices: Any) -> Projection:
 
 
 def test_markers_are_pruned_by_the_time_of_their_events() -> None:
-    async def play(found: Projection) -> list[str]:
+    async def pruned(found: Projection) -> list[str]:
         await found.store.open("orders")
         async with found.store.transaction(P0) as transaction:
             await transaction.mark([Marker("old", None, None, 1), Marker("new", None, None, 86_400_000)])
         assert await prune(found, 86_400_000 + 5) == (1 if found.spec.settings.keep_markers else 0)
         return list(found.store.records.markers)
 
-    assert asyncio.run(play(projection(keep_markers=1))) == ["new"]
-    assert asyncio.run(play(projection(keep_markers=None))) == ["old", "new"]
+    assert asyncio.run(pruned(projection(keep_markers=1))) == ["new"]
+    assert asyncio.run(pruned(projection(keep_markers=None))) == ["old", "new"]

@@ -63,10 +63,10 @@ def test_progress_of_an_older_assignment_does_not_set_kafka_back() -> None:
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.none() | st.integers(0, 200))
 def test_nothing_that_is_not_applied_is_ever_committed(start: int, some: int, more: int, progress: int | None) -> None:
     reach = ReadProgress(start, start + some, start + some + more)
-    told = reach.committable(progress)
+    committed = reach.committable(progress)
     applied = max(start, progress or 0)
-    assert told >= applied
-    assert told == applied or applied >= reach.delivered
+    assert committed >= applied
+    assert committed == applied or applied >= reach.delivered
 
 
 async def _asked(coordinator: OffsetCoordinator) -> object:

@@ -22,7 +22,7 @@ def table(*, bound: bool = False, key: str = "integer", exact: bool = True) -> T
 
 
 def steps(tables: Mapping[str, Table], *writes: tuple[str, Any, Mapping[str, Any] | None]) -> list[tuple[Any, ...]]:
-    """(table, columns beside the key, rows) of each."""
+    """Returns (table, columns besides the key, rows) of each statement."""
     asked = [Write(name, {"id": row}, values) for name, row, values in writes]
     return [(step.table, step.values, list(step.rows)) for step in plan(asked, tables)]
 

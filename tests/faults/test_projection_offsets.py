@@ -1,4 +1,4 @@
-"""Projections made anew, set back, or beginning to read: each test names a way to lose or repeat events there."""
+"""Rebuilds, resets and start offsets: each test names a way to lose or repeat events."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tailrace.testkit.stack import wait_until
 DAY_MS = 86_400_000
 
 
-# Making anew, and what is in the way.
+# Rebuilds.
 
 
-def test_a_rebuild_of_a_projection_that_began_with_the_latest_keeps_what_it_has(projected: Projected) -> None:
+def test_a_rebuild_of_a_projection_that_started_with_the_latest_keeps_its_events(projected: Projected) -> None:
     projected.configure('start="latest", within=0.01')
     projected.start()
     wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
@@ -31,7 +31,7 @@ def test_a_rebuild_of_a_projection_that_began_with_the_latest_keeps_what_it_has(
 
 
 def test_a_rebuild_does_not_run_the_rest_of_the_app_a_second_time(projected: Projected) -> None:
-    """An agent would read its topic anew, in the group of the rebuild, and do again whatever it does."""
+    """An agent would read its topic again, in the rebuild's group."""
     agent = """
 @app.agent(app.topic("elsewhere"))
 async def other(stream):
@@ -44,7 +44,7 @@ async def other(stream):
     assert "agents, tasks or timers" in answer.stderr
 
 
-def test_a_rebuild_leaves_what_others_built_on_the_tables(projected: Projected) -> None:
+def test_a_rebuild_refuses_to_drop_views_of_others(projected: Projected) -> None:
     projected.publish({"key": "k"})
     projected.start()
     projected.caught_up()
@@ -55,8 +55,8 @@ def test_a_rebuild_leaves_what_others_built_on_the_tables(projected: Projected) 
     assert projected.execute("SELECT to_regclass(%s) IS NOT NULL", view) == [(True,)], rebuilder.log
 
 
-def test_a_rebuild_does_not_wait_for_what_the_old_one_has_read_and_nothing_reads_now(projected: Projected) -> None:
-    """A topic that the projection has left, and a partition that is gone: nobody will ever be as far there."""
+def test_a_rebuild_does_not_wait_for_positions_that_nobody_reads(projected: Projected) -> None:
+    """Those of a topic that the projection has left, and of a deleted partition."""
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(20)))
     live = projected.start()
     projected.caught_up()
@@ -76,7 +76,7 @@ def test_a_rebuild_does_not_wait_for_what_the_old_one_has_read_and_nothing_reads
 
 
 def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projected) -> None:
-    """The old one has no position there: that must not mean that none is waited for."""
+    """The old projection has no position there, but the rebuild must read them to their end."""
     projected.publish(*({"key": "k"} for _ in range(20)))
     projected.start()
     projected.caught_up()
@@ -101,8 +101,8 @@ def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projec
     assert all(each in (before, after) for each in seen), "never a part of it"
 
 
-def test_two_rebuilds_that_share_the_partitions_say_so(projected: Projected) -> None:
-    """Neither reads all of it, so neither can swap."""
+def test_two_rebuilds_that_share_the_partitions_are_reported(projected: Projected) -> None:
+    """Neither reads all partitions, so neither can swap."""
     impatient = "from tailrace.projections.rebuild import catch_up\ncatch_up.PATIENCE_SECONDS = 3"
     projected.configure("within=0.01, max_attempts=100_000", impatient)
     # Neither is done before the other has come.
@@ -118,8 +118,8 @@ def test_two_rebuilds_that_share_the_partitions_say_so(projected: Projected) -> 
 # Resets and markers.
 
 
-def test_a_reset_sees_that_the_marker_of_a_redriven_event_is_gone(projected: Projected) -> None:
-    """Redriven, it stands in the topic with the time of the redrive; its marker goes by the event's own time."""
+def test_a_reset_notices_that_the_marker_of_a_redriven_event_is_gone(projected: Projected) -> None:
+    """Its record has the time of the redrive; its marker is pruned by the event's own time."""
     now = int(time.time() * 1000)
     headers = {"timestamp": str(now - 40 * DAY_MS), "tailrace.redriven": "0-0", "tailrace.redriven.for": projected.name}
     projected.publish({"key": "k", "timestamp": now, "headers": {"timestamp": str(now)}})
@@ -136,38 +136,38 @@ def test_a_reset_sees_that_the_marker_of_a_redriven_event_is_gone(projected: Pro
     assert projected.state()["k"][:-1] == before["k"], answer.stdout
 
 
-def test_records_without_an_id_in_a_topic_made_anew_are_not_taken_for_the_old_ones(projected: Projected) -> None:
-    """As the remedy of TopicReplaced says: reset to the earliest."""
+def test_records_without_an_id_in_a_re_created_topic_are_new_events(projected: Projected) -> None:
+    """After a reset to earliest, the remedy of TopicReplaced."""
     projected.configure(
         more="""
 @projection.on("Told")
-async def told(event, effects):
+async def handle(event, effects):
     await effects.execute("INSERT INTO history VALUES (%s, '{}') ON CONFLICT DO NOTHING", [event.data["key"]])
 """
     )
 
-    def tell(*keys: str) -> None:
+    def publish(*keys: str) -> None:
         producer = Producer({"bootstrap.servers": projected.kafka.bootstrap, "log_level": 0})
         for key in keys:
             producer.produce(projected.topic, json.dumps({"key": key}), partition=0, headers=[("type", "Told")])
         producer.flush(30)
 
-    tell("old-1", "old-2", "old-3")
+    publish("old-1", "old-2", "old-3")
     worker = projected.start()
     wait_until(lambda: len(projected.state()) == 3, 60)
     assert worker.stop() == 0
-    projected.make_topic_anew()
-    tell("new-1", "new-2")
+    projected.recreate_topic()
+    publish("new-1", "new-2")
     assert projected.start(wait=False).ended(60) == 3
     assert projected.command("--reset", "earliest", "--yes").returncode == 0
     projected.start()
-    tell("new-3", "new-4", "new-5")
+    publish("new-3", "new-4", "new-5")
     wait_until(lambda: "new-5" in projected.state(), 60)
     assert {key for key in projected.state() if key.startswith("new")} == {f"new-{n}" for n in range(1, 6)}
 
 
-def test_a_quiet_topic_whose_applied_records_retention_deleted_has_lost_nothing(projected: Projected) -> None:
-    """Behind the last record stands the end of its transaction, which has an offset of its own."""
+def test_an_idle_topic_whose_applied_records_were_deleted_has_lost_nothing(projected: Projected) -> None:
+    """The transaction marker after the last record has its own offset."""
     projected.publish(*({"key": f"k-{n}"} for n in range(12)))
     worker = projected.start()
     projected.caught_up()
@@ -201,7 +201,7 @@ async def nothing(event, effects):
 """
 
 
-def test_a_second_projection_that_begins_with_the_latest_takes_nothing_from_the_first(projected: Projected) -> None:
+def test_a_second_projection_that_starts_with_the_latest_does_not_affect_the_first(projected: Projected) -> None:
     projected.configure('start="latest", within=0.01')
     worker = projected.start()
     wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
@@ -216,16 +216,16 @@ def test_a_second_projection_that_begins_with_the_latest_takes_nothing_from_the_
             "SELECT partition, next_offset FROM tailrace_offsets WHERE projection = %s", projected.name
         )
         pytest.fail(
-            f"running={again.running}, stored {stored}, Kafka was told {projected.committed()}\n{again.log[-800:]}"
+            f"running={again.running}, stored {stored}, committed to Kafka {projected.committed()}\n{again.log[-800:]}"
         )
 
 
-def test_a_topic_made_anew_is_noticed_beside_a_projection_that_is_new(projected: Projected) -> None:
+def test_a_re_created_topic_is_noticed_despite_a_new_projection(projected: Projected) -> None:
     projected.publish(*({"key": f"k-{n % 3}"} for n in range(60)))
     worker = projected.start()
     projected.caught_up()
     assert worker.stop() == 0
-    projected.make_topic_anew()
+    projected.recreate_topic()
     projected.configure(app=TWO)
     ids = projected.publish(*({"key": f"new-{n % 3}"} for n in range(6)))
     again = projected.start(wait=False)
@@ -236,7 +236,7 @@ def test_a_topic_made_anew_is_noticed_beside_a_projection_that_is_new(projected:
     assert not again.running or not missed, f"{len(missed)} events passed over, the worker runs\n{again.log[-600:]}"
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning(projected: Projected) -> None:
+def test_a_new_partition_is_read_from_its_beginning(projected: Projected) -> None:
     projected.configure('start="latest", within=0.01')
     worker = projected.start()
     wait_until(lambda: len(projected.execute("SELECT 1 FROM tailrace_offsets WHERE next_offset IS NOT NULL")) == 3, 60)
