@@ -76,3 +76,10 @@ def test_lines_are_wrapped(page: str) -> None:
     """Rows of tables and single long words cannot be wrapped."""
     lines = [line for line in prose(page).splitlines() if len(line) > WIDTH and not line.startswith(("|", "<!--"))]
     assert [line for line in lines if " " in line.strip()[2:]] == []
+
+
+def test_the_architecture_page_names_every_package() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    modules = [path for path in (ROOT / "connector/tailrace").iterdir() if path.suffix == ".py" or path.is_dir()]
+    names = {path.stem for path in modules if not path.name.startswith("__")}
+    assert {name for name in names if f"`{name}`" not in page} == set()
