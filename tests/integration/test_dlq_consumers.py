@@ -120,7 +120,7 @@ def test_listed_and_shown(summary: Summary) -> None:
     (shown,) = summary.dlq("show", "0-0")
     assert (shown["payload"], shown["now"]) == ({"n": 1}, {"passes": True, "topic": summary.source})
     text = summary.text("show", "0-0")
-    assert "A redrive publishes it again to" in text
+    assert "A redrive publishes it to" in text
     assert f"{summary.source}[0]@1" in text
     assert "no such order" in summary.text("list")
 
@@ -299,20 +299,20 @@ NOWHERE = "127.0.0.1:1"
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("list",), "neither a pipeline's file nor --bootstrap"),
-        (("list", "--letters", "t"), "neither a pipeline's file nor --bootstrap"),
-        (("list", "--bootstrap", NOWHERE), "no topic is named"),
-        (("list", "orders.yaml", "--letters", "t", "--bootstrap", NOWHERE), "beside --bootstrap no file is read"),
+        (("list",), "neither a settings file nor --bootstrap"),
+        (("list", "--letters", "t"), "neither a settings file nor --bootstrap"),
+        (("list", "--bootstrap", NOWHERE), "without a topic"),
+        (("list", "orders.yaml", "--letters", "t", "--bootstrap", NOWHERE), "with --bootstrap no settings file is read"),
         (("redrive", "orders.yaml", "0-1", "--letters", "t", "--bootstrap", NOWHERE), "orders.yaml is not the id"),
-        (("redrive", "--letters", "t", "--bootstrap", NOWHERE), "no letters are named"),
-        (("discard", "--letters", "t", "--bootstrap", NOWHERE, "--why", "x"), "no letters are named"),
-        (("show", "--letters", "t", "--bootstrap", NOWHERE), "no letters are named"),
-        (("show", "0-1", "0-2", "--letters", "t", "--bootstrap", NOWHERE), "2 letters are named"),
-        (("list", "orders.yaml", "--kafka-setting", "a=b"), "beside --bootstrap only"),
+        (("redrive", "--letters", "t", "--bootstrap", NOWHERE), "no dead letters are selected"),
+        (("discard", "--letters", "t", "--bootstrap", NOWHERE, "--why", "x"), "no dead letters are selected"),
+        (("show", "--letters", "t", "--bootstrap", NOWHERE), "no dead letters are given"),
+        (("show", "0-1", "0-2", "--letters", "t", "--bootstrap", NOWHERE), "2 dead letters are given"),
+        (("list", "orders.yaml", "--kafka-setting", "a=b"), "only used with --bootstrap"),
         (("list", "--letters", "t", "--bootstrap", "no address"), "kafka.bootstrap is 'no address': expected"),
         (("list", "--letters", "t", "--bootstrap", NOWHERE, "--kafka-setting", "sasl.password"), "NAME=VALUE"),
         (("list", "--letters", "t", "--bootstrap", NOWHERE, "--kafka-setting", "acks=1"), "kafka.settings.acks"),
-        (("list", "--letters", "t", "--bootstrap", NOWHERE, "--kafka-setting", "no.such=1"), "refuses its settings"),
+        (("list", "--letters", "t", "--bootstrap", NOWHERE, "--kafka-setting", "no.such=1"), "rejects its settings"),
         (("list", "--letters", "t", "--bootstrap", NOWHERE, "--kafka-setting", "sasl.password=${env:NO_SUCH}"),
          "NO_SUCH is not set"),
     ],

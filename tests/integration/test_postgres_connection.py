@@ -59,4 +59,4 @@ print(translate(KafkaError(KafkaError._TRANSPORT), "asking").why)
     first, second, third = ran.stdout.splitlines()
     assert first.startswith("SourceUnavailable This process may open no more files")
     assert second.startswith("KafkaUnavailable This process may open no more files")
-    assert third == "Kafka is away, or too slow."
+    assert third == "Kafka is unavailable or too slow."

@@ -1,4 +1,4 @@
-"""`tailrace tail`: the published events, one a line, as consumers see them."""
+"""`tailrace tail`: prints published events as consumers see them, one per line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace.routing.folder import load_topics
 from tailrace.worker.options import kafka_options, own_topics
 
 PIPED_WIDTH = 2000
-"""Where there is no terminal to cut a line for, `less -S` and `grep` still want an end to it."""
+"""The longest line if the output is not a terminal."""
 _RED, _DIM, _RESET = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -32,11 +32,11 @@ def tail(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings, such as orders.yaml."),
     type_name: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable."),
     key: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable."),
-    from_beginning: bool = typer.Option(False, "--from-beginning", help="Also what the topics hold already."),
-    limit: int = typer.Option(0, "--limit", min=0, help="End after so many events; 0 never ends."),
-    dead_letters: bool = typer.Option(False, "--dead-letters", help="Also events that were set aside, and why."),
+    from_beginning: bool = typer.Option(False, "--from-beginning", help="Also print existing records."),
+    limit: int = typer.Option(0, "--limit", min=0, help="Stop after this many events; 0 for no limit."),
+    dead_letters: bool = typer.Option(False, "--dead-letters", help="Also dead letters, with their reason."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object a line."),
-    no_payload: bool = typer.Option(False, "--no-payload", help="Leave the payloads out."),
+    no_payload: bool = typer.Option(False, "--no-payload", help="Do not print payloads."),
 ) -> None:
     """Watch the published events as consumers see them, until --limit or Ctrl-C.
 
@@ -148,5 +148,5 @@ def _text(value: bytes | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without control characters: what is in a payload must not be able to move the cursor."""
+    """Escapes control characters, so that a payload cannot move the cursor."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

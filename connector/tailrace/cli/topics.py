@@ -1,4 +1,4 @@
-"""`tailrace topics`: declared topics against the cluster, shown by `plan` and made so by `apply`.
+"""`tailrace topics`: compares declared topics with the cluster (`plan`) and applies the differences (`apply`).
 
 Declared are the files of the topics folder, and Tailrace's own dead-letter and offsets topics. Topics that no file
 names are left alone, those made from a template among them.
@@ -27,7 +27,7 @@ from tailrace.state import offsets
 from tailrace.worker.options import column_map, dead_letter_spec, kafka_options, routing_view
 
 app = typer.Typer(
-    help="Compare declared topics with the cluster, and make them so.",
+    help="Compare declared topics with the cluster, and apply the declarations.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -37,7 +37,7 @@ FILES = typer.Argument(..., metavar="FILE...", help="The settings of one or more
 
 
 class _Cluster(NamedTuple):
-    """One Kafka, and what the pipelines declare there."""
+    """One Kafka cluster, and the topics that pipelines declare there."""
 
     observer: ClusterObserver
     bootstrap: str
@@ -48,7 +48,7 @@ class _Cluster(NamedTuple):
 def show(
     files: list[Path] = FILES, as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")
 ) -> int:
-    """Show what differs between the declared topics and the cluster; changes nothing.
+    """Show the differences between the declared topics and the cluster. Changes nothing.
 
     Where it may, it asks the brokers whether they would accept each change: a setting that they refuse is an error that
     names its file and line.
@@ -76,8 +76,8 @@ def show(
 @app.command()
 def apply(
     files: list[Path] = FILES,
-    yes: bool = typer.Option(False, "--yes", help="Do not ask; needed where there is no terminal to ask on."),
-    grow: bool = typer.Option(False, "--grow", help="Also add partitions, though existing keys may move to others."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask; required without a terminal."),
+    grow: bool = typer.Option(False, "--grow", help="Also add partitions; existing keys may move to others."),
 ) -> int:
     """Create topics, set their declared settings and, with --grow, add partitions.
 
@@ -111,7 +111,7 @@ def apply(
 
 
 def _clusters(files: list[Path]) -> Iterator[_Cluster]:
-    """What the pipelines declare, each Kafka by itself."""
+    """The declarations of the pipelines, by Kafka cluster."""
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     declared: dict[str, tuple[KafkaOptions, dict[str, TopicSpec]]] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""`tailrace dlq redrive` and `discard`: what is done with dead letters, once each, however often it is run."""
+"""`tailrace dlq redrive` and `discard`: resolve dead letters, each at most once however often they are run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tailrace.cli.dlq.selection import (
     choose,
     wanted,
 )
-from tailrace.cli.dlq.view import told_mark
+from tailrace.cli.dlq.view import describe_resolution
 from tailrace.cli.output import say
 from tailrace.dlq import resolutions
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
@@ -54,34 +54,35 @@ Prepare = Callable[[DeadLetter], RedriveItem]
 def redrive(
     file: Path | None = FILE,
     ids: list[str] = IDS,
-    all_open: bool = typer.Option(False, "--all-open", help="Every letter that is open now."),
+    all_open: bool = typer.Option(False, "--all-open", help="Every dead letter that is open now."),
     reason: list[str] = REASON,
     type_name: list[str] = TYPE,
     key: list[str] = KEY,
     since: str = SINCE,
     until: str = UNTIL,
-    edit: bool = typer.Option(False, "--edit", help="Change the payload of one letter in $EDITOR first."),
-    payload: Path | None = typer.Option(None, "--payload", metavar="FILE", help="The payload of one letter instead."),
-    why: str = typer.Option("", "--why", help="A word for those who look at it later."),
+    edit: bool = typer.Option(False, "--edit", help="Edit the payload of one dead letter in $EDITOR first."),
+    payload: Path | None = typer.Option(None, "--payload", metavar="FILE", help="Use this payload (one dead letter)."),
+    why: str = typer.Option("", "--why", help="The reason, stored with the resolution."),
     yes: bool = YES,
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell which would pass, and which would not."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only show which would pass and which would not."),
     as_json: bool = AS_JSON,
     letters: str = LETTERS,
     bootstrap: str = BOOTSTRAP,
     kafka_setting: list[str] = KAFKA_SETTING,
 ) -> int:
-    """Publish dead letters after all: through routing, check and format as they are now.
+    """Publish dead letters with the present routing, validation and format.
 
-    A letter is published exactly once: it is marked in the same Kafka transaction. Killed half-way, run it again: what
-    is marked is left out. A letter that still fails stays open and is told, and the others go on. The pipeline may run
-    meanwhile. For a row that could not be read, --edit and --payload take the row as JSON, as `dlq show` prints it.
+    Each is published exactly once: its resolution is written in the same Kafka transaction. If the command is killed,
+    run it again; resolved dead letters are skipped. One that still fails is reported and stays open, and the others
+    continue. The pipeline may run at the same time. For a row that could not be read, --edit and --payload take the
+    row as JSON, as `dlq show` prints it.
 
-    Newer events of the same key may have been published since: consumers then see the redriven one after them. Not so
-    for a parked key: there the pipeline publishes the letter, and then all that waited behind it.
+    Newer events of the same key may have been published since; consumers then see the redriven event after them. For a
+    parked key the pipeline publishes the dead letter first, and then everything that waited behind it.
 
-    With --letters, what consumers have set aside goes back as it was to the topic it was read from, unchecked.
+    With --letters, records that consumers dead-lettered are written back unchanged to the topic they were read from.
 
-    Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is away, 4 another redrive began meanwhile.
+    Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is unavailable, 4 another redrive has started.
 
     \b
     Examples:
@@ -96,29 +97,29 @@ def redrive(
         ids,
         wanted(reason, type_name, key, since, until),
         all_open=all_open,
-        hint="Name letters by id or by filters, or give --all-open.",
+        hint="Select dead letters by id or by filters, or give --all-open.",
     )
     _require_one(choice, edit=edit, payload=payload)
-    office = find_context(file, letters, bootstrap, kafka_setting)
-    publishing, reader, outcome = office.publishing(), office.reader(), Outcome(as_json)
+    context = find_context(file, letters, bootstrap, kafka_setting)
+    publishing, reader, outcome = context.publishing(), context.reader(), Outcome(as_json)
     replaced: dict[DeadLetterId, tuple[DeadLetter, bool]] = {}
 
     def prepare(letter: DeadLetter) -> RedriveItem:
         sent, changed = replaced.get(letter.id, (letter, False))
         record = publishing.again(sent, edited=changed)
-        return RedriveItem(sent, _mark("redriven", letter, why, topic=record.topic, edited=changed), record)
+        return RedriveItem(sent, _resolution("redriven", letter, why, topic=record.topic, edited=changed), record)
 
     spans, counted = _count(reader, choice)
     if counted and (edit or payload):
         replaced = _replaced(reader, choice, payload)
         if not replaced:
-            say("Nothing was changed, so nothing is redriven.", sys.stderr)
+            say("The payload was not changed. Nothing was redriven.", sys.stderr)
             return 1
     if dry_run or not counted:
         return _try(reader, choice, spans, prepare, outcome)
     if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
         return 1
-    return _act(office, choice, spans, prepare, outcome, require=publishing.topic_manager())
+    return _act(context, choice, spans, prepare, outcome, require=publishing.topic_manager())
 
 
 def discard(
@@ -130,23 +131,23 @@ def discard(
     since: str = SINCE,
     until: str = UNTIL,
     parked_key: list[str] = typer.Option(
-        [], "--parked-key", metavar="KEY", help="What is in front of this parked key, also if its letter is gone."
+        [], "--parked-key", metavar="KEY", help="The first event of this parked key, even if its dead letter is gone."
     ),
-    aggregate: str = typer.Option("", "--aggregate", help="Beside --parked-key: the aggregate of the key."),
-    why: str = typer.Option(..., "--why", help="Why it is not needed, for those who look at it later."),
+    aggregate: str = typer.Option("", "--aggregate", help="With --parked-key: the aggregate of the key."),
+    why: str = typer.Option(..., "--why", help="Why it is not needed; stored with the resolution."),
     yes: bool = YES,
     as_json: bool = AS_JSON,
     letters: str = LETTERS,
     bootstrap: str = BOOTSTRAP,
     kafka_setting: list[str] = KAFKA_SETTING,
 ) -> int:
-    """Give dead letters up: they are marked with who did it and why, and no longer listed.
+    """Discard dead letters: record who did it and why, and list them no longer.
 
-    Nothing is deleted: `dlq list --all` shows them until their time on the topic is over. A --key beside an id must be
-    the letter's own, so that a mistyped id does no harm.
+    Nothing is deleted: `dlq list --all` shows them until the topic's retention removes them. A --key given with an id
+    must be the key of that dead letter, which protects against a mistyped id.
 
-    --parked-key gives up the event in front of a parked key and releases what waits behind it. It works without the
-    letter, too, which the topic may have deleted; `dlq parked` shows such keys. The pipeline does it, when it runs.
+    --parked-key discards the first event of a parked key and releases the events that wait behind it. It also works if
+    the topic has deleted the dead letter; `dlq parked` shows such keys. The pipeline carries it out when it runs.
 
     \b
     Examples:
@@ -157,61 +158,61 @@ def discard(
     file, ids = ids_first(file, ids, bootstrap)
     chosen = wanted(reason, type_name, key, since, until)
     if not why.strip():
-        raise ConfigError("--why is empty", remedy="Say why the letters are not needed.")
+        raise ConfigError("--why is empty", remedy="Say why the dead letters are not needed.")
     if aggregate and not parked_key:
-        raise ConfigError("--aggregate stands beside --parked-key only", remedy="Give --parked-key KEY, too.")
+        raise ConfigError("--aggregate is only used with --parked-key", remedy="Give --parked-key KEY, too.")
     if parked_key:
         if ids or chosen:
-            raise ConfigError("--parked-key is given beside ids or filters", remedy="Give one or the other.")
-        office = find_context(file, letters, bootstrap, kafka_setting)
-        there, gone = fronts_of(office, parked_key, aggregate)
+            raise ConfigError("--parked-key is given together with ids or filters", remedy="Give one or the other.")
+        context = find_context(file, letters, bootstrap, kafka_setting)
+        there, gone = fronts_of(context, parked_key, aggregate)
         if gone:
-            if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Give up")):
+            if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Discard")):
                 return 1
-            code = give_up(office, gone, whoami(), why, as_json=as_json)
+            code = give_up(context, gone, whoami(), why, as_json=as_json)
             if not there:
                 return code
         ids = [str(letter.id) for letter in there]
-    choice = choose(ids, chosen, hint="Name letters by id or by filters, such as --type.")
-    office = find_context(file, letters, bootstrap, kafka_setting)
+    choice = choose(ids, chosen, hint="Select dead letters by id or by filters, such as --type.")
+    context = find_context(file, letters, bootstrap, kafka_setting)
 
     def prepare(letter: DeadLetter) -> RedriveItem:
-        return RedriveItem(letter, _mark("discarded", letter, why))
+        return RedriveItem(letter, _resolution("discarded", letter, why))
 
-    reader, outcome = office.reader(), Outcome(as_json)
+    reader, outcome = context.reader(), Outcome(as_json)
     spans, counted = _count(reader, choice)
     if not counted:
         return _try(reader, choice, spans, prepare, outcome)
-    if not (yes or _confirmed(counted, "Give up")):
+    if not (yes or _confirmed(counted, "Discard")):
         return 1
-    return _act(office, choice, spans, prepare, outcome)
+    return _act(context, choice, spans, prepare, outcome)
 
 
-_NEWER = "Newer events of the same keys may have been published since: consumers will see these after them."
+_NEWER = "Newer events of the same keys may have been published since. Consumers will see these after them."
 
 
 def _require_one(choice: Choice, *, edit: bool, payload: Path | None) -> None:
     if edit and payload:
-        raise ConfigError("--edit and --payload both give a payload", remedy="Choose one of them.")
+        raise ConfigError("--edit and --payload are given together", remedy="Choose one of them.")
     if (edit or payload) and len(choice.ids) != 1:
-        raise ConfigError("--edit and --payload are for one letter", remedy="Name one letter by its id.")
+        raise ConfigError("--edit and --payload are for one dead letter", remedy="Give the id of one dead letter.")
 
 
 def _replaced(
     reader: DeadLetterReader, choice: Choice, payload: Path | None
 ) -> dict[DeadLetterId, tuple[DeadLetter, bool]]:
-    """The one letter with its new payload, and whether that is another than the event had; nothing if it was left."""
+    """The one dead letter with its new payload, and whether that differs from the original; empty if unchanged."""
     (letter,) = choice.letters(reader, {}, ResolvedIds())
     if payload is not None:
         try:
-            # Whatever wrote the file most likely ended its last line.
+            # Most programs end the last line of a file.
             value: bytes | None = payload.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
         except OSError as error:
             raise ConfigError(f"{payload} cannot be read: {error.strerror}", remedy="Name a file.") from None
     elif letter.kind == "omitted":
         raise ConfigError(
-            f"the letter {letter.id} does not keep its payload, so there is nothing to edit",
-            remedy="Save the payload from where the event came from, and give it with --payload FILE.",
+            f"the dead letter {letter.id} does not contain its payload, so there is nothing to edit",
+            remedy="Save the payload from its source, and give it with --payload FILE.",
         )
     else:
         value = edit_payload(b"" if letter.kind == "null" else letter.value, str(letter.id))
@@ -221,7 +222,7 @@ def _replaced(
 
 
 def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Ranges, Counter[str]]:
-    """What is chosen and open, by reason."""
+    """The number of selected open dead letters by reason."""
     marked, spans = reader.resolved_ids(), choice.spans(reader)
     with closing(choice.letters(reader, spans, marked)) as letters:
         counted = Counter(letter.reason for letter in letters if letter not in marked)
@@ -229,12 +230,12 @@ def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Ranges, Counter[st
 
 
 def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
-    """A person is asked; a script has to say --yes."""
+    """Asks for confirmation; without a terminal, --yes is required."""
     letters = f"{counted.total()} dead letter{'s' * (counted.total() != 1)}"
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"{what.lower()} {letters}? There is nobody to ask",
-            remedy="Look at them with `tailrace dlq list`, then say --yes.",
+            f"{what.lower()} {letters}? There is no terminal to ask on",
+            remedy="Check them with `tailrace dlq list`, then give --yes.",
         )
     by_reason = ", ".join(f"{number} {reason}" for reason, number in counted.most_common())
     if warning:
@@ -246,30 +247,30 @@ def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
 
 
 def _try(reader: DeadLetterReader, choice: Choice, spans: Ranges, prepare: Prepare, outcome: Outcome) -> int:
-    """Tells what would be done, and does nothing."""
+    """Reports what would be done, and does nothing."""
     marked = reader.resolved_ids()
     with closing(choice.letters(reader, spans, marked)) as letters:
         for letter in letters:
             if letter in marked:
                 _skip(reader, letter, outcome)
             elif (posting := _prepared(letter, prepare, outcome)) and posting.record:
-                outcome.tell(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
+                outcome.report(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
     return outcome.end()
 
 
 def _act(
-    office: DlqContext,
+    context: DlqContext,
     choice: Choice,
     spans: Ranges,
     prepare: Prepare,
     outcome: Outcome,
     require: Require = lambda _: None,
 ) -> int:
-    options = office.kafka
+    options = context.kafka
     resolutions.ensure(options, offsets.admin_client(options))
-    reader, desk, fronts = office.reader(), RedrivePublisher(options, require), Fronts(options)
+    reader, desk, fronts = context.reader(), RedrivePublisher(options, require), Fronts(options)
     desk.open()
-    # Only now are the marks final: nobody else can add one without fencing this command.
+    # Only now are the resolutions final: nobody else can add one without fencing this command.
     marked = reader.resolved_ids(final=True)
     with closing(choice.letters(reader, spans, marked)) as letters:
         for letter in letters:
@@ -281,7 +282,7 @@ def _act(
                 else:
                     outcome.sent(desk.add(posting))
                 if letter.fingerprint is not None:
-                    marked.note(letter.id, posting.mark)  # a copy that is named beside it is left out
+                    marked.note(letter.id, posting.mark)  # skips a copy of it that was selected as well
     outcome.sent(desk.flush())
     fronts.tell(outcome)
     return outcome.end()
@@ -297,16 +298,18 @@ def _prepared(letter: DeadLetter, prepare: Prepare, outcome: Outcome) -> Redrive
 
 def _skip(reader: DeadLetterReader, letter: DeadLetter, outcome: Outcome) -> None:
     mark = reader.resolutions([letter]).get(letter.id)
-    outcome.tell(letter, "skipped", f": {told_mark(mark)}" if mark else "", mark=mark.to_json() if mark else None)
+    outcome.report(
+        letter, "skipped", f": {describe_resolution(mark)}" if mark else "", mark=mark.to_json() if mark else None
+    )
 
 
-def _mark(action: Action, letter: DeadLetter, why: str, **more: Any) -> Resolution:  # noqa: ANN401 - fields of Mark
+def _resolution(action: Action, letter: DeadLetter, why: str, **more: Any) -> Resolution:  # noqa: ANN401 - fields of Resolution
     now = time.time_ns() // 1_000_000
     return Resolution(action, now, whoami(), why, position=letter.position, fingerprint=letter.fingerprint, **more)
 
 
 def whoami() -> str:
-    """`user@host`; a container's user may have no name."""
+    """`user@host`, or the user's number if it has no name, as in a container."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""`tailrace dlq`: the events that could not be published, why, and what is to become of them."""
+"""`tailrace dlq`: lists, shows, redrives, discards and watches dead letters."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def list_letters(
     key: list[str] = KEY,
     since: str = SINCE,
     until: str = UNTIL,
-    all_letters: bool = typer.Option(False, "--all", help="Also letters that were redriven or discarded."),
-    limit: int = typer.Option(DEFAULT_LIMIT, "--limit", min=1, max=10_000, help="Show so many, the newest."),
+    all_letters: bool = typer.Option(False, "--all", help="Also dead letters that were redriven or discarded."),
+    limit: int = typer.Option(DEFAULT_LIMIT, "--limit", min=1, max=10_000, help="Show at most this many, the newest."),
     letters: str = LETTERS,
     bootstrap: str = BOOTSTRAP,
     kafka_setting: list[str] = KAFKA_SETTING,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
 ) -> None:
-    """Show the open dead letters: the newest --limit of them, in the order in which they came.
+    """List the open dead letters: the newest --limit, oldest first.
 
-    Reads the topic as it is now, committed letters only, and disturbs nobody. Times are those of the commit.
+    Reads the topic as it is now, committed records only, without affecting the pipeline. Times are commit times.
 
     \b
     Examples:
@@ -102,16 +102,16 @@ def list_letters(
 @app.command()
 def show(
     file: Path | None = FILE,
-    letter_id: str = typer.Argument("", metavar="ID", help="The letter's id, such as 0-42."),
+    letter_id: str = typer.Argument("", metavar="ID", help="The id of the dead letter, such as 0-42."),
     letters: str = LETTERS,
     bootstrap: str = BOOTSTRAP,
     kafka_setting: list[str] = KAFKA_SETTING,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Show everything about one letter, and whether it would pass today.
+    """Show one dead letter in full, and whether it would pass now.
 
-    The event is put through routing and check as they are now, without publishing it: each field that fails is shown
-    with what its schema expects and what the payload has there. Of a consumer's letter only the consumer can tell.
+    The event is routed and validated as the pipeline would do it now, but not published. Each invalid field is shown
+    with what its schema expects and what the payload contains. For a consumer's dead letter only the consumer knows.
 
     \b
     Examples:
@@ -121,13 +121,13 @@ def show(
     """
     file, ids = ids_first(file, [letter_id] if letter_id else [], bootstrap)
     if len(ids) != 1:
-        raise ConfigError(f"{len(ids) or 'no'} letters are named", remedy="Name one letter by its id, such as 0-42.")
+        raise ConfigError(f"{len(ids) or 'no'} dead letters are given", remedy="Give the id of one, such as 0-42.")
     wanted_id = DeadLetterId.parse(ids[0])
-    office = find_context(file, letters, bootstrap, kafka_setting)
-    reader = office.reader()
+    context = find_context(file, letters, bootstrap, kafka_setting)
+    reader = context.reader()
     letter = reader.fetch(wanted_id)
     mark = reader.resolutions([letter]).get(letter.id)
-    now = _now(office, letter)
+    now = _now(context, letter)
     if as_json:
         emit_json(view.in_full(letter, mark, now))
         return
@@ -153,7 +153,7 @@ def watch(
     bootstrap: str = BOOTSTRAP,
     kafka_setting: list[str] = KAFKA_SETTING,
 ) -> None:
-    """Follow dead letters as they arrive, and what becomes of them, until Ctrl-C.
+    """Follow new dead letters and their resolutions until Ctrl-C.
 
     \b
     Examples:
@@ -163,7 +163,7 @@ def watch(
     options = find_context(file, letters, bootstrap, kafka_setting).kafka
     topic, marks = options.dead_letter_topic, resolutions_topic(options)
     followed = TopicTail(options, {topic, marks}.__contains__, beginning=False)
-    say(f"watching {', '.join(followed.topics) or f'for {topic}: it is not there yet'}", sys.stderr)
+    say(f"watching {', '.join(followed.topics) or f'for {topic}, which does not exist yet'}", sys.stderr)
     sys.stderr.flush()
     try:
         for seen in followed:
@@ -173,35 +173,35 @@ def watch(
         followed.close()
 
 
-def _now(office: DlqContext, letter: DeadLetter) -> dict[str, Any]:
+def _now(context: DlqContext, letter: DeadLetter) -> dict[str, Any]:
     try:
-        return view.verdict(office.publishing().again, letter)
+        return view.verdict(context.publishing().again, letter)
     except Unavailable as error:
-        return view.untold(error)
+        return view.unknown(error)
 
 
 def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
     if now["passes"] and by_consumer:
-        say(f"A redrive publishes it again to {now['topic']}; whether it is taken there now, its consumer tells.")
+        say(f"A redrive publishes it to {now['topic']} again; its consumer decides whether it is accepted.")
         return
     if now["passes"]:
-        say(f"Today it would pass, and go to {now['topic']}: tailrace dlq redrive.")
+        say(f"It would pass now and go to {now['topic']}: tailrace dlq redrive.")
         return
-    fails = "It cannot be redriven:" if by_consumer else "Today it would still fail:"
-    say("Whether it would pass today cannot be told." if now["passes"] is None else fails)
+    fails = "It cannot be redriven:" if by_consumer else "It would still fail:"
+    say("Whether it would pass now is not known." if now["passes"] is None else fails)
     say(f"  {view.printable(now['explanation'])}")
     if now["remedy"]:
         say(f"  remedy: {view.printable(now['remedy'])}")
     if now.get("fields"):
         say()
-        table("What the schema wants, and what came", now["fields"])
+        table("Expected by the schema, and found", now["fields"])
 
 
 def _print_seen(seen: Seen, *, is_mark: bool, as_json: bool) -> None:
     if is_mark:
         mark, name = Resolution.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
         told: dict[str, Any] = {"mark": {"id": name, **mark.to_json()}}
-        text = f"{view.printable(name)} {view.told_mark(mark)}"
+        text = f"{view.printable(name)} {view.describe_resolution(mark)}"
     else:
         letter = dead_letter_of_tail(seen)
         told = {"letter": view.as_json(letter, None)}

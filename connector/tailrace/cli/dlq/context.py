@@ -40,7 +40,7 @@ Require = Callable[[list[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What it takes: `again` makes the record, `keeper` gives what requires topics that may be written to."""
+    """How to publish dead letters: `again` makes the record, `topic_manager` returns the check of its topic."""
 
     again: Callable[..., Record]
     topic_manager: Callable[[], Require]
@@ -48,23 +48,23 @@ class Publishing:
 
 @dataclass(frozen=True, slots=True)
 class DlqContext:
-    """Some letters. `settings` are those of their pipeline; None for the letters of consumers."""
+    """Where the dead letters are. `settings` are those of their pipeline; None for dead letters of consumers."""
 
     kafka: KafkaOptions
     settings: PipelineSettings | None
 
     def reader(self) -> DeadLetterReader:
-        """Refuses a topic that is not there, unless a pipeline is going to create it with its first letter."""
+        """Raises ConfigError for a missing topic, unless a pipeline creates it with its first dead letter."""
         if self.settings is None and self.kafka.dead_letter_topic not in ClusterObserver(self.kafka).look().topics:
             raise ConfigError(
                 f"there is no topic {self.kafka.dead_letter_topic}",
-                why="No consumer has set anything aside there yet, or the name is mistyped.",
+                why="No consumer has written a dead letter there yet, or the name is mistyped.",
                 remedy="Give the topic that the projection writes its dead letters to.",
             )
         return DeadLetterReader(self.kafka, of_consumers=self.settings is None)
 
     def publishing(self) -> Publishing:
-        """By a pipeline: reads its schemas and rules as they are now."""
+        """Uses the present schemas and rules of the pipeline, if there is one."""
         if self.settings is None:
             return Publishing(publish_again, lambda: partial(_require_there, offsets.admin_client(self.kafka)))
         wiring = wire(self.settings)
@@ -72,7 +72,7 @@ class DlqContext:
 
 
 class _Cluster(Section):
-    """What a pipeline's file says about Kafka, without the file."""
+    """The Kafka section of a pipeline's file, without the file."""
 
     kafka: KafkaSettings
 
@@ -83,12 +83,12 @@ class _Cluster(Section):
 
 
 def find_context(file: Path | None, letters: str, bootstrap: str, kafka_settings: list[str]) -> DlqContext:
-    """Refuses what names no letters, or names them twice."""
+    """Raises ConfigError if the options name no dead letters, or name them twice."""
     if file is not None and bootstrap:
         raise _two_places(file)
     if kafka_settings and not bootstrap:
         raise ConfigError(
-            "--kafka-setting stands beside --bootstrap only", remedy="In a pipeline's file, write it to kafka.settings."
+            "--kafka-setting is only used with --bootstrap", remedy="In a pipeline's file, write it to kafka.settings."
         )
     if file is not None:
         settings = load_pipeline(file)
@@ -96,30 +96,30 @@ def find_context(file: Path | None, letters: str, bootstrap: str, kafka_settings
         return DlqContext(_of_consumers(kafka, letters), None) if letters else DlqContext(kafka, settings)
     if not bootstrap:
         raise ConfigError(
-            "neither a pipeline's file nor --bootstrap says where the letters are",
-            remedy="Name the pipeline's file; or give --letters TOPIC and --bootstrap HOST:PORT for a consumer's.",
+            "neither a settings file nor --bootstrap is given",
+            remedy="Give the pipeline's settings file; or --letters TOPIC and --bootstrap HOST:PORT for consumers.",
         )
     if not letters:
-        raise ConfigError("--bootstrap names the brokers, but no topic is named", remedy="Add --letters TOPIC.")
+        raise ConfigError("--bootstrap is given without a topic", remedy="Add --letters TOPIC.")
     kafka = _of_consumers(_brokers(bootstrap, kafka_settings), letters)
     require_usable(kafka)
     return DlqContext(kafka, None)
 
 
 def _require_there(admin: offsets.Admin, topics: list[str]) -> None:
-    """What was read from a topic goes back there: to create it anew would be to publish for nobody."""
+    """Raises TopicMissing: a record goes back to the topic it was read from, and nobody reads a new one."""
     there = partition_counts(admin)
     for topic in topics:
         if topic not in there:
             raise TopicMissing(
                 f"there is no topic {topic}, which the event was read from",
-                why="It was deleted since.",
-                remedy="Create it, or discard the letter.",
+                why="It was deleted.",
+                remedy="Create it, or discard the dead letter.",
             )
 
 
 def ids_first(file: Path | None, ids: list[str] | None, bootstrap: str) -> tuple[Path | None, list[str]]:
-    """Beside --bootstrap there is no file: what stands in its place is the first id."""
+    """With --bootstrap there is no settings file: the first argument is the first id."""
     if file is None or not bootstrap:
         return file, ids or []
     try:
@@ -131,13 +131,13 @@ def ids_first(file: Path | None, ids: list[str] | None, bootstrap: str) -> tuple
 
 def _two_places(file: Path) -> ConfigError:
     return ConfigError(
-        f"{file} is not the id of a letter, and beside --bootstrap no file is read",
-        remedy="Name a pipeline's file or --bootstrap, not both.",
+        f"{file} is not the id of a dead letter, and with --bootstrap no settings file is read",
+        remedy="Give a settings file or --bootstrap, not both.",
     )
 
 
 def _of_consumers(kafka: KafkaOptions, letters: str) -> KafkaOptions:
-    """Named after the topic: whoever redrives letters from it has the same transactional id, by whatever file."""
+    """The transactional id comes from the topic, so that two redrives of it fence each other."""
     return replace(kafka, pipeline=letters, dead_letter_topic=letters, exactly_once=True)
 
 

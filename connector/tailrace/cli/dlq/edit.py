@@ -1,7 +1,7 @@
-"""A payload in an editor: laid out to be read, and put back as it was but for what was changed.
+"""Edits a payload in an editor: JSON is indented for reading, and made compact again afterwards.
 
-Only the white space between JSON's words is touched. Numbers, names and their order stay as they are spelled: a payload
-is published byte for byte, and 1.10 is not to become 1.1 because somebody mended a name.
+Only white space between JSON tokens changes. The spelling of numbers and the order of names stay: a payload is
+published byte for byte, and 1.10 must not become 1.1 because somebody corrected a name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _words = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+').findall
 
 
 def edited(payload: bytes, name: str) -> bytes | None:
-    """What a person makes of `payload`; None if it is left as it was."""
+    """The payload after editing; None if it was not changed."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
         raise ConfigError(
-            "the payload is not text, so no editor can show it", remedy="Save a corrected one and give --payload FILE."
+            "the payload is not text, so it cannot be edited", remedy="Save a corrected one and give --payload FILE."
         ) from None
-    shown = laid_out(text)
+    shown = indented(text)
     with tempfile.TemporaryDirectory(prefix="tailrace-") as folder:
         file = Path(folder) / f"{name}.json"
         file.write_bytes((shown + "\n").encode())
@@ -35,12 +35,12 @@ def edited(payload: bytes, name: str) -> bytes | None:
         after = file.read_bytes().decode(errors="surrogateescape").removesuffix("\n")
     if after == shown:
         return None
-    # One line stays one line; whoever wrote several meant them.
-    return (after if "\n" in text else squeezed(after)).encode(errors="surrogateescape")
+    # A payload on one line stays on one line.
+    return (after if "\n" in text else compact(after)).encode(errors="surrogateescape")
 
 
-def laid_out(text: str) -> str:
-    """JSON with a field a line; what is not JSON stays as it is."""
+def indented(text: str) -> str:
+    """JSON with one field per line; other text stays as it is."""
     if not _is_json(text):
         return text
     out: list[str] = []
@@ -58,8 +58,8 @@ def laid_out(text: str) -> str:
     return "".join(out)
 
 
-def squeezed(text: str) -> str:
-    """JSON on one line, as compact as `json.dumps` writes it; what is not JSON stays as it is."""
+def compact(text: str) -> str:
+    """JSON on one line, as `json.dumps` writes it; other text stays as it is."""
     if not _is_json(text):
         return text
     return "".join({",": ", ", ":": ": "}.get(word, word) for word in _words(text))
@@ -89,4 +89,4 @@ def _open(file: Path) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"the editor {editor!r} does not start: {error}", remedy="Correct EDITOR.") from None
     if code != 0:
-        raise ConfigError(f"the editor ended with {code}", why="That counts as giving up.", remedy="Nothing was done.")
+        raise ConfigError(f"the editor ended with {code}", why="That cancels the command.", remedy="Nothing was done.")

@@ -1,4 +1,4 @@
-"""`tailrace dlq parked`, and `discard --parked-key`: parked keys by name, also where the letter in front is gone."""
+"""`tailrace dlq parked` and `discard --parked-key`: parked keys, including those whose dead letter is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.cli.dlq.context import DlqContext, find_context
 from tailrace.cli.dlq.parked_letters import ANSWER_SECONDS, LOOK_SECONDS
 from tailrace.cli.dlq.view import local_time, printable, utc
 from tailrace.cli.output import emit_json, say, table
-from tailrace.dlq import requests as park_requests
+from tailrace.dlq import requests
 from tailrace.dlq.dead_letter import DeadLetter
 from tailrace.dlq.parked_keys import Entity, GiveUpRequest, ParkedKey
 from tailrace.errors import ConfigError
@@ -26,10 +26,10 @@ def parked(
     file: Path = typer.Argument(..., metavar="FILE", help="The pipeline's settings."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of a table."),
 ) -> None:
-    """Show the parked keys: since when, how many events wait behind each, and the letter in front.
+    """List the parked keys: since when, how many events wait, and the dead letter they wait behind.
 
-    A key whose letter is `gone` can no longer be redriven: `dlq discard --parked-key` gives its first event up, and
-    releases the others. Reads the topics as they are now, and disturbs nobody.
+    A key whose dead letter is `gone` can no longer be redriven: `dlq discard --parked-key` discards its first event and
+    releases the others. Reads the topics as they are now, without affecting the pipeline.
 
     \b
     Examples:
@@ -37,8 +37,8 @@ def parked(
       tailrace dlq parked orders.yaml --json | jq '.keys[] | select(.letter == null)'
     """
     kafka = find_context(file, "", "", []).kafka
-    board = park_requests.board(kafka)
-    waiting, letters = park_requests.waiting_counts(kafka, board), park_requests.fronts(kafka, board)
+    board = requests.board(kafka)
+    waiting, letters = requests.waiting_counts(kafka, board), requests.fronts(kafka, board)
     keys = sorted(board.keys.items(), key=lambda each: each[1].since_ms)
     if as_json:
         emit_json(
@@ -74,14 +74,14 @@ def parked(
     ]
     table("Parked keys", rows)
     if any(letter is None for letter in letters.values()):
-        say("Release a key whose letter is gone: tailrace dlq discard FILE --parked-key KEY --why …")
+        say("Release a key whose dead letter is gone: tailrace dlq discard FILE --parked-key KEY --why …")
 
 
-def fronts_of(office: DlqContext, keys: list[str], aggregate: str) -> tuple[list[DeadLetter], dict[Entity, ParkedKey]]:
-    """What is in front of some parked keys: letters, and the keys whose letter is gone."""
-    if office.settings is None:
-        raise ConfigError("only pipelines park keys", remedy="Leave --letters and --bootstrap out, name the pipeline.")
-    board = park_requests.board(office.kafka, final=True)
+def fronts_of(context: DlqContext, keys: list[str], aggregate: str) -> tuple[list[DeadLetter], dict[Entity, ParkedKey]]:
+    """The dead letters of some parked keys, and the keys whose dead letter is gone."""
+    if context.settings is None:
+        raise ConfigError("only pipelines park keys", remedy="Give the settings file of a pipeline.")
+    board = requests.board(context.kafka, final=True)
     chosen: dict[Entity, ParkedKey] = {}
     for key in dict.fromkeys(keys):
         found = [entity for entity in board.keys if _text(entity) == key and aggregate in ("", entity[0])]
@@ -93,33 +93,37 @@ def fronts_of(office: DlqContext, keys: list[str], aggregate: str) -> tuple[list
                 remedy="Name one with --aggregate. Nothing was done.",
             )
         chosen[found[0]] = board.keys[found[0]]
-    letters = park_requests.fronts(office.kafka, board)
+    letters = requests.fronts(context.kafka, board)
     there = [letter for entity in chosen if (letter := letters.get(entity)) is not None]
-    # One that is being released has nobody in front: it is waited for.
+    # A key that is being released has no dead letter: wait for it.
     return there, {entity: state for entity, state in chosen.items() if letters.get(entity) is None}
 
 
-def give_up(office: DlqContext, keys: dict[Entity, ParkedKey], by: str, why: str, *, as_json: bool) -> int:
-    """Asks the pipeline to release keys whose letter is gone, waits for it, and tells what became of each."""
-    requests = [GiveUpRequest(entity, state.place, by, why) for entity, state in keys.items() if not state.releasing]
-    park_requests.ask(office.kafka, requests)
+def give_up(context: DlqContext, keys: dict[Entity, ParkedKey], by: str, why: str, *, as_json: bool) -> int:
+    """Asks the pipeline to release keys whose dead letter is gone, waits for it, and reports each result."""
+    asked = [GiveUpRequest(entity, state.place, by, why) for entity, state in keys.items() if not state.releasing]
+    requests.ask(context.kafka, asked)
     deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
     left, counts = dict(keys), Counter[str]()
     while left and time.monotonic() < deadline:
-        board = park_requests.board(office.kafka, final=True)
+        board = requests.board(context.kafka, final=True)
         for entity in list(left):
             state = board.keys.get(entity)
             is_there = state is not None and (state.releasing or state.place == left[entity].place)
             if is_there or entity in board.gives_up:
                 continue
             del left[entity]
-            deadline = time.monotonic() + ANSWER_SECONDS  # it is at work
-            behind = "; one that waited is in front of the key now" if state else ", and all that waited behind it"
-            _tell(entity, "released", behind, counts, as_json=as_json)
+            deadline = time.monotonic() + ANSWER_SECONDS  # it makes progress
+            behind = (
+                "; an event that waited failed and is the first of the key now"
+                if state
+                else ", with all events that waited"
+            )
+            _report(entity, "released", behind, counts, as_json=as_json)
         if left:
             pause.wait(LOOK_SECONDS)
     for entity in left:
-        _tell(entity, "requested", ": the pipeline does it when it runs", counts, as_json=as_json)
+        _report(entity, "requested", ": the pipeline does it when it runs", counts, as_json=as_json)
     if as_json:
         emit_json({"summary": dict(counts)})
     else:
@@ -128,7 +132,7 @@ def give_up(office: DlqContext, keys: dict[Entity, ParkedKey], by: str, why: str
     return 0
 
 
-def _tell(entity: Entity, outcome: str, text: str, counts: Counter[str], *, as_json: bool) -> None:
+def _report(entity: Entity, outcome: str, text: str, counts: Counter[str], *, as_json: bool) -> None:
     counts[outcome] += 1
     if as_json:
         emit_json({"aggregate": entity[0], "key": _text(entity), "letter": None, "outcome": outcome})

@@ -1,4 +1,4 @@
-"""Letters that others wait behind: the pipeline itself redrives and discards them, for it alone keeps the order."""
+"""Asks the pipeline to redrive or discard the dead letters of parked keys, because only it can keep the order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tailrace.dlq.redrive import RedriveItem
 from tailrace.kafka.client import KafkaOptions
 
 ANSWER_SECONDS = 30.0
-"""A pipeline that runs looks for requests twice a second; it is waited for as long as it gets on."""
+"""A running pipeline reads requests twice a second. The wait goes on as long as it makes progress."""
 LOOK_SECONDS = 0.5
 STILL = (
-    "A pipeline reads schemas and rules when it starts: restart it if they were mended, then redrive again. Until then "
-    "the letter stays in front of its key."
+    "A pipeline reads schemas and rules when it starts. If they were fixed, restart it, then redrive again. Until then "
+    "the key stays parked."
 )
 
 
 class Fronts:
-    """The letters in front of parked keys, and what was asked about them."""
+    """The dead letters of parked keys, and the requests for them."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -34,7 +34,7 @@ class Fronts:
         return FIRST in letter.details and letter.position in self._places
 
     def ask(self, letter: DeadLetter, posting: RedriveItem) -> None:
-        """Notes what is to be asked for; the payload only if it is another than the letter's own."""
+        """Adds a request; with the payload only if it was changed."""
         mark = posting.mark
         self._requests.append(
             Request(
@@ -49,7 +49,7 @@ class Fronts:
         self._asked.append(letter)
 
     def tell(self, outcome: Outcome) -> None:
-        """Asks for all of it at once, waits for the pipeline's answers, and reports them."""
+        """Sends all requests at once, waits for the answers of the pipeline, and reports them."""
         if not self._requests:
             return
         requests.ask(self._options, self._requests)
@@ -59,24 +59,24 @@ class Fronts:
             board = requests.board(self._options, final=True)
             left = [letter for letter in waiting if not self._told(letter, board, outcome)]
             if len(left) < len(waiting):
-                deadline = time.monotonic() + ANSWER_SECONDS  # it is at work
+                deadline = time.monotonic() + ANSWER_SECONDS  # it makes progress
             waiting = left
             if waiting:
                 pause.wait(LOOK_SECONDS)
         for letter in waiting:
-            outcome.tell(letter, "requested", ": the pipeline does it when it runs")
+            outcome.report(letter, "requested", ": the pipeline does it when it runs")
 
     def _told(self, letter: DeadLetter, board: ParkingState, outcome: Outcome) -> bool:
-        """Reports what became of a request; False if that is not known yet."""
+        """Reports the result of a request; False if it is not known yet."""
         if letter.id in board.requests:
             return False
         state = board.keys.get((letter.details.get("tailrace.aggregate", ""), letter.key or b""))
         if letter.id in board.answers:
             outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
         elif state is None:
-            outcome.tell(letter, "released", ", and all that waited behind it")
+            outcome.report(letter, "released", ", with all events that waited behind it")
         elif state.releasing:
             return False
         else:
-            outcome.tell(letter, "released", "; one that waited behind it is in front of the key now")
+            outcome.report(letter, "released", "; an event that waited behind it is the first of the key now")
         return True

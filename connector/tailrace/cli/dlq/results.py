@@ -1,4 +1,4 @@
-"""What became of each letter of a command: told one by one, as text or JSON, and counted."""
+"""Reports the result for each dead letter of a command, as text or JSON, and counts them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tailrace.dlq.redrive import RedriveFailure, RedriveItem
 
 @dataclass(slots=True)
 class Outcome:
-    """Tells what became of each letter, and counts."""
+    """Prints and counts results."""
 
     as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
 
-    def tell(self, letter: DeadLetter, outcome: str, text: str = "", **more: object) -> None:
+    def report(self, letter: DeadLetter, outcome: str, text: str = "", **more: object) -> None:
         self.counts[outcome] += 1
         if self.as_json:
             emit_json({"letter": str(letter.id), "event_id": letter.event_id, "outcome": outcome, **more})
@@ -27,18 +27,18 @@ class Outcome:
             say(printable(f"{letter.id} {outcome}{text}"))
 
     def sent(self, done: tuple[list[RedriveItem], list[RedriveFailure]]) -> None:
-        """What a batch has come to, once it is committed."""
+        """Reports a committed batch."""
         for letter, mark, record in done[0]:
-            self.tell(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
+            self.report(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
         for (letter, _, _), why in done[1]:
             self.failed(letter, "permanent_failure", why.what, why.remedy)
 
     def failed(self, letter: DeadLetter, reason: str, explanation: str, remedy: str) -> None:
         text = f": {reason}: {explanation}" + (f" Remedy: {remedy}" if remedy else "")
-        self.tell(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
+        self.report(letter, "failed", text, reason=reason, explanation=explanation, remedy=remedy)
 
     def end(self) -> int:
-        """The last line, and the exit code."""
+        """Prints the summary; returns the exit code."""
         if self.as_json:
             emit_json({"summary": dict(self.counts)})
         else:

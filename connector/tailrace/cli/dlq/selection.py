@@ -1,4 +1,4 @@
-"""Which dead letters a command means: by id, or by what they say. The options of all `tailrace dlq` commands."""
+"""Selects dead letters by id or by filters. The options of all `tailrace dlq` commands."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tailrace.dlq.resolutions import ResolvedIds
 from tailrace.errors import ConfigError, Reason
 from tailrace.kafka.reader import Ranges
 
-FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not beside --bootstrap.")
-LETTERS: str = typer.Option("", "--letters", metavar="TOPIC", help="The letters of consumers on this topic instead.")
+FILE: Path | None = typer.Argument(None, metavar="FILE", help="The pipeline's settings; not with --bootstrap.")
+LETTERS: str = typer.Option("", "--letters", metavar="TOPIC", help="Use the dead letters of consumers on this topic.")
 BOOTSTRAP: str = typer.Option(
-    "", "--bootstrap", metavar="HOST:PORT", help="Kafka, for --letters without a pipeline's file."
+    "", "--bootstrap", metavar="HOST:PORT", help="Kafka brokers, for --letters without a settings file."
 )
 KAFKA_SETTING: list[str] = typer.Option(
-    [], "--kafka-setting", metavar="NAME=VALUE", help="A setting of librdkafka beside --bootstrap; repeatable."
+    [], "--kafka-setting", metavar="NAME=VALUE", help="A librdkafka setting, with --bootstrap; repeatable."
 )
-IDS: list[str] = typer.Argument(None, metavar="ID", help="Letters by id, such as 0-42.")
-REASON: list[str] = typer.Option([], "--reason", help="Only letters of this reason; repeatable.")
+IDS: list[str] = typer.Argument(None, metavar="ID", help="Ids of dead letters, such as 0-42.")
+REASON: list[str] = typer.Option([], "--reason", help="Only dead letters with this reason; repeatable.")
 TYPE: list[str] = typer.Option([], "--type", help="Only events of this type; a shell pattern, repeatable.")
 KEY: list[str] = typer.Option([], "--key", help="Only events with this key; a shell pattern, repeatable.")
 SINCE: str = typer.Option("", "--since", help="Only events committed since then: 30m, 2h, 3d, or an ISO time.")
@@ -49,7 +49,7 @@ def moment(text: str, now_ms: int) -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ConfigError(
-            f"{text!r} is not a time", remedy="Write 30m, 2h, 3d or 2w for so long ago, or 2026-03-01T12:00:00Z."
+            f"{text!r} is not a time", remedy="Write 30m, 2h, 3d or 2w for a time ago, or 2026-03-01T12:00:00Z."
         ) from None
 
 
@@ -64,19 +64,19 @@ def wanted(reasons: list[str], types: list[str], keys: list[str], since: str, un
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Letters by id, or else all open ones that are wanted."""
+    """Dead letters by id, or all open ones that match the filters."""
 
     ids: tuple[DeadLetterId, ...]
     wanted: Wanted
 
     def spans(self, reader: DeadLetterReader) -> Ranges:
-        """How far the topic reaches now. What arrives later was not chosen."""
+        """The offsets that the topic holds now. Later dead letters are not selected."""
         return {} if self.ids else reader.spans(self.wanted.since_ms)
 
     def letters(
         self, reader: DeadLetterReader, spans: Ranges, marked: ResolvedIds
     ) -> Generator[DeadLetter, None, None]:
-        """Those chosen by id also if they are marked: their caller leaves them out, and says so."""
+        """The selected dead letters; those given by id even if they are resolved, so that the caller can report it."""
         if self.ids:
             for each in self.ids:
                 letter = reader.fetch(each)
@@ -87,24 +87,24 @@ class Choice:
             yield from letters
 
     def _require_key(self, letter: DeadLetter) -> None:
-        """A key beside an id is a second look: a mistyped number is then noticed."""
+        """Checks the key that was given with an id, which protects against a mistyped id."""
         keys = self.wanted.keys
         if keys and letter.key_text not in keys:
             raise ConfigError(
-                f"the letter {letter.id} has the key {letter.key_text!r}, not {' or '.join(map(repr, keys))}",
-                why="A key given beside an id must be the letter's own.",
+                f"the dead letter {letter.id} has the key {letter.key_text!r}, not {' or '.join(map(repr, keys))}",
+                why="A key given with an id must be the key of that dead letter.",
                 remedy=f"See `tailrace dlq show … {letter.id}`; nothing was done.",
             )
 
 
 def choose(ids: list[str] | None, found: Wanted, *, all_open: bool = False, hint: str) -> Choice:
-    """Refuses what could be meant in two ways, and what means nothing at all."""
+    """Raises ConfigError if the selection is ambiguous or empty."""
     if ids and (all_open or found != Wanted(keys=found.keys)):
         raise ConfigError(
-            "letters are named both by id and otherwise", remedy="Give ids (with --key as a second look) or filters."
+            "dead letters are selected both by id and by filters", remedy="Give ids (with --key as a check) or filters."
         )
     if all_open and found:
-        raise ConfigError("--all-open leaves nothing to filter", remedy="Give --all-open or filters, not both.")
+        raise ConfigError("--all-open is given together with filters", remedy="Give --all-open or filters, not both.")
     if not ids and not all_open and not found:
-        raise ConfigError("no letters are named", remedy=hint)
+        raise ConfigError("no dead letters are selected", remedy=hint)
     return Choice(tuple(dict.fromkeys(DeadLetterId.parse(each) for each in ids or ())), found)

@@ -1,4 +1,4 @@
-"""Dead letters for people and programs: as a line, in full, and beside what their schema wants of them today."""
+"""Formats dead letters for people and programs: as a table row, in full, and with what their schema expects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from tailrace.cli.dlq.edit import laid_out
+from tailrace.cli.dlq.edit import indented
 from tailrace.dlq.dead_letter import DeadLetter
 from tailrace.dlq.parked_keys import FIRST
 from tailrace.dlq.record import FOREIGN
@@ -21,7 +21,7 @@ from tailrace.event import Record
 CUT = 60
 """Characters of an explanation in a table."""
 PART = 200
-"""Characters of the part of a payload that stands beside what was expected of it."""
+"""Characters of the part of a payload that is shown next to what was expected."""
 
 _PATH = r"\$(?:\.…|\.\w+|\[\d+\]|\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\])*"
 _broken = re.compile(rf"({_PATH}): expected (.*?), got (.*?)(?=; \$|; and more|$)", re.DOTALL).findall
@@ -34,7 +34,7 @@ def in_front(letter: DeadLetter, mark: Resolution | None) -> bool:
 
 
 def row(letter: DeadLetter, mark: Resolution | None, *, with_state: bool) -> dict[str, object]:
-    """A line of the table."""
+    """A row of the table."""
     state: dict[str, object] = {"state": mark.action if mark else "open"} if with_state else {}
     return {
         "id": letter.id,
@@ -49,7 +49,7 @@ def row(letter: DeadLetter, mark: Resolution | None, *, with_state: bool) -> dic
 
 
 def as_json(letter: DeadLetter, mark: Resolution | None) -> dict[str, Any]:
-    """What a letter says, without its payload."""
+    """A dead letter as JSON, without its payload."""
     return {
         "id": str(letter.id),
         "state": mark.action if mark else "open",
@@ -71,7 +71,7 @@ def as_json(letter: DeadLetter, mark: Resolution | None) -> dict[str, Any]:
 
 
 def in_full(letter: DeadLetter, mark: Resolution | None, now: dict[str, Any]) -> dict[str, Any]:
-    """Everything there is to know, for a program."""
+    """A dead letter as JSON, with headers and payload."""
     told = as_json(letter, mark)
     return {
         **told,
@@ -83,11 +83,11 @@ def in_full(letter: DeadLetter, mark: Resolution | None, now: dict[str, Any]) ->
 
 
 def facts(letter: DeadLetter, mark: Resolution | None) -> list[tuple[str, str]]:
-    """Name and value of what stands above the payload."""
+    """Names and values to show above the payload."""
     said = letter.details
     size = f", {said['tailrace.payload.length']} bytes" if "tailrace.payload.length" in said else ""
     found = [
-        ("letter", f"{letter.id}, {told_mark(mark) if mark else 'open'}"),
+        ("letter", f"{letter.id}, {describe_resolution(mark) if mark else 'open'}"),
         ("committed", local_time(letter.committed_ms)),
         ("reason", letter.reason),
         ("explanation", letter.explanation),
@@ -108,21 +108,21 @@ def facts(letter: DeadLetter, mark: Resolution | None) -> list[tuple[str, str]]:
 
 
 def headers(letter: DeadLetter) -> list[tuple[str, str]]:
-    """But for those that say the same under others' names."""
+    """The headers, without those that repeat others under the names of other tools."""
     said = [(name, value) for name, value in letter.details.items() if not name.startswith(FOREIGN)]
     return [(printable(name), cut(printable(value), PART)) for name, value in said]
 
 
 def payload_text(letter: DeadLetter) -> str:
-    """To be read by a person: JSON laid out, no control characters."""
+    """The payload for a terminal: JSON indented, no control characters."""
     if letter.kind == "null":
         return "(NULL)"
     text = letter.value.decode(errors="backslashreplace")
-    return "\n".join(printable(line) for line in laid_out(text).split("\n"))
+    return "\n".join(printable(line) for line in indented(text).split("\n"))
 
 
 def verdict(again: Callable[[DeadLetter], Record], letter: DeadLetter) -> dict[str, Any]:
-    """What becomes of it if it is published `again` today: `passes`, or why not, field by field."""
+    """Whether it would be published `again` now: `passes`, or why not, field by field."""
     try:
         made = again(letter)
     except Rejected as rejected:
@@ -136,12 +136,12 @@ def verdict(again: Callable[[DeadLetter], Record], letter: DeadLetter) -> dict[s
     return {"passes": True, "topic": made.topic}
 
 
-def untold(error: TailraceError) -> dict[str, Any]:
-    """The verdict where a server that is needed for it is away."""
+def unknown(error: TailraceError) -> dict[str, Any]:
+    """The same if a server that is needed for it is unavailable."""
     return {"passes": None, "explanation": f"{error.code}: {error.what}", "remedy": error.remedy}
 
 
-def told_mark(mark: Resolution) -> str:
+def describe_resolution(mark: Resolution) -> str:
     """`redriven to shop.orders by ann@host at …: because`."""
     where = f" to {mark.topic}" if mark.topic else ""
     edited = ", edited" if mark.edited else ""
@@ -161,7 +161,7 @@ def part_at(value: object, path: str) -> object:
 
 
 def _fields(explanation: str, letter: DeadLetter) -> list[dict[str, str]]:
-    """What was expected of each field that fails, what was found, and the part of the payload itself."""
+    """For each invalid field: what was expected, what was found, and that part of the payload."""
     try:
         value = json.loads(letter.value)
     except (ValueError, RecursionError):
@@ -206,12 +206,12 @@ def cut(text: str, length: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters: what is in a payload must not be able to move the cursor."""
+    """Escapes control characters, so that a payload cannot move the cursor."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _in_short(explanation: str) -> str:
-    """From the field on: which schema it is about follows from the type, which stands beside it."""
+    """The explanation from the field on; the type next to it already names the schema."""
     _, at, fields = explanation.partition(": $")
     return f"${fields}" if at else explanation
 

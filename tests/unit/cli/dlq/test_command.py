@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.dlq.edit import edited, laid_out, squeezed
+from tailrace.cli.dlq.edit import compact, edited, indented
 from tailrace.cli.dlq.selection import choose, moment, wanted
 from tailrace.cli.dlq.view import part_at, printable, row, verdict
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
@@ -86,15 +86,15 @@ values = st.recursive(
 @given(values, st.booleans())
 def test_layout_is_white_space_only(value: object, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
-    assert json.loads(laid_out(text)) == value
-    assert squeezed(laid_out(text)) == text
+    assert json.loads(indented(text)) == value
+    assert compact(indented(text)) == text
 
 
 def test_layout_for_people() -> None:
-    assert laid_out('{"a": [1.10, {}], "b": [], "a": "x, {y}"}') == (
+    assert indented('{"a": [1.10, {}], "b": [], "a": "x, {y}"}') == (
         '{\n  "a": [\n    1.10,\n    {}\n  ],\n  "b": [],\n  "a": "x, {y}"\n}'
     )
-    assert laid_out("{nonsense") == squeezed("{nonsense") == "{nonsense"
+    assert indented("{nonsense") == compact("{nonsense") == "{nonsense"
 
 
 def test_an_editor_changes_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
