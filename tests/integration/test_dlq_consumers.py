@@ -302,7 +302,7 @@ NOWHERE = "127.0.0.1:1"
         (("list",), "neither a settings file nor --bootstrap"),
         (("list", "--letters", "t"), "neither a settings file nor --bootstrap"),
         (("list", "--bootstrap", NOWHERE), "without a topic"),
-        (("list", "orders.yaml", "--letters", "t", "--bootstrap", NOWHERE), "with --bootstrap no settings file is read"),
+        (("list", "orders.yaml", "--letters", "t", "--bootstrap", NOWHERE), "no settings file is read"),
         (("redrive", "orders.yaml", "0-1", "--letters", "t", "--bootstrap", NOWHERE), "orders.yaml is not the id"),
         (("redrive", "--letters", "t", "--bootstrap", NOWHERE), "no dead letters are selected"),
         (("discard", "--letters", "t", "--bootstrap", NOWHERE, "--why", "x"), "no dead letters are selected"),
