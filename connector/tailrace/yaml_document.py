@@ -1,8 +1,8 @@
-"""A YAML file as plain data, and the line on which each setting stands: a pipeline's file, or a topic's.
+"""Reads a YAML file as plain data, with the line number of each setting.
 
-Stricter than YAML itself: a key given twice is an error (YAML would silently keep the last one), and so are
-aliases that lead back to themselves. Size and number of values are bounded, because eight lines of nested aliases
-stand for gigabytes. Messages name line and column but never quote the text, which may hold a password.
+It is stricter than YAML: a repeated key is an error (YAML would silently keep the last one), and so are circular
+aliases. Size and number of values are limited, because eight lines of nested aliases can expand to gigabytes. Error
+texts have line and column but never quote the file, which may contain a password.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import yaml
 from tailrace.errors import ConfigError
 
 KeyPath = tuple[str, ...]
-"""The way to a setting: `("kafka", "bootstrap")`."""
+"""The path of a setting, such as `("kafka", "bootstrap")`."""
 
 MAX_BYTES = 1 << 20
-"""The largest file that is read: a pipeline's file is a few kilobytes."""
+"""The maximum size of a file; usual ones have a few kilobytes."""
 MAX_VALUES = 50_000
-"""The most keys, values and list items in one document, counting an alias as all that it stands for."""
+"""The maximum of keys, values and list items in one document, with aliases expanded."""
 
 
 class ExpectedContent(NamedTuple):
-    """What the file is to hold, as its errors put it."""
+    """Describes the expected content of a file, for error texts."""
 
     name: str
-    """`a pipeline`"""
+    """Such as `a pipeline`."""
     setting: str
-    """`pipeline: orders`: one that stands in every such file"""
+    """A setting of every such file, such as `pipeline: orders`."""
     if_absent: str
     if_empty: str
     if_other: str
@@ -39,14 +39,14 @@ class ExpectedContent(NamedTuple):
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """The data, and line numbers (from 1) by place; a setting from elsewhere has none."""
+    """The data, and the line numbers (from 1) by key path."""
 
     data: dict[str, Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
 
 
 def read_document(path: Path, wanted: ExpectedContent) -> YamlDocument:
-    """Reads one YAML mapping; ConfigError, with line and column, for anything else."""
+    """Reads one YAML mapping; raises ConfigError, with line and column, for anything else."""
     text = _text(path, wanted)
     try:
         loader = yaml.SafeLoader(text)
@@ -59,26 +59,26 @@ def read_document(path: Path, wanted: ExpectedContent) -> YamlDocument:
         data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(path, error, wanted) from None
-    except (yaml.YAMLError, ValueError):  # ValueError: 2024-13-45 looks like a date and is none
+    except (yaml.YAMLError, ValueError):  # ValueError: 2024-13-45 looks like a date
         raise ConfigError(
-            f"{path} holds something that YAML does not allow",
+            f"{path} contains something that YAML does not allow",
             remedy="Remove control characters, and put values that look like dates in quotes.",
         ) from None
     except RecursionError:
         raise ConfigError(
-            f"{path} is nested too deeply", remedy="Settings are a few levels deep: flatten it."
+            f"{path} is nested too deeply", remedy="Reduce the nesting: settings are a few levels deep."
         ) from None
     if not isinstance(data, dict):
         raise ConfigError(
             f"{path} is not {wanted.name}",
-            why=f"The file holds a single value or a list; expected settings such as `{wanted.setting}`.",
+            why=f"The file contains a single value or a list; expected settings such as `{wanted.setting}`.",
             remedy=wanted.if_other,
         )
     return YamlDocument(data, lines)
 
 
 def read_value(text: str, name: str) -> object:
-    """Parses one YAML value that is not a file of its own; YAMLError, ValueError or ConfigError if that fails."""
+    """Parses a single YAML value; raises YAMLError, ValueError or ConfigError."""
     loader = yaml.SafeLoader(text)
     node = loader.get_single_node()
     if node is None:
@@ -88,12 +88,12 @@ def read_value(text: str, name: str) -> object:
 
 
 def require_bounded(node: yaml.Node, name: str) -> None:
-    """Raises ConfigError if the document is too large once its aliases are expanded; takes time linear in its text."""
+    """Raises ConfigError if the document is too large with its aliases expanded; takes time linear in its text."""
     sizes: dict[int, int] = {}
 
     def size(of: yaml.Node) -> int:
         if id(of) not in sizes:
-            sizes[id(of)] = 1  # a circle counts once here: `_walk` reports it
+            sizes[id(of)] = 1  # a cycle counts once here: `_walk` reports it
             children = (
                 [part for pair in of.value for part in pair]
                 if isinstance(of, yaml.MappingNode)
@@ -106,9 +106,9 @@ def require_bounded(node: yaml.Node, name: str) -> None:
 
     if size(node) > MAX_VALUES:
         raise ConfigError(
-            f"{name} holds more than {MAX_VALUES:,} values",
-            why="Aliases (*name) count as all that they stand for.",
-            remedy="Remove the aliases that contain other aliases, or divide the file.",
+            f"{name} contains more than {MAX_VALUES:,} values",
+            why="Aliases (*name) count with all values that they expand to.",
+            remedy="Remove the aliases that contain other aliases, or split the file.",
         )
 
 
@@ -130,12 +130,12 @@ def _text(path: Path, wanted: ExpectedContent) -> str:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror or type(error).__name__})",
-            remedy="Name a file that the user that runs Tailrace may read.",
+            remedy="Make it readable for the user that runs Tailrace, or name another file.",
         ) from None
 
 
 def _walk(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int], path: Path, above: tuple[yaml.Node, ...]) -> None:
-    """Notes the line of every key, and refuses double keys and circles."""
+    """Records the line of every key; raises for repeated keys and cycles."""
     if any(node is other for other in above):
         raise ConfigError(
             f"{path}:{node.start_mark.line + 1}: {'.'.join(place)} contains itself",
@@ -153,7 +153,7 @@ def _walk(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int], path: Path
             if name in seen:
                 raise ConfigError(
                     f"{path}:{line}: {'.'.join((*place, name))} is given twice",
-                    why=f"It already stands on line {seen[name]}; only one of the two could count.",
+                    why=f"It is already on line {seen[name]}; only one of the two can count.",
                     remedy="Remove one of the two lines.",
                 )
             seen[name] = line
@@ -164,9 +164,9 @@ def _walk(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int], path: Path
 def _syntax_error(path: Path, error: yaml.MarkedYAMLError, wanted: ExpectedContent) -> ConfigError:
     problem, remedy = (
         error.problem or "",
-        "Correct the line; a YAML checker in your editor shows it in place.",
+        "Correct the line; a YAML checker in your editor shows the error.",
     )
-    # PyYAML quotes the text it stumbled over, and a password may well begin with one of these characters.
+    # PyYAML quotes the text at the error, which may be a password.
     if "alias" in problem or "anchor" in problem:
         problem, remedy = "an alias that is not defined", "Put values that begin with * or & in quotes."
     elif "tag" in problem:
@@ -177,8 +177,8 @@ def _syntax_error(path: Path, error: yaml.MarkedYAMLError, wanted: ExpectedConte
         problem, remedy = "a tab where YAML wants spaces", "Indent with spaces."
     elif "character" in problem:
         problem, remedy = (
-            "a character that cannot stand there",
-            "Put values that hold special characters in quotes.",
+            "a character that is not allowed there",
+            "Put values with special characters in quotes.",
         )
     mark = error.problem_mark or error.context_mark
     where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)

@@ -19,10 +19,10 @@ BOOK = ExpectedContent("a book", "title: Emma", "Buy one.", "Write one.", "Begin
         ("", "is empty", "Write one."),
         ("- a", "is not a book", "Begin with its title."),
         ("a: 1\n---\nb: 2", "not valid YAML", "Keep one book per file."),
-        ("[" * 10_000, "nested too deeply", "flatten it"),
+        ("[" * 10_000, "nested too deeply", "Reduce the nesting"),
     ],
 )
-def test_errors_speak_of_what_is_wanted(tmp_path: Path, text: str | None, told: str, remedy: str) -> None:
+def test_errors_name_the_expected_content(tmp_path: Path, text: str | None, told: str, remedy: str) -> None:
     file = tmp_path / "book.yaml"
     if text is not None:
         file.write_text(text)
@@ -38,13 +38,13 @@ def nested_aliases(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
-def test_aliases_count_as_what_they_stand_for(tmp_path: Path) -> None:
+def test_aliases_count_with_all_values_they_expand_to(tmp_path: Path) -> None:
     file = tmp_path / "book.yaml"
     file.write_text(nested_aliases(8, 9))
-    with pytest.raises(ConfigError, match="holds more than 50,000 values") as caught:
+    with pytest.raises(ConfigError, match="contains more than 50,000 values") as caught:
         read_document(file, BOOK)
     assert "aliases" in caught.value.remedy
-    with pytest.raises(ConfigError, match="VARIABLE holds more than"):
+    with pytest.raises(ConfigError, match="VARIABLE contains more than"):
         read_value(nested_aliases(8, 9), "VARIABLE")
 
 

@@ -1,6 +1,6 @@
-"""The SQL that makes an outbox table, and the role with the fewest rights that can tail it. Text only.
+"""The SQL that creates an outbox table and a role with the minimal privileges to tail it.
 
-Every identifier is quoted (`sqlname.py`), so a name means what it says whatever its case or characters.
+Every identifier is quoted (`sql_names.py`), so names may have any case and characters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tailrace.sql_names import quote, quote_table, split_table
 
 
 def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
-    """CREATE TABLE for an outbox of this layout."""
+    """Returns the CREATE TABLE statement for this layout."""
     columns = [
         (column_map.id, "uuid PRIMARY KEY"),
         (column_map.aggregate, "varchar(255) NOT NULL"),
@@ -20,7 +20,7 @@ def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
         (column_map.payload, "jsonb"),
         (column_map.timestamp or "created_at", "timestamptz NOT NULL DEFAULT now()"),
     ]
-    # One column may play two parts (the id as the key, say): the first definition stands.
+    # One column may have two parts, such as the id as the key: the first definition counts.
     defined: dict[str, str] = {}
     for name, definition in columns:
         if name is not None:
@@ -41,7 +41,7 @@ def _version_column(column_map: ColumnMap) -> tuple[str | None, str]:
 
 
 def grants_ddl(table: str, role: str, publication: str) -> str:
-    """The role that tails `table` and the publication it reads, with no right more than that takes."""
+    """Returns the SQL for the role that tails `table`, with minimal privileges, and for the publication."""
     schema, _ = split_table(table)
     full, who = quote_table(table), quote(role)
     return f"""\
@@ -71,7 +71,7 @@ CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
 
 
 def hba_lines(role: str, *, prefix: str = "--   ") -> str:
-    """Lines of pg_hba.conf: logical replication of one database, and no copy of the cluster."""
+    """Returns lines of pg_hba.conf that allow logical replication of one database, but no copy of the cluster."""
     who = _comment(quote(role))
     lines = [
         ("local", "replication", who, "", "reject"),
@@ -82,5 +82,5 @@ def hba_lines(role: str, *, prefix: str = "--   ") -> str:
 
 
 def _comment(text: str) -> str:
-    """A name may contain a line break, which would end the comment and start a statement."""
+    """Removes line breaks from a name, which would end the comment and start a statement."""
     return " ".join(text.split())

@@ -1,11 +1,9 @@
-"""Row -> OutboxEvent: which column of the outbox plays which part; for a document, which field.
+"""Extracts the OutboxEvent from a row: maps columns, or fields of a document, to the parts of an event.
 
-A ColumnMap names the columns. A Layout compiles it against the columns the log announces and keeps that plan
-for as long as it is handed the same `columns` object; a table may be altered in mid-stream, and the next row
-then simply brings a new object. Documents differ from one to the next, so the last few plans are kept.
-Payload and key bytes pass through untouched, bytea excepted: its text form is decoded. A table that lacks a mapped
-column is the table's fault and stops the pipeline (LayoutMismatch); a row that cannot be read is that row's fault alone
-(Rejected).
+A ColumnMap names the columns. A Layout compiles it for the columns of a row and reuses that plan as long as rows have
+the same `columns` object; after an ALTER TABLE the next row has a new object. Documents have varying fields, so the
+last plans are cached. Payload and key bytes are passed on unchanged, except bytea, whose text form is decoded. A
+missing mapped column stops the pipeline (LayoutMismatch); an unreadable row is dead-lettered (Rejected).
 """
 
 from __future__ import annotations
@@ -24,25 +22,25 @@ from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEven
 
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
-"""The types whose text form is the payload itself; a number or a timestamp would be a mapping mistake."""
+"""The types whose text form can be a payload; a number or timestamp would be a mapping mistake."""
 FIRST_OWN_OID = 16_384
-"""Postgres's own types have lower numbers."""
+"""Built-in types have lower OIDs."""
 INSIDE = "#/"
-"""`version: headers#/schema/version` is a place inside a JSON column."""
+"""Separates a JSON column and a path in it: `version: headers#/schema/version`."""
 KNOWN_NAMES = 4096
-"""How many type and aggregate names are remembered. Real systems have hundreds; no table may fill memory."""
+"""How many type and aggregate names are cached. Real systems have hundreds."""
 MEMORABLE_BYTES = 256
-"""Longer names are not remembered."""
+"""Longer names are not cached."""
 NAME_BYTES = 1000
-"""Of a type or an aggregate: an event with a longer one is set aside. Names are kept in memory and in addresses."""
+"""The longest type or aggregate; an event with a longer one is dead-lettered."""
 
 _new_event = tuple.__new__
-"""Builds the event without its constructor's argument handling: 0.2 µs instead of 0.4."""
+"""Builds the event without the constructor's argument handling: 0.2 µs instead of 0.4."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
-    """The column that plays each part; None where the table has no such column."""
+    """The column of each part of an event; None if the table has no such column."""
 
     id: str
     type: str
@@ -55,7 +53,7 @@ class ColumnMap:
     stream: str | None = None
 
     def parts(self) -> list[tuple[str, str]]:
-        """(part, column) for every part that is mapped."""
+        """Yields (part, column) for every mapped part."""
         named = [(part, getattr(self, part)) for part in self.__slots__]
         return [(part, column.partition(INSIDE)[0]) for part, column in named if column is not None]
 
@@ -70,36 +68,36 @@ DOCUMENT = ColumnMap(
     timestamp="created_at",
     stream="topic",
 )
-"""An outbox whose documents name their own topic and key, with the bookkeeping of a publisher that polls."""
+"""An outbox whose rows name their topic and key, with the columns of a polling publisher."""
 POLLING = frozenset(
     {
         "_id", "status", "retry_count", "max_retries", "last_error", "last_error_at", "processing_started_at",
         "published_at", "locked_by", "locked_until",
     }
 )  # fmt: skip
-"""What a publisher that polls writes beside an event: no news for those who consume it."""
+"""Columns that a polling publisher uses for itself; they are not part of the event."""
 PLANS = 64
-"""How many sets of columns are remembered; the documents of one service have a handful."""
+"""How many sets of columns are cached; documents of one service have a handful."""
 WIDTH = 200
-"""Wider ones are not remembered,"""
+"""Sets with more columns are not cached,"""
 NAMES_CHARS = 16_384
-"""nor those whose names have more characters together."""
+"""nor sets whose names have more characters in total."""
 
 
 def layout_map(layout: str, database: str) -> ColumnMap:
-    """The map of a named layout. MongoDB gives every document an `_id`, and Debezium's own layout takes that one."""
+    """Returns the map of a named layout. In MongoDB, the Debezium layout uses `_id` as the id."""
     if layout == "document":
         return DOCUMENT
     return replace(DEBEZIUM, id="_id") if database == "mongo" else DEBEZIUM
 
 
 def bookkeeping(layout: str) -> frozenset[str]:
-    """Fields of the layout that are no part of the event."""
+    """Returns the columns of the layout that are not part of the event."""
     return POLLING if layout == "document" else frozenset()
 
 
 class _Plan(NamedTuple):
-    """Where things stand in a row of certain columns."""
+    """The indexes of the mapped columns in rows with certain columns."""
 
     pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
     aggregate_at: int | None
@@ -111,10 +109,10 @@ class _Plan(NamedTuple):
 
 
 class Layout:
-    """Reads rows by a ColumnMap. Belongs to one thread: it remembers the columns it saw last."""
+    """Reads rows by a ColumnMap. Belongs to one thread: it caches plans."""
 
     def __init__(self, column_map: ColumnMap, *, setting: str = "outbox.columns") -> None:
-        """`setting` is where the user wrote the map; errors point there."""
+        """`setting` names the setting of the map, for error texts."""
         self._map = column_map
         self._setting = setting
         self._columns: Columns | None = None
@@ -123,7 +121,7 @@ class Layout:
         self._names: dict[bytes, str] = {}
 
     def read(self, row: Row) -> OutboxEvent:
-        """The event that `row` means. Raises Rejected for this row, LayoutMismatch for its table."""
+        """Returns the event in `row`; raises Rejected for a bad row, LayoutMismatch for a bad table."""
         columns, values, place, committed_ms = row
         if columns is not self._columns:
             self._turn_to(row)
@@ -131,7 +129,7 @@ class Layout:
         raw_id, raw_type, key, payload = pick(values)
         names = self._names
         try:
-            # A missing name and a NULL both land in `_name`, off the usual path.
+            # A name that is not cached and NULL are both handled in `_name`.
             type_name = names.get(raw_type) or self._name(raw_type, "type")
             aggregate = ""
             if aggregate_at is not None:
@@ -155,13 +153,13 @@ class Layout:
         return _new_event(OutboxEvent, parts)
 
     def _turn_to(self, row: Row) -> None:
-        """Makes the plan for the row's columns, or takes it up again. Changes nothing if it raises."""
+        """Makes the plan for the row's columns, or takes it from the cache. Changes nothing if it raises."""
         columns = row.columns
         if columns == UNREADABLE:
             raise Rejected(
                 Reason.POISON_MESSAGE,
                 (row.values[1] or b"").decode(errors="replace"),
-                remedy="Have the service write a corrected one, then discard this letter.",
+                remedy="Have the service write a corrected event, then discard this dead letter.",
             )
         if isinstance(columns, Undecodable):
             raise undecodable(columns)
@@ -175,7 +173,7 @@ class Layout:
         self._plan, self._columns = plan, columns
 
     def _compile(self, columns: Columns) -> _Plan:
-        """Looks every mapped column up once; rows are then read by index."""
+        """Finds the index of every mapped column; rows are then read by index."""
         at = {column.name: index for index, column in enumerate(columns)}
         for part, name in self._map.parts():
             if name not in at:
@@ -185,11 +183,11 @@ class Layout:
         if payload_type not in PAYLOAD_TYPES:
             raise LayoutMismatch(
                 f"column {mapped.payload!r} cannot hold payloads: {_type_named(payload_type)}",
-                why=f"A payload is published byte for byte: {', '.join(PAYLOAD_TYPES.values())} can be.",
+                why=f"A payload is published byte for byte, which works for {', '.join(PAYLOAD_TYPES.values())}.",
                 remedy=f"Change the column's type, or name another column in {self._setting}.payload.",
             )
         version_column, inside, path = (mapped.version or "").partition(INSIDE)
-        # No header of ours repeats what version, timestamp, subject and stream say: they travel as extra headers, too.
+        # Version, timestamp, subject and stream are also sent as extra headers: no other header has them.
         consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.key, mapped.payload}
         names = {mapped.id, mapped.type, mapped.aggregate}
         return _Plan(
@@ -206,15 +204,15 @@ class Layout:
         present = ", ".join(column.name for column in columns) or "none"
         return LayoutMismatch(
             f"rows of the outbox have no column {name!r}",
-            why=f"{self._setting}.{part} names it as the event's {part}; rows come with: {present}. The log leaves out "
-            "generated columns, and those that are not in the publication's column list.",
+            why=f"{self._setting}.{part} names it as the event's {part}; rows have: {present}. The log omits "
+            "generated columns, and columns that are not in the publication's column list.",
             remedy=f"Add the column to the table or to that list, or name another in {self._setting}.{part}.",
         )
 
     def _name(self, raw: bytes | None, part: str) -> str:
-        """Decodes a type or aggregate and remembers it, so that equal names are one object."""
+        """Decodes a type or aggregate and caches it, so that equal names are the same object."""
         if not raw:
-            # An empty aggregate is allowed: it only matters to a template that wants one.
+            # An empty aggregate is allowed: only a topic template may need it.
             if part == "aggregate":
                 return ""
             raise AttributeError(part)
@@ -222,7 +220,7 @@ class Layout:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 f"the {part} has {len(raw):,} bytes, more than the {NAME_BYTES:,} that a name may have",
-                remedy=f"Have the service write a shorter {part}; further data belongs into the payload.",
+                remedy=f"Have the service write a shorter {part}; further data belongs in the payload.",
             )
         name = raw.decode()
         if len(raw) <= MEMORABLE_BYTES:
@@ -234,7 +232,7 @@ class Layout:
     def _decode_binary(
         self, key: bytes | None, payload: bytes | None, extra: Headers, binary: set[str]
     ) -> tuple[bytes | None, bytes | None, Headers]:
-        """The same with every bytea column turned from its text form into its bytes."""
+        """Returns the values with the text form of every bytea column decoded."""
         mapped = self._map
         if mapped.key in binary:
             key = _from_hex(key, mapped.key)
@@ -247,7 +245,7 @@ class Layout:
         return key, payload, decoded
 
     def _unreadable(self, row: Row) -> Rejected:
-        """Says which column stood in the way; only called when one did."""
+        """Returns the error that names the bad column; called only if there is one."""
         found = dict(zip((column.name for column in row.columns), row.values, strict=True))
         for part in ("id", "type"):
             name = getattr(self._map, part)
@@ -259,33 +257,33 @@ class Layout:
                     remedy=f"Have the service fill the column, or name another in {self._setting}.{part}.",
                 )
         undecodable = ", ".join(name for _, name in self._map.parts() if not _is_utf8(found[name]))
-        return Rejected(Reason.POISON_MESSAGE, f"not valid UTF-8, which the server was asked for: column {undecodable}")
+        return Rejected(Reason.POISON_MESSAGE, f"not valid UTF-8: column {undecodable}")
 
 
 def undecodable(columns: Undecodable) -> Rejected:
     return Rejected(
         Reason.POISON_MESSAGE,
         f"not valid text in {columns.encoding}, the encoding of the database: column {', '.join(columns.names)}",
-        remedy="Have the service write the event again with valid text, then discard this letter; or redrive it with "
-        "the columns corrected.",
+        remedy="Have the service write the event again with valid text, then discard this dead letter; or redrive it "
+        "with corrected columns.",
     )
 
 
 def _type_named(oid: int) -> str:
     if oid >= FIRST_OWN_OID:
         return "its type was made in this database (a domain, an enum, an extension's type)"
-    return f"its type has number {oid} (SELECT {oid}::regtype)"
+    return f"its type has OID {oid} (SELECT {oid}::regtype)"
 
 
 def _version_inside(raw: bytes, *, path: list[str]) -> str | None:
-    """The version that stands at `path` of a JSON text; None if there is none, which means the latest."""
+    """Returns the version at `path` of a JSON text; None, which means the latest, if there is none."""
     try:
         found = orjson.loads(raw)
     except ValueError:
         raise Rejected(
             Reason.POISON_MESSAGE,
             "the column that holds the schema's version is not JSON",
-            remedy="Have the service write JSON there, or name another place in outbox.columns.version.",
+            remedy="Have the service write JSON there, or change outbox.columns.version.",
         ) from None
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -293,7 +291,7 @@ def _version_inside(raw: bytes, *, path: list[str]) -> str | None:
 
 
 def _from_hex(text: bytes | None, column: str) -> bytes | None:
-    """Postgres's hex output of bytea, `\\x` and two digits a byte, as the bytes it stands for."""
+    """Decodes the hex output of bytea: `\\x` and two digits per byte."""
     if text is None:
         return None
     if not text.startswith(b"\\x"):

@@ -1,7 +1,7 @@
-"""The commands that make an outbox collection in MongoDB, and the user with the fewest rights that can tail it.
+"""The commands that create an outbox collection in MongoDB and a user with the minimal privileges to tail it.
 
-They are kept as data, as the server takes them, and written out for mongosh: so whatever speaks to a server can run the
-very commands that a person gets to read.
+They are data, as the server accepts them, and also written out for mongosh: so tests run the same commands that people
+read.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, NamedTuple
 from tailrace.outbox.layouts import DOCUMENT, ColumnMap
 
 USERS = "admin"
-"""Where roles and users live, and where a client looks for them unless its address says otherwise."""
+"""The database of roles and users, which clients use by default."""
 
 
 LINE = 80
-"""What is longer is written on several lines."""
+"""Longer values are written on several lines."""
 
 
 class Expression(str):
-    """A piece of JavaScript, which only mongosh can work out."""
+    """A JavaScript expression, which only mongosh can evaluate."""
 
     __slots__ = ()
 
 
 PROMPT = Expression("passwordPrompt()")
-"""In place of a password, which has no business in a file."""
+"""Asks for the password, which must not be in a file."""
 
 
 class ShellCommand(NamedTuple):
-    """`body` is what `database` is sent; `why` is for those who read it."""
+    """A command `body` for a `database`; `why` is a comment for people."""
 
     why: str
     database: str
@@ -40,7 +40,7 @@ class ShellCommand(NamedTuple):
 
 
 def collection_commands(database: str, collection: str, columns: ColumnMap = DOCUMENT) -> list[ShellCommand]:
-    """The outbox collection and its indexes."""
+    """Returns the commands that create the outbox collection and its indexes."""
     unique = _index(columns.id)
     ordered = _index(columns.timestamp or "created_at", "_id")
     entity = _index("entity_id", "entity_version")
@@ -62,7 +62,7 @@ def collection_commands(database: str, collection: str, columns: ColumnMap = DOC
 
 
 def user_commands(database: str, collection: str, role: str, user: str) -> list[ShellCommand]:
-    """The role that tails the collection with no right more than that takes, and its user."""
+    """Returns the commands that create the role that tails the collection, with minimal privileges, and its user."""
     rights = [
         {"resource": {"db": database, "collection": collection}, "actions": ["find", "changeStream"]},
         {"resource": {"db": database, "collection": ""}, "actions": ["listCollections"]},
@@ -70,7 +70,7 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
     return [
         ShellCommand(
             "changeStream and find to follow the collection and to read what it holds; listCollections to tell it from "
-            "one that was dropped and made anew. Nothing here may write. For several collections in one pipeline, give "
+            "one that was re-created. Nothing here may write. For several collections in one pipeline, give "
             'find and changeStream on the whole database: collection: "".',
             USERS,
             {"createRole": role, "privileges": rights, "roles": []},
@@ -86,7 +86,7 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
 
 
 def script(commands: list[ShellCommand]) -> str:
-    """The commands for mongosh, which stops at the first that fails."""
+    """Returns the script for mongosh, which stops at the first command that fails."""
     return "\n".join(
         f"{_comment(each.why)}\ndb.getSiblingDB({_js(each.database)}).runCommand({_js(each.body)});\n"
         for each in commands
@@ -102,7 +102,7 @@ def _comment(text: str) -> str:
 
 
 def _js(value: object, depth: int = 0) -> str:
-    """As people write it: names without quotes where they need none, one line for what is short."""
+    """Formats a value as JavaScript: names without quotes where possible, short values on one line."""
     if isinstance(value, Expression):
         return str(value)
     if isinstance(value, dict):
