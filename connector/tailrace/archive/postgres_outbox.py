@@ -15,7 +15,6 @@ from tailrace.archive.postgres_purge import (
     STATEMENT_TIMEOUT,
     PostgresPurge,
     array,
-    describe_table,
     has_changed,
     key_columns,
     text,
@@ -29,6 +28,7 @@ from tailrace.sources.postgres.publication import rows_move
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.table_rescan import TableRescan
 from tailrace.sql_names import quote, quote_table, split_table
+from tailrace.verify.postgres_outbox import describe_table
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 DIGEST_BYTES = 16

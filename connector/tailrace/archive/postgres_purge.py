@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from tailrace.archive.backend import PurgeResult
 from tailrace.archive.format import ArchivedRow
 from tailrace.errors import LayoutMismatch, SourceError
-from tailrace.event import Column, Columns
+from tailrace.event import Columns
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sql_names import quote, quote_table, split_table
+from tailrace.verify.postgres_outbox import describe_table
 
 STATEMENT_TIMEOUT = 600.0
 """Seconds for deleting a page, including triggers and locks, and for counting rows without an index."""
@@ -178,18 +179,6 @@ def text(value: bytes | None) -> str | None:
 def array(values: Sequence[str]) -> str:
     """Returns the text form of an array."""
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
-
-
-def describe_table(link: PgConnection, table: str) -> tuple[Columns, dict[str, str]]:
-    """Returns the columns as the log announces them, and their types by name."""
-    found = link.query(
-        "SELECT attname, atttypid, format_type(atttypid, -1) FROM pg_attribute "
-        "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
-        "AND attgenerated = '' ORDER BY attnum",
-        list(split_table(table)),
-    )
-    columns = tuple(Column(str(name), int(oid or 0)) for name, oid, _ in found)
-    return columns, {str(name): str(kind) for name, _, kind in found}
 
 
 def key_columns(link: PgConnection, table: str) -> list[str]:

@@ -14,9 +14,10 @@ from functools import partial
 from itertools import chain
 
 from tailrace.errors import LayoutMismatch
-from tailrace.event import Column, Row
+from tailrace.event import Column, Columns, Row
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition, parse_lsn
+from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.snapshot import Snapshot
@@ -38,7 +39,7 @@ class PostgresOutboxReader:
         self._window = window
         self._link = CopyConnection(options.conninfo, replication=False, timeout=options.link_timeout)
         self._end = self._before = 0
-        self._columns: tuple[Column, ...] = ()
+        self._columns: Columns = ()
         self._large: list[tuple[str | None, ...]] = []
 
     @property
@@ -50,7 +51,7 @@ class PostgresOutboxReader:
         self.begin()
         return chain(map(self.row, self.copied()), self.large())
 
-    def begin(self) -> tuple[Column, ...]:
+    def begin(self) -> Columns:
         """Takes the snapshot and returns the columns of the table."""
         link = self._link
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -114,16 +115,9 @@ class PostgresOutboxReader:
         )
         return parse_lsn(str(end))
 
-    def _announced(self) -> tuple[Column, ...]:
+    def _announced(self) -> Columns:
         """Returns the columns as the log announces them."""
-        schema, name = split_table(self._options.table)
-        found = self._link.query(
-            "SELECT attname, atttypid FROM pg_attribute "
-            "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
-            "AND attgenerated = '' ORDER BY attnum",
-            [schema, name],
-        )
-        columns = tuple(Column(str(column), int(oid or 0)) for column, oid in found)
+        columns, _ = describe_table(self._link, self._options.table)
         timestamp = self._options.timestamp
         if timestamp is not None and timestamp not in [column.name for column in columns]:
             raise LayoutMismatch(
@@ -163,3 +157,15 @@ class PostgresOutboxReader:
 
 def _was_there(begun: Snapshot, before: int, transaction: int, created_ms: int) -> bool:
     return begun.contains(transaction, before=before)
+
+
+def describe_table(link: PgConnection, table: str) -> tuple[Columns, dict[str, str]]:
+    """Returns the columns as the log announces them, and their types by name."""
+    found = link.query(
+        "SELECT attname, atttypid, format_type(atttypid, -1) FROM pg_attribute "
+        "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped "
+        "AND attgenerated = '' ORDER BY attnum",
+        list(split_table(table)),
+    )
+    columns = tuple(Column(str(name), int(oid or 0)) for name, oid, _ in found)
+    return columns, {str(name): str(kind) for name, _, kind in found}

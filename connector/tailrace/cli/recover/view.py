@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,11 +11,11 @@ from typing import Any, TextIO
 from tailrace.check.result import human_seconds
 from tailrace.cli.dlq.view import printable
 from tailrace.cli.output import say, table
+from tailrace.cli.replay.view import bar
 from tailrace.recovery.apply import RecoveryResult
 from tailrace.recovery.plan import RecoveryPlan
 from tailrace.recovery.rules import RecoveryTally, RowDecision
 
-LINE_SECONDS = 5.0
 LEFT_OUT = {
     RowDecision.PUBLISHED: "already on Kafka",
     RowDecision.PASSED: "passed before, according to the position history",
@@ -105,30 +104,14 @@ def recovered_json(pipeline: str, plan: RecoveryPlan, done: RecoveryResult, seco
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on a terminal, a line from time to time elsewhere; on stderr, nothing if `quiet`."""
-    if quiet:
-        yield lambda _: None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
+    """Shows how many rows were read; yields a function that takes their number."""
+    with bar(doing, quiet=quiet) as show:
 
-        with Progress(console=Console(stderr=True), transient=True) as drawn:
-            task = drawn.add_task(doing, total=total)
-            yield lambda rows: drawn.update(task, completed=rows) if rows % 1000 == 0 else None
-    else:
-        yield _lines(doing, total)
+        def on_rows(rows: int) -> None:
+            if rows % 1000 == 0:
+                show(rows / total if total else 0.0, f"{rows:,} rows")
 
-
-def _lines(doing: str, total: int | None) -> Callable[[int], None]:
-    fields = time.monotonic()
-
-    def on_progress(rows: int) -> None:
-        nonlocal fields
-        if rows % 1000 == 0 and time.monotonic() - fields > LINE_SECONDS:
-            fields = time.monotonic()
-            say(f"{doing}: {rows:,}{f' of {total:,}' if total else ''} rows", sys.stderr)
-
-    return on_progress
+        yield on_rows
 
 
 def _show_missed(tally: RecoveryTally, out: TextIO) -> None:
