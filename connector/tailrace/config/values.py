@@ -15,7 +15,7 @@ from tailrace.config.kafka_settings import Setting, hidden_settings, setting_nam
 from tailrace.config.secrets import MASK, Secret, connection_secret, remember, setting_secret
 from tailrace.errors import ConfigError
 from tailrace.outbox.layouts import INSIDE
-from tailrace.routing.names import topic_flaw
+from tailrace.routing.template import topic_flaw
 from tailrace.sources.postgres.replay_window import ReplayWindow
 from tailrace.sql_names import quote, split_table
 

@@ -1,7 +1,7 @@
-"""The folder of topic specs, `topics/*.yaml`: one stream a file, and rules that do not contradict each other.
+"""Reads the folder of topic specs, `topics/*.yaml`, and refuses specs that contradict each other.
 
-Two files may declare the same topic with different rules, but not with different partitions, replication or config:
-which of them were meant could only be guessed. Nor may two rules of one priority match the same event.
+Two files may declare the same topic with different rules, but not with different partitions, replication or config. Two
+rules with the same priority must not match the same event.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ TOPIC_FILE = ExpectedContent(
 
 
 def load_topics(folder: Path, view: View | None = None) -> list[TopicSpec]:
-    """Every spec in `folder`, sorted by file name. `view` is the pipeline whose rules are to be compared exactly;
-    without one only those contradictions are found that every pipeline would run into.
+    """Returns all specs, sorted by file name.
+
+    `view` is the pipeline for which rules are compared; without one, only conflicts of every pipeline are found.
     """
     try:
         files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise ConfigError(
             f"the topics folder {folder} cannot be read: {error.strerror}",
-            remedy="Name an existing folder, or leave the setting out to route by template alone.",
+            remedy="Name an existing folder, or remove the setting to route by template only.",
         ) from None
     specs: list[TopicSpec] = []
     declared: dict[str, TopicSpec] = {}
@@ -42,7 +43,7 @@ def load_topics(folder: Path, view: View | None = None) -> list[TopicSpec]:
         if file.suffix not in SUFFIXES:
             raise ConfigError(
                 f"{file} is not a topic spec",
-                why="Everything in the topics folder is a rule; a file passed over could be one misspelt.",
+                why="Other files are not ignored, because one of them could be a misspelt rule.",
                 remedy=f"Rename it to {file.stem}.yaml, or move it elsewhere.",
             )
         document = read_document(file, TOPIC_FILE)
@@ -51,7 +52,7 @@ def load_topics(folder: Path, view: View | None = None) -> list[TopicSpec]:
         if first.shape != spec.shape:
             raise ConfigError(
                 f"{spec.origin.at('topic')}: {first.origin.at('topic')} declares the topic {spec.topic} differently",
-                why="Partitions, replication and config belong to the topic: each has one value.",
+                why="Partitions, replication and config belong to the topic and have one value.",
                 remedy="Make them equal, or keep one file and list all patterns in its `match`.",
             )
         specs.append(spec)

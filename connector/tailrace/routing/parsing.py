@@ -1,6 +1,6 @@
-"""A file of `topics/` -> TopicSpec. Whatever is wrong is told with the file, the line and the field.
+"""Parses a file of `topics/` into a TopicSpec. Errors name the file, the line and the field.
 
-Pure: it is given the data that a YAML loader returned, and the lines on which its fields stand.
+The input is the data of the YAML loader, with the lines of its fields.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Callable, Mapping
 
 from tailrace.errors import ConfigError
-from tailrace.routing.names import topic_flaw
 from tailrace.routing.patterns import Pattern, covers, glob, subject
 from tailrace.routing.specs import BROKER_DEFAULT, MATCH_FIELDS, Rule, RuleCondition, SpecOrigin, TopicSpec
+from tailrace.routing.template import topic_flaw
 
 MAX_PARTITIONS = 100_000
 MAX_REPLICATION = 32_767
 MAX_PRIORITY = 1_000_000
 MAX_MILLISECONDS = 2**63 - 1
-"""Kafka keeps durations as 64-bit numbers."""
+"""Kafka stores durations as 64-bit numbers."""
 
 _FIELDS = ("stream", "topic", "match", "key", "priority", "partitions", "replication", "retention", "config")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -27,12 +27,12 @@ _EVERYTHING = "*"
 
 
 class _Fields:
-    """The fields of one mapping of the file, and how to complain about them."""
+    """The fields of one mapping of the file, with their validation."""
 
     def __init__(
         self, value: object, origin: SpecOrigin, place: tuple[str, ...], allowed: tuple[str, ...] = ()
     ) -> None:
-        """Without `allowed` any name will do, as long as it is a text."""
+        """Without `allowed`, every text is a valid name."""
         self._origin, self._place = origin, place
         if not isinstance(value, dict):
             raise self.wrong("", f"must be a mapping of fields, not {_kind(value)}")
@@ -47,9 +47,9 @@ class _Fields:
 
     def wrong(self, name: str, what: str, remedy: str = "") -> ConfigError:
         place = (*self._place, name) if name else self._place
-        told = ".".join(place)[:80] or "the file"
+        name = ".".join(place)[:80] or "the file"
         where = self._origin.at(*place)
-        return ConfigError(f"{where}: {told} {what}", remedy=remedy or f"Correct {told} in {where}.")
+        return ConfigError(f"{where}: {name} {what}", remedy=remedy or f"Correct {name} in {where}.")
 
     def within(self, name: str, allowed: tuple[str, ...] = ()) -> _Fields:
         return _Fields(self.given[name], self._origin, (*self._place, name), allowed)
@@ -62,7 +62,7 @@ class _Fields:
 
     def whole(self, name: str, default: int, least: int, most: int, hint: str) -> int:
         value = self.given.get(name, default)
-        # A bool is an int to Python, and `partitions: yes` is a mistake.
+        # Python treats booleans as integers, but `partitions: yes` is a mistake.
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.wrong(name, f"must be a whole number, not {_kind(value)}")
         if value != default and not least <= value <= most:
@@ -70,11 +70,11 @@ class _Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A text or a list of texts."""
+        """Returns the texts of a field that holds a text or a list of texts."""
         given = self.given[name]
         listed = given if isinstance(given, list) else [given]
         if not listed:
-            raise self.wrong(name, "is an empty list", "Leave the field out, or name at least one.")
+            raise self.wrong(name, "is an empty list", "Remove the field, or name at least one.")
         for item in listed:
             if not isinstance(item, str) or not item:
                 raise self.wrong(name, f"must be a pattern or a list of patterns, not {_kind(item)}")
@@ -82,16 +82,16 @@ class _Fields:
 
 
 def parse_spec(document: object, origin: SpecOrigin) -> TopicSpec:
-    """The spec that a file declares; ConfigError names the line and the field that is wrong."""
+    """Parses the content of a file; ConfigError names the line and the field that is wrong."""
     fields = _Fields(document, origin, (), _FIELDS)
     stream = fields.text("stream")
     topic = fields.text("topic")
     if topic is None:
-        raise fields.wrong("topic", f"is missing{f', the stream {stream} has nowhere to go' if stream else ''}")
+        raise fields.wrong("topic", f"is missing{f', so the stream {stream} has no topic' if stream else ''}")
     for name, value in (("topic", topic), ("stream", stream)):
         if value is not None and (flaw := topic_flaw(value)):
-            raise fields.wrong(name, f"{value[:80]!r} is not a {name}'s name: {flaw}")
-    default = "Leave it out for the brokers' default."
+            raise fields.wrong(name, f"{value[:80]!r} is not a valid {name} name: {flaw}")
+    default = "Remove it to use the brokers' default."
     return TopicSpec(
         topic,
         fields.whole("partitions", BROKER_DEFAULT, 1, MAX_PARTITIONS, default),
@@ -105,7 +105,7 @@ def parse_spec(document: object, origin: SpecOrigin) -> TopicSpec:
 
 def _rule(fields: _Fields) -> Rule | None:
     key = fields.text("key")
-    lower = "Write a smaller number; only the order of priorities counts."
+    lower = "Write a smaller number; only the order of priorities matters."
     priority = fields.whole("priority", 0, -MAX_PRIORITY, MAX_PRIORITY, lower)
     match = fields.given.get("match")
     if "match" not in fields.given:
@@ -118,18 +118,18 @@ def _rule(fields: _Fields) -> Rule | None:
             raise fields.wrong("priority", 'has no effect: `match: "*"` is tried last', "Remove the line.")
         return Rule(key=key, last=True)
     if not isinstance(match, dict):
-        hint = 'Write `match: {type: "Order*"}`, or `match: "*"` for every event that no other rule takes.'
+        hint = 'Write `match: {type: "Order*"}`, or `match: "*"` for every event that no other rule matches.'
         raise fields.wrong("match", f"must be a mapping of conditions, not {_kind(match)}", hint)
     conditions = fields.within("match", MATCH_FIELDS)
     if not match:
         raise fields.wrong(
-            "match", "is empty", 'Write `match: "*"` for every event that no other rule takes, or leave it out.'
+            "match", "is empty", 'Write `match: "*"` for every event that no other rule matches, or remove it.'
         )
     pipelines = tuple(conditions.texts("pipeline")) if "pipeline" in match else ()
     for name in pipelines:
         if not re.fullmatch(r"[a-z0-9_-]{1,48}", name):
-            what = f"{name[:80]!r} is not a pipeline's name"
-            raise conditions.wrong("pipeline", what, "Write the names as they stand in the files of the pipelines.")
+            what = f"{name[:80]!r} is not a valid pipeline name"
+            raise conditions.wrong("pipeline", what, "Write the names as in the files of the pipelines.")
     found = tuple(_conditions(conditions))
     _refuse_everything(conditions, found, pipelines)
     return Rule(found, pipelines, priority, key)
@@ -159,13 +159,13 @@ def _patterns(fields: _Fields, name: str, parse: Callable[[str], Pattern]) -> tu
 
 
 def _refuse_everything(match: _Fields, conditions: tuple[RuleCondition, ...], pipelines: tuple[str, ...]) -> None:
-    """A rule that takes all there is could only be meant as the last one, and must say so."""
+    """Refuses a rule that matches every event: it must be written as `match: "*"`."""
     everything = [condition for condition in conditions if takes_everything(condition)]
     if not conditions or len(everything) < len(conditions):
         return
-    remedy = 'If that is meant, write `match: "*"`: it takes what no other rule takes.'
+    remedy = 'If you mean that, write `match: "*"`: it matches what no other rule matches.'
     if pipelines:
-        remedy = f"Leave {everything[0].name} out: `pipeline` alone takes every event of these pipelines."
+        remedy = f"Remove {everything[0].name}: `pipeline` alone matches every event of these pipelines."
     raise match.wrong(everything[0].field, "matches every event, and there is no other condition", remedy)
 
 
@@ -184,13 +184,13 @@ def _config(fields: _Fields) -> dict[str, str]:
             config[name] = ",".join(_setting(settings, name, item) for item in listed)
     if "retention" in fields.given:
         if "retention.ms" in config:
-            raise fields.wrong("retention", "says the same as config.retention.ms", "Keep one of the two.")
+            raise fields.wrong("retention", "repeats config.retention.ms", "Keep one of the two.")
         config["retention.ms"] = _retention(fields)
     return config
 
 
 def _setting(fields: _Fields, name: str, value: object) -> str:
-    """A setting in Kafka's own spelling: YAML's true is `true`, its 604800000 the same digits."""
+    """Returns a setting in Kafka's spelling, such as `true` for YAML's true."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):

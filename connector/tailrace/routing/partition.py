@@ -1,4 +1,4 @@
-"""The partition that a key lands on: murmur2, as Kafka's Java clients and our own producer compute it."""
+"""Computes the partition of a key with murmur2, as Kafka's Java clients and our producer do."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from sys import byteorder
 
 PARTITIONERS = frozenset({"murmur2", "murmur2_random"})
-"""What librdkafka calls those that put a key there."""
+"""librdkafka's names of the partitioners that use murmur2."""
 _SEED, _MULTIPLIER, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
-_LANE = 8
-"""Bytes between two hashes that are computed side by side: a product of two numbers of 32 bits fits in between."""
+_WIDTH = 8
+"""Bytes per hash when many are computed in one integer: the product of two 32-bit numbers must fit."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where a record with this key goes; one without a key may go anywhere."""
+    """Returns the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(data: bytes) -> int:
-    """The hash as an unsigned 32-bit number."""
+    """Returns the hash as an unsigned 32-bit number."""
     value = (_SEED ^ len(data)) & _MASK
     whole = len(data) & ~3
     for at in range(0, whole, 4):
@@ -34,7 +34,7 @@ def murmur2(data: bytes) -> int:
 
 
 def hashes(keys: Iterable[bytes]) -> dict[bytes, int]:
-    """`murmur2` of many keys: those of one length are computed together, as the digits of one large integer."""
+    """Returns `murmur2` of many keys. Keys of one length are computed together, as digits of one large integer."""
     by_length: defaultdict[int, list[bytes]] = defaultdict(list)
     for key in keys:
         by_length[len(key)].append(key)
@@ -63,4 +63,4 @@ def _hashes(keys: Sequence[bytes], length: int) -> Sequence[int]:
         value = (value ^ side_by_side(words[width - 1 :: width])) * _MULTIPLIER & mask
     value = (value ^ value >> 13 & mask) * _MULTIPLIER & mask
     value ^= value >> 15 & mask
-    return array("Q", value.to_bytes(_LANE * count, byteorder))
+    return array("Q", value.to_bytes(_WIDTH * count, byteorder))

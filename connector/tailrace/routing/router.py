@@ -1,8 +1,7 @@
-"""OutboxEvent -> topic and key: the first rule that matches, else the template, else the event is rejected.
+"""Finds topic and key of an event: the first matching rule, otherwise the template, otherwise the event is rejected.
 
-Rules are tried by priority, then `match: "*"`. As long as no rule looks at columns, where an event goes depends on its
-aggregate and its type alone, so the answer is worked out once per pair and remembered; otherwise once per pair and
-values looked at. The memory is bounded: what stands there comes from the table, and a service may put anything there.
+Rules are tried by priority, then `match: "*"`. The route depends on aggregate, type and the columns that rules use, so
+it is cached for their values. The cache is bounded, because services may write anything into these columns.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from tailrace.routing.specs import Rule, RuleCondition, TopicSpec, in_order
 from tailrace.routing.template import Template
 from tailrace.routing.view import View
 
-KNOWN_ANSWERS = 4096
-"""How many answers are remembered; a few hundred is a large system."""
-MEMORABLE_BYTES = 256
-"""Answers for longer names or values of columns are not remembered: a column may hold megabytes."""
+CACHED_ROUTES = 4096
+"""The size of the cache. A large system has a few hundred routes."""
+CACHED_LENGTH = 256
+"""Routes of longer values are not cached: a column may hold megabytes."""
 
 
 class Tried(NamedTuple):
-    """What became of one rule: `why` says which condition failed, or why a rule that matches does not win.
+    """The result of one rule: `why` names the condition that failed, or the rule that comes before.
 
-    `stream` is None for the template, `priority` for everything that has none.
+    `stream` is None for the template; `priority` is None for the template and `match: "*"`.
     """
 
     stream: str | None
@@ -43,11 +42,11 @@ class _Compiled(NamedTuple):
     rule: Rule
     route: Route
     conditions: list[tuple[RuleCondition, str, Callable[[str], object]]]
-    """With the variable each looks at, and its test."""
+    """Each with its variable and its matcher."""
 
 
 class Router:
-    """Answers where an event goes. Belongs to one thread."""
+    """Routes events. Not thread-safe."""
 
     def __init__(
         self,
@@ -57,9 +56,9 @@ class Router:
         reserved: frozenset[str] = frozenset(),
         view: View | None = None,
     ) -> None:
-        """`template` such as `outbox.event.{aggregate}` is for events no rule matches; None rejects those.
+        """`template`, such as `outbox.event.{aggregate}`, is for events that no rule matches; None rejects them.
 
-        No event goes to a `reserved` topic: whoever writes to the offsets topic could make a pipeline skip events.
+        No event goes to a `reserved` topic: a record in the offsets topic could make a pipeline skip events.
         """
         self._reserved = reserved
         self._view = view or View()
@@ -70,12 +69,12 @@ class Router:
         if self._template is not None and "stream" in self._template.fields:
             looked_at.add(self._view.require_stream(self._template.text))
         self._columns = frozenset(looked_at - {None})
-        self._known: dict[tuple[object, ...], Route] = {}
+        self._cache: dict[tuple[object, ...], Route] = {}
         self.route: Callable[[OutboxEvent], Route] = self._by_columns if self._columns else self._by_name
-        """Where an event goes; Rejected if nowhere."""
+        """Returns the route of an event; raises Rejected without one."""
 
     def explain(self, event: OutboxEvent) -> list[Tried]:
-        """Every rule in the order tried, those for other pipelines and the template included."""
+        """Tries every rule in order, including those of other pipelines and the template."""
         tried: list[Tried] = []
         winner: str | None = None
         for compiled in self._all:
@@ -87,19 +86,19 @@ class Router:
             tried.append(Tried(spec.name, spec.topic, spec.origin.at("match"), priority, matched, wins, why))
             winner = spec.name if wins else winner
         if self._template is not None:
-            why = "" if winner is None else f"{winner} matches: the template is for events that no rule does"
+            why = "" if winner is None else f"{winner} matches; the template is for events without a matching rule"
             tried.append(Tried(None, self._template.text, "topics.template", None, True, winner is None, why))
         return tried
 
     def _by_name(self, event: OutboxEvent) -> Route:
-        known = self._known.get((event.aggregate, event.type))
+        known = self._cache.get((event.aggregate, event.type))
         return known if known is not None else self._resolve(event, (event.aggregate, event.type))
 
     def _by_columns(self, event: OutboxEvent) -> Route:
         columns = self._columns
-        # A column that is NULL is not among the event's, so what is there comes with its name.
+        # Columns that are NULL are missing in the event, so the key contains names with values.
         key = (event.aggregate, event.type, *[column for column in event.extra if column[0] in columns])
-        known = self._known.get(key)
+        known = self._cache.get(key)
         return known if known is not None else self._resolve(event, key)
 
     def _resolve(self, event: OutboxEvent, key: tuple[object, ...]) -> Route:
@@ -108,14 +107,14 @@ class Router:
         if route.topic in self._reserved:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                f"{route.topic!r} is one of Tailrace's own topics ({_described(event)})",
-                remedy="Have the service use another name, or add a topic spec that covers the event.",
+                f"{route.topic!r} is an internal topic of Tailrace ({_described(event)})",
+                remedy="Let the service use another name, or add a topic spec that matches the event.",
             )
-        if len(self._known) >= KNOWN_ANSWERS:
-            self._known.clear()
+        if len(self._cache) >= CACHED_ROUTES:
+            self._cache.clear()
         columns = [value or "" for name, value in event.extra if name in self._columns]
-        if all(len(value) <= MEMORABLE_BYTES for value in (event.aggregate, event.type, *columns)):
-            self._known[key] = route
+        if all(len(value) <= CACHED_LENGTH for value in (event.aggregate, event.type, *columns)):
+            self._cache[key] = route
         return route
 
     def _by_template(self, event: OutboxEvent) -> str:
@@ -123,7 +122,7 @@ class Router:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 f"no rule matches: {_described(event)}",
-                remedy="Add a topic spec whose `match` covers it, or set a topic template.",
+                remedy="Add a topic spec that matches it, or set topics.template.",
             )
         return self._template.topic(event.aggregate, event.type, self._view.stream_of(event))
 
@@ -134,15 +133,15 @@ class Router:
         return _Compiled(spec, rule, Route(spec.topic, self._view.key_column(rule)), conditions)
 
     def _failure(self, compiled: _Compiled, event: OutboxEvent) -> str | None:
-        """The first condition that fails, in words; None if the rule matches."""
+        """Describes the first condition that fails; None if the rule matches."""
         if not self._view.sees(compiled.rule):
-            return f"it is for pipeline {' and '.join(compiled.rule.pipelines)} only"
+            return f"it is only for pipeline {' and '.join(compiled.rule.pipelines)}"
         for condition, variable, matches in compiled.conditions:
             value = self._view.value(variable, event)
             if value is None or not matches(value):
                 patterns = " or ".join(pattern.text for pattern in condition.patterns)
                 name = f"column {condition.column}" if condition.column else condition.field
-                found = "is NULL or not there, it should match" if value is None else f"{value[:80]!r} does not match"
+                found = "is NULL or missing, expected" if value is None else f"{value[:80]!r} does not match"
                 return f"{name} {found} {patterns}"
         return None
 

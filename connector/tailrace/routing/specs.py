@@ -1,7 +1,6 @@
-"""TopicSpec: a topic as the user declares it, and the rule that says which events go there.
+"""TopicSpec: a declared topic, with the rule for the events that go there.
 
-A spec without a rule only describes a topic and attracts no event. These are plain values: `parsing.py` reads them
-from YAML, and other rooms make some for the topics that are Tailrace's own.
+A spec without a rule only describes a topic. `parsing.py` reads specs from YAML; internal topics have specs as well.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from dataclasses import dataclass, field
 from tailrace.routing.patterns import Pattern
 
 BROKER_DEFAULT = -1
-"""Kafka's own word for "as many as the brokers are set to"."""
+"""Kafka's value for the default of the brokers."""
 MATCH_FIELDS = ("subject", "type", "aggregate", "stream", "column", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
 class SpecOrigin:
-    """Where a spec was read: its file, and the line of each of its fields."""
+    """The file of a spec, and the line of each of its fields."""
 
     file: str = ""
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
     def at(self, *place: str) -> str:
-        """`topics/orders.yaml:4`, the line of `place` or of what it stands in; empty for what no file declares."""
+        """Returns `topics/orders.yaml:4`, the line of a field or of its parent; empty without a file."""
         if not self.file:
             return ""
         for length in range(len(place), 0, -1):
@@ -35,7 +34,7 @@ class SpecOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RuleCondition:
-    """One line of `match`: the event's `field` (for `column`, the one named) must meet any of the patterns."""
+    """One line of `match`: a field of the event, or a column, must match one of the patterns."""
 
     field: str
     patterns: tuple[Pattern, ...]
@@ -47,13 +46,13 @@ class RuleCondition:
 
     @property
     def name(self) -> str:
-        """As in `match.column.tenant`."""
+        """The name in messages, such as `match.column.tenant`."""
         return ".".join(self.place)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """All conditions must hold. Without any it takes every event; `last` then says that it does so as a last resort."""
+    """A rule: all conditions must hold. `last` is True for `match: "*"`, which is tried last."""
 
     conditions: tuple[RuleCondition, ...] = ()
     pipelines: tuple[str, ...] = ()
@@ -64,7 +63,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A declared topic. Without a rule it attracts no event."""
+    """A declared topic. Without a rule, no event goes there."""
 
     topic: str
     partitions: int = BROKER_DEFAULT
@@ -76,11 +75,11 @@ class TopicSpec:
 
     @property
     def name(self) -> str:
-        """What people call the stream."""
+        """The name of the stream in messages."""
         return self.stream or self.topic
 
     def line_of(self, setting: str) -> str:
-        """Where a field or a setting of `config` is declared: `retention` may stand for retention.ms."""
+        """Returns file and line of a field or a setting of `config`; `retention` may declare retention.ms."""
         if setting in self.config:
             short = setting == "retention.ms" and ("retention",) in self.origin.lines
             return self.origin.at("retention") if short else self.origin.at("config", setting)
@@ -88,11 +87,11 @@ class TopicSpec:
 
     @property
     def shape(self) -> tuple[int, int, dict[str, str]]:
-        """What a topic has only one of, however many files name it."""
+        """What all files that declare the topic must agree on."""
         return self.partitions, self.replication, self.config
 
 
 def in_order(specs: list[TopicSpec]) -> list[tuple[TopicSpec, Rule]]:
-    """The specs that have rules, in the order in which these are tried."""
+    """Returns the specs with rules, in the order in which rules are tried."""
     ruled = [(spec, spec.rule) for spec in specs if spec.rule is not None]
     return sorted(ruled, key=lambda pair: (pair[1].last, -pair[1].priority))

@@ -1,8 +1,7 @@
-"""What rules see of a pipeline: its name, and the columns in which subject and stream stand.
+"""How routing rules see a pipeline: its name, and its columns for subject and stream.
 
-A folder of rules may serve several pipelines whose tables differ, so what `match.subject` reads is a matter of the
-pipeline. An event's subject is the column that `outbox.columns.subject` names; without one it is `<aggregate>.<type>`,
-or the type alone for an event without an aggregate.
+Several pipelines with different tables may share a folder of rules, so each pipeline defines what `match.subject` is:
+the column of `outbox.columns.subject`, or `<aggregate>.<type>` without one, or only the type without an aggregate.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from tailrace.event import OutboxEvent
 from tailrace.routing.specs import Rule, RuleCondition, TopicSpec
 
 SUBJECT = "subject"
-"""The variable of a subject that is made of aggregate and type; one of its own column is a column like any other."""
+"""The variable of a subject made of aggregate and type; a subject with its own column is a column variable."""
 COLUMN = "column "
 NAMED = ("type", "aggregate")
-"""Parts that an event has as texts; the others are no further columns and no texts either."""
+"""Parts of an event that rules may match even if named as a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`subject` and `stream` are columns, or None; `parts` tells which column is the event's type, key and so on."""
+    """`subject` and `stream` are columns or None; `parts` maps columns to parts of an event, such as type or key."""
 
     pipeline: str = ""
     subject: str | None = None
@@ -35,7 +34,7 @@ class View:
         return not rule.pipelines or self.pipeline in rule.pipelines
 
     def variable(self, condition: RuleCondition) -> str:
-        """What a condition looks at: two conditions of one variable look at the same text."""
+        """Returns the name of what a condition tests: conditions with the same variable test the same text."""
         if condition.field == "subject":
             return SUBJECT if self.subject is None else self._column(self.subject)
         if condition.field == "stream":
@@ -43,15 +42,15 @@ class View:
         return self._column(condition.column) if condition.field == "column" else condition.field
 
     def column(self, variable: str) -> str | None:
-        """The further column that the variable is, or None."""
+        """Returns the column of a column variable, otherwise None."""
         return variable.removeprefix(COLUMN) if variable.startswith(COLUMN) else None
 
     def key_column(self, rule: Rule) -> str | None:
-        """The further column whose value is the record's key; None for the event's own key."""
+        """Returns the column whose value becomes the record's key; None for the event's own key."""
         return None if rule.key is None or self.parts.get(rule.key) == "key" else rule.key
 
     def value(self, variable: str, event: OutboxEvent) -> str | None:
-        """The text that a condition looks at; None where the row has none."""
+        """Returns the text that a condition tests; None if the row has none."""
         if variable == "type":
             return event.type
         if variable == "aggregate":
@@ -65,38 +64,38 @@ class View:
         return None
 
     def stream_of(self, event: OutboxEvent) -> str:
-        """The stream that the event names itself; empty if it names none."""
+        """Returns the stream named by the event; empty if there is none."""
         return "" if self.stream is None else self.value(self._column(self.stream), event) or ""
 
     def require_stream(self, template: str) -> str | None:
-        """The column in which the stream stands, for a template that uses it."""
+        """Returns the stream column for a template that needs it."""
         if self.stream is None:
             raise ConfigError(
-                f"the template {template!r} needs the column in which the stream stands, and none is named",
+                f"the template {template!r} needs a stream column, but none is configured",
                 remedy="Set outbox.columns.stream, or use {aggregate} or {type}.",
             )
         return self.column(self._column(self.stream))
 
     def require_readable(self, spec: TopicSpec, rule: Rule) -> None:
-        """Refuses a rule that looks where this pipeline's events have nothing to see: it could never match."""
+        """Raises for a rule that can never match, because events of this pipeline lack what it tests."""
         for condition in rule.conditions:
             where = f"{spec.origin.at(*condition.place)}: {condition.name}"
             part = self.parts.get(self.column(self.variable(condition)) or "")
             if condition.field == "stream" and self.stream is None:
                 raise ConfigError(
-                    f"{where} needs the column in which the stream stands, and pipeline {self.pipeline} names none",
+                    f"{where} needs a stream column, but pipeline {self.pipeline} has none",
                     remedy="Set outbox.columns.stream, or restrict the rule with match.pipeline.",
                 )
             if part is not None:
                 raise ConfigError(
-                    f"{where} looks at the column of the event's {part}, which is no further column of the row",
+                    f"{where} tests the column of the event's {part}, which rules cannot match",
                     remedy=f"Match by another column, or by {' or '.join(NAMED)}.",
                 )
         if self.key_column(rule) in self.parts:
             raise ConfigError(
                 f"{spec.origin.at('key')}: key names the column of the event's {self.parts[rule.key or '']}",
-                why="Only a further column can be the key in place of the event's own.",
-                remedy="Name another column, or leave `key` out for the event's own key.",
+                why="Only other columns can replace the event's own key.",
+                remedy="Name another column, or remove `key` to use the event's own key.",
             )
 
     def _column(self, name: str) -> str:

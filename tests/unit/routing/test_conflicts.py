@@ -156,7 +156,7 @@ def test_rules_of_other_pipelines_are_their_concern() -> None:
 def test_a_rule_that_looks_where_nothing_stands() -> None:
     rule = spec("a", {"stream": "payments"})
     error = refused(rule)
-    assert error.what.startswith("topics/a.yaml:4: match.stream needs the column")
+    assert error.what.startswith("topics/a.yaml:4: match.stream needs a stream column")
     assert "outbox.columns.stream" in error.remedy
     check_rules([rule], MAPPED)
     check_rules([spec("a", {"stream": "payments", "pipeline": "billing"})], ORDERS)

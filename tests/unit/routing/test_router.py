@@ -90,7 +90,7 @@ def test_the_stream_may_be_the_events_own_type() -> None:
 
 def test_no_stream_that_a_row_names_leads_to_a_topic_of_our_own() -> None:
     route = Router([], "{stream}", view=MAPPED, reserved=frozenset({"offsets"})).route
-    with pytest.raises(Rejected, match="Tailrace's own"):
+    with pytest.raises(Rejected, match="internal topic of Tailrace"):
         route(event(dest=b"offsets"))
 
 
@@ -149,7 +149,7 @@ def test_an_explanation_names_every_rule_in_the_order_tried() -> None:
     ]
     told = Router(specs, TEMPLATE, view=MAPPED).explain(event(tenant=b"us-1"))
     assert told == [
-        Tried("billing", "billing", "billing.yaml:2", 9, False, False, "it is for pipeline billing and stock only"),
+        Tried("billing", "billing", "billing.yaml:2", 9, False, False, "it is only for pipeline billing and stock"),
         Tried("eu", "eu", "eu.yaml:2", 5, False, False, "column tenant 'us-1' does not match eu-* or uk"),
         Tried("shop", "orders", "orders.yaml:2", 0, True, True, ""),
         Tried("placed", "placed", "placed.yaml:2", -1, True, False, "shop is tried before"),
@@ -161,38 +161,38 @@ def test_an_explanation_names_every_rule_in_the_order_tried() -> None:
             None,
             True,
             False,
-            "shop matches: the template is for events that no rule does",
+            "shop matches; the template is for events without a matching rule",
         ),
     ]
     told = Router(specs[1:2], TEMPLATE, view=MAPPED).explain(event())
     assert [(tried.wins, tried.why) for tried in told] == [
-        (False, "column tenant is NULL or not there, it should match eu-* or uk"),
+        (False, "column tenant is NULL or missing, expected eu-* or uk"),
         (True, ""),
     ]
 
 
 @pytest.mark.parametrize("by", ["type", "column"])
 def test_the_memory_of_answers_is_bounded_and_used(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    monkeypatch.setattr(router, "KNOWN_ANSWERS", 10)
+    monkeypatch.setattr(router, "CACHED_ROUTES", 10)
     specs = [rule("hit", {"column": {"t": "*9"}})] if by == "column" else []
     route = Router(specs, "{type}")
     for number in range(100):
         one = event(f"T{number}") if by == "type" else event("miss", t=str(number).encode())
         expected = one.type if by == "type" or number % 10 != 9 else "hit"
         assert route.route(one).topic == expected
-        assert len(route._known) <= 10
+        assert len(route._cache) <= 10
     assert route.route(event("T99")) is route.route(event("T99"))
 
 
 def test_a_large_value_is_not_remembered() -> None:
     route = Router([rule("hit", {"column": {"t": "a*"}})], "miss")
     assert route.route(event(t=b"a" * 10_000)).topic == "hit"
-    assert route._known == {}
+    assert route._cache == {}
     assert route.route(event(t=b"abc")).topic == "hit"
-    assert len(route._known) == 1
+    assert len(route._cache) == 1
     route = Router([], "miss")
     assert {route.route(event("t" * length, "a" * length)).topic for length in (257, 900)} == {"miss"}
-    assert route._known == {}
+    assert route._cache == {}
 
 
 @given(st.text(), st.text())
