@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from tailrace.testkit.demo.command import TailraceProcess
+from tailrace.testkit.demo.process import TailraceProcess
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack.paths import new_run_dir
 from tailrace.testkit.workload.writer import WorkloadWriter
@@ -31,7 +31,7 @@ class Example(ABC, Generic[S]):
             "worker",
             new_run_dir("example", None),
             ["project", f"{package}.app:app"],
-            working="reading",
+            ready_event="reading",
             environment={**self.environment(), "KAFKA": f"kafka://{service.bootstrap}", "PYTHONPATH": str(ROOT)},
         )
 

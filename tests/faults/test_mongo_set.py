@@ -69,7 +69,7 @@ def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoRep
     old = mongo_set.await_primary()
     others = [member for member in mongo_set.members if member is not old]
     for member in others:
-        member.fall_behind()
+        member.stop_replicating()
     undone = WorkloadEvent(str(uuid.uuid4()), "undone", 1, valid=True)
     document = outbox_document(undone, topic=users.topic, at=datetime.now(UTC))
     with old.client() as client:
@@ -78,7 +78,7 @@ def test_what_is_rolled_back_is_never_seen(set_users: Users, mongo_set: MongoRep
         assert outbox.find_one({"event_id": undone.id}), "the primary itself has it"
     old.kill()
     for member in others:
-        member.catch_up()
+        member.resume_replicating()
     mongo_set.await_primary(not_=old)
     old.start()
     after = users.insert("after")

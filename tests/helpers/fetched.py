@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tailrace.testkit.stack.cache import cached_folder
+from tailrace.testkit.stack.paths import cached_folder
 
 BUILD = Path(__file__).parents[2] / "build"
 JSONSCHEMA = "4.26.0"

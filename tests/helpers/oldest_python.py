@@ -12,8 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tailrace.testkit.stack.cache import cached_folder
-from tailrace.testkit.stack.paths import cache_dir
+from tailrace.testkit.stack.paths import cache_dir, cached_folder
 
 FIRST, LAST = (3, 11, 0), (3, 11, 4)
 PACKAGES = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")

@@ -19,8 +19,7 @@ from tailrace.cli import main
 from tailrace.outbox.mongosh import user_commands
 from tailrace.positions.base import to_stored
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, mongo_local, wait_until
-from tailrace.testkit.stack.mongo_set import MongoReplicaSet
+from tailrace.testkit.stack import KafkaBroker, MongoReplicaSet, MongoServer, ServerChoice, mongo_local, wait_until
 from tailrace.testkit.workload.users import OUTBOX
 
 PASSWORD = "check-s3cret"

@@ -24,8 +24,8 @@ from pymongo import MongoClient
 
 from tailrace import cli
 from tailrace.testkit.demo import service_run
+from tailrace.testkit.demo.projection import TABLE, OrderSummaryProjection
 from tailrace.testkit.demo.projection_check import Histories
-from tailrace.testkit.demo.projection_process import TABLE, OrderSummaryProjection
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 from tailrace.testkit.stack.kafka_local import JAVA_OPTIONS
 from tailrace.testkit.stack.process import descendants
@@ -70,7 +70,7 @@ class Run:
         return self.process.wait(TIMEOUT)
 
     def left_behind(self) -> list[str]:
-        """Run directories: a guardian removes them when its server is gone."""
+        """Run directories: a reaper removes them when its server is gone."""
         return [path.name for path in (self.folder / "tmp").iterdir()]
 
 
@@ -83,7 +83,7 @@ def run() -> Iterator[Run]:
     yield run
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not run.left_behind(), what="the end of the guardians")
+    wait_until(lambda: not run.left_behind(), what="the end of the reapers")
     shutil.rmtree(folder)
 
 

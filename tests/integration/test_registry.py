@@ -29,8 +29,7 @@ from tailrace.schemas.registry.register import compare, identified, in_order, re
 from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, StackError, TcpProxy, wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
-from tailrace.testkit.stack.registry import VARIABLE
-from tailrace.testkit.stack.registry_local import APICURIO, ARCHIVE, application
+from tailrace.testkit.stack.registry import ARCHIVE, VARIABLE, VERSION, application
 from tailrace.worker import registry as worker_registry
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
@@ -42,7 +41,7 @@ PRICE = {"type": "record", "name": "Price", "fields": [{"name": "gross", "type":
 
 @pytest.fixture(scope="module")
 def client(registry: RegistryServer) -> Iterator[RegistryClient]:
-    with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
+    with RegistryClient(RegistryOptions(registry.url, timeout=60)) as client:
         yield client
 
 
@@ -73,7 +72,7 @@ class TestServer:
         monkeypatch.setattr("tailrace.testkit.stack.registry.free_port", lambda: ports.pop(0))
         with taken, RegistryServer(choice=ServerChoice.LOCAL) as server:
             assert ports == []  # somebody was quicker at the first one
-            run_dir, guardian, url = server.process.run_dir, server.process.reaper_pid, server.url
+            run_dir, reaper, url = server.process.run_dir, server.process.reaper_pid, server.url
             with RegistryClient(RegistryOptions(url, timeout=20)) as client:
                 found = client.register(subject, ORDER, "json")
                 server.kill()
@@ -84,7 +83,7 @@ class TestServer:
                 server.pause()
                 server.resume()
                 assert client.subjects() == [subject]
-            everyone = descendants(guardian)
+            everyone = descendants(reaper)
         assert not run_dir.exists()
         assert len(everyone) >= 2
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in everyone), what="the end of the registry")
@@ -94,7 +93,7 @@ class TestServer:
     ) -> None:
         monkeypatch.setenv(VARIABLE, registry.url)
         with RegistryServer() as named:
-            assert (named.source, named.url) == (ServerChoice.ADDRESS, registry.url)
+            assert (named.choice, named.url) == (ServerChoice.ADDRESS, registry.url)
             with pytest.raises(StackError, match="not a local one"):
                 named.kill()
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
@@ -129,7 +128,8 @@ class TestFetching:
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(
-            "tailrace.testkit.stack.registry_local._repositories", lambda: [f"{address}/empty", f"{address}/"]
+            "tailrace.testkit.stack.registry.maven_repositories",
+            lambda _variable: {"first": f"{address}/empty", "second": f"{address}/"},
         )
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         yield root / ARCHIVE
@@ -139,7 +139,7 @@ class TestFetching:
 
     def test_the_first_repository_that_has_it_is_used_once(self, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         digest = hashlib.sha256(mirror.read_bytes()).hexdigest()
-        monkeypatch.setattr("tailrace.testkit.stack.registry_local.SHA256", digest)
+        monkeypatch.setattr("tailrace.testkit.stack.registry.SHA256", digest)
         told: list[str] = []
         folder = application(told.append)
         assert [file.name for file in folder.iterdir()] == ["quarkus-run.jar"]
@@ -151,9 +151,9 @@ class TestFetching:
         with pytest.raises(StackError, match="could not be fetched") as failed:
             application(lambda _: None)
         assert "404" in failed.value.why
-        assert f"checksum {hashlib.sha256(mirror.read_bytes()).hexdigest()}" in failed.value.why
+        assert f"checksum is {hashlib.sha256(mirror.read_bytes()).hexdigest()}" in failed.value.why
         assert VARIABLE in failed.value.remedy
-        assert [file.name for file in (tmp_path / "cache" / "tailrace").iterdir()] == [f"apicurio-{APICURIO}.lock"]
+        assert [file.name for file in (tmp_path / "cache" / "tailrace").iterdir()] == [f"apicurio-{VERSION}.lock"]
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -36,7 +36,6 @@ from tailrace.testkit.stack import (
     TcpProxy,
     kafka_local,
     postgres,
-    postgres_local,
     wait_until,
 )
 from tailrace.testkit.stack.paths import unprivileged
@@ -56,7 +55,7 @@ with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
             "database": connection.execute("SELECT current_user").fetchone()[0],
             "cluster": stack.kafka.cluster_id,
             "pids": [pid for server in servers for pid in server.pids],
-            "guardians": [server.process.reaper_pid for server in servers],
+            "reapers": [server.process.reaper_pid for server in servers],
             "run_dirs": [str(server.process.run_dir) for server in servers],
         }
     print(json.dumps(told), flush=True)
@@ -73,7 +72,7 @@ def gone(pid: int) -> bool:
 
 
 def nothing_left(told: dict[str, Any]) -> bool:
-    return all(map(gone, told["pids"] + told["guardians"])) and not any(
+    return all(map(gone, told["pids"] + told["reapers"])) and not any(
         Path(run_dir).exists() for run_dir in told["run_dirs"]
     )
 
@@ -116,7 +115,7 @@ def test_the_shared_postgres_gives_each_test_a_database(database: str, postgres:
     assert scalar(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
     # Left behind on purpose: the fixture must be able to drop a database that has a slot.
     scalar(database, "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')::text")
-    assert postgres.version_num // 10000 == 16 or postgres.source is ServerChoice.ADDRESS
+    assert postgres.version_num // 10000 == 16 or postgres.choice is ServerChoice.ADDRESS
 
 
 def test_postgres_18_is_there_too(postgres18: PostgresServer) -> None:
@@ -192,7 +191,7 @@ def test_a_setting_postgres_cannot_use_is_reported_with_its_log() -> None:
 
 
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(StackError, match="no Postgres 9 here"):
+    with pytest.raises(StackError, match="there is no Postgres 9"):
         PostgresServer("9", choice=ServerChoice.LOCAL).start()
 
 
@@ -215,8 +214,8 @@ def test_programs_out_of_reach_are_staged(monkeypatch: pytest.MonkeyPatch) -> No
     cache = Path(tempfile.mkdtemp())
     cache.chmod(0o755)
     try:
-        monkeypatch.setattr(postgres_local, "reachable", lambda _path, _user: False)
-        monkeypatch.setattr(postgres_local, "shared_cache_dir", lambda _user: cache)
+        monkeypatch.setattr(postgres, "reachable", lambda _path, _user: False)
+        monkeypatch.setattr(postgres, "shared_cache_dir", lambda _user: cache)
         with PostgresServer("18", choice=ServerChoice.LOCAL) as server:
             assert server.bin_dir is not None
             assert server.bin_dir.is_relative_to(cache)
@@ -237,9 +236,9 @@ def test_an_address_in_the_environment_is_used_and_left_alone(
         assert not named.kafka.local
         assert named.postgres.port == own_postgres.port
         assert named.kafka.cluster_id == own_kafka.cluster_id
-        with pytest.raises(StackError, match="not a local one"):
+        with pytest.raises(StackError, match="not local"):
             named.postgres.kill()
-        with pytest.raises(StackError, match="not a local one"):
+        with pytest.raises(StackError, match="not local"):
             named.kafka.kill()
     assert own_postgres.running
     assert own_kafka.running
@@ -422,14 +421,14 @@ def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> N
         assert "without MongoDB" in more.stderr
         # Half of it dies: status says so, and up makes a whole one again.
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
-        os.kill(state[0]["guardian"], signal.SIGKILL)
-        wait_until(lambda: gone(state[0]["guardian"]))
+        os.kill(state[0]["reaper"], signal.SIGKILL)
+        wait_until(lambda: gone(state[0]["reaper"]))
         half = tailrace("stack", "status", home=tmp_path)
         assert half.returncode == 1
         assert told("up")["started"]
-        wait_until(lambda: gone(state[1]["guardian"]))
+        wait_until(lambda: gone(state[1]["reaper"]))
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
     finally:
         assert told("down")["stopped"] == ["Postgres", "Kafka"]
-    assert all(gone(entry["guardian"]) and not Path(entry["run_dir"]).exists() for entry in state)
+    assert all(gone(entry["reaper"]) and not Path(entry["run_dir"]).exists() for entry in state)
     assert told("down")["stopped"] == []

@@ -179,7 +179,7 @@ class TestOne:
         with MongoServer() as named:
             assert (named.local, named.uri, named.port) == (False, own_mongo.uri, own_mongo.port)
             assert named.version == own_mongo.version
-            with pytest.raises(StackError, match="not a local one"):
+            with pytest.raises(StackError, match="not local"):
                 named.kill()
         assert own_mongo.running
 
@@ -238,8 +238,8 @@ class TestBehindAProxy:
             server.kill()
             proxy.refuse()
             server._launch()
-            lost = f"cannot find itself by port {proxy.port}"
-            wait_until(lambda: lost in (server._silence() or ""), 60, what="a word on the proxy")
+            lost = f"cannot reach itself at port {proxy.port}"
+            wait_until(lambda: lost in (server._not_ready() or ""), 60, what="a word on the proxy")
 
     def test_a_proxy_that_does_not_lead_to_it_is_refused(self, own_mongo: MongoServer) -> None:
         before = own_mongo.uri
@@ -317,13 +317,13 @@ class TestThree:
         with old.client() as client:
             client[name].kept.insert_one({"value": "agreed"})
             for member in others:
-                member.fall_behind()
+                member.stop_replicating()
             alone = client[name].kept.with_options(write_concern=WriteConcern(w=1, j=True))
             alone.insert_one({"value": "alone"})
             assert values(client, name) == ["agreed", "alone"]
         old.kill()
         for member in others:
-            member.catch_up()
+            member.resume_replicating()
         with mongo_set.await_primary(not_=old).client() as client:
             client[name].kept.insert_one({"value": "later"})
             assert values(client, name) == ["agreed", "later"]
@@ -377,10 +377,10 @@ def test_the_stack_command_starts_one_when_asked(tmp_path: Path) -> None:
             assert not again["started"]
             assert again["servers"] == first["servers"]
         assert told("status")["up"]
-        guardians = [entry["guardian"] for entry in json.loads((tmp_path / "tailrace" / "stack.json").read_text())]
-        os.kill(guardians[2], signal.SIGKILL)
-        wait_until(lambda: gone(guardians[2]))
+        reapers = [entry["reaper"] for entry in json.loads((tmp_path / "tailrace" / "stack.json").read_text())]
+        os.kill(reapers[2], signal.SIGKILL)
+        wait_until(lambda: gone(reapers[2]))
         assert [server["running"] for server in told("status")["servers"]] == [True, True, False]
     finally:
         assert told("down")["stopped"] == ["Postgres", "Kafka", "MongoDB"]
-    assert all(map(gone, guardians))
+    assert all(map(gone, reapers))

@@ -1,4 +1,4 @@
-"""`tailrace demo`: see it work on this machine, with servers of its own, and judge it."""
+"""`tailrace demo`: runs connectors and a projection on real servers, kills them, and checks the result."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from tailrace.cli.stack import Version
 from tailrace.errors import install_remedy
 from tailrace.testkit.demo.display import display_for
 from tailrace.testkit.demo.environment import DemoEnvironment
-from tailrace.testkit.demo.keep_running import keep_running
-from tailrace.testkit.demo.scenario import Scenario
+from tailrace.testkit.demo.scenario import Scenario, keep_running
 
 
 def demo(
-    seconds: int = typer.Option(15, "--seconds", min=2, max=3600, help="How long to write."),
-    keep: bool = typer.Option(False, "--keep", help="Leave everything running afterwards, until Ctrl-C."),
-    seed: int | None = typer.Option(None, "--seed", min=0, help="Write the same events as an earlier run."),
+    seconds: int = typer.Option(15, "--seconds", min=2, max=3600, help="How long the services write."),
+    keep: bool = typer.Option(False, "--keep", help="Keep everything running afterwards, until Ctrl-C."),
+    seed: int | None = typer.Option(None, "--seed", min=0, help="Repeat the events of an earlier run."),
     postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
-    as_json: bool = typer.Option(False, "--json", help="Print the verdict as one JSON object, the rest to stderr."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the verdict as one JSON object; everything else goes to stderr."
+    ),
 ) -> int:
     """See it work: real servers, two connectors killed twice, a projection killed once, and a verdict.
 
-    Starts a Postgres, a MongoDB and a Kafka of its own (the first time fetches Kafka: 43 MB), runs a connector beside
-    a service that writes orders to Postgres and another beside one that writes users to MongoDB, and a projection of
-    the orders behind them. Kills the connectors twice and the projection once with SIGKILL, and compares what was
-    committed with what consumers see, and what is on the topic with what was applied. The exit code is 1 if an event is
-    missing, duplicated, out of order or should not be there. Nothing is left behind.
+    Starts its own Postgres, MongoDB and Kafka (the first start downloads Kafka: 43 MB). One service writes orders to
+    Postgres, another writes users to MongoDB; a connector publishes each outbox, and a projection applies the orders.
+    Kills the connectors twice and the projection once with SIGKILL. Then compares the committed events with those on
+    the topics, and those on the topic with those applied. The exit code is 1 if an event is missing, duplicated, out of
+    order or should not be there. Everything is removed at the end.
 
     \b
     Examples:
@@ -40,19 +41,22 @@ def demo(
       tailrace demo --json --seed 7
     """
     chosen = random.randrange(10_000) if seed is None else seed  # noqa: S311 - a workload, not a secret
-    with closing(display_for(sys.stderr if as_json else sys.stdout)) as show, DemoEnvironment(postgres.value) as scene:
-        scene.open(show.busy)
-        show.note(f"{scene.description()}; seed {chosen}")
-        if not scene.projections:
-            show.note(f"no projection: Faust is not installed. {install_remedy('faust')}")
-        with closing(Scenario(scene, show, writing_seconds=seconds, seed=chosen)) as play:
-            report = play.run()
+    with (
+        closing(display_for(sys.stderr if as_json else sys.stdout)) as display,
+        DemoEnvironment(postgres.value) as environment,
+    ):
+        environment.open(display.busy)
+        display.note(f"{environment.description()}; seed {chosen}")
+        if not environment.projections:
+            display.note(f"no projection: Faust is not installed. {install_remedy('faust')}")
+        with closing(Scenario(environment, display, writing_seconds=seconds, seed=chosen)) as scenario:
+            report = scenario.run()
         if as_json:
-            # The same terminal may show both: first the drawing ends, then the object comes.
-            show.close()
+            # The drawing must end before the object is printed to the same terminal.
+            display.close()
             emit_json(report.as_json())
         else:
-            show.report(report)
+            display.report(report)
         if keep:
-            keep_running(scene, show, seed=chosen)
+            keep_running(environment, display, seed=chosen)
     return report.exit_code

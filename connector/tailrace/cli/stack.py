@@ -1,8 +1,7 @@
-"""`tailrace stack`: Postgres, Kafka and MongoDB on this machine, up until they are told to go down.
+"""`tailrace stack`: starts and stops Postgres, Kafka and MongoDB on this machine.
 
-For trying things out by hand: servers that outlive the command, and the variables that point everything
-else (the demo, the tests, a pipeline of one's own) at them. Results go to stdout, progress to stderr, so that
-`eval "$(tailrace stack up --export)"` works.
+The servers outlive the command, and the printed variables make the demo, the tests and your pipelines use them. Results
+go to stdout and progress to stderr, so that `eval "$(tailrace stack up --export)"` works.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import typer
 
 from tailrace.cli.output import emit_json, say, table
 from tailrace.testkit.stack import KafkaBroker, RegistryServer, background
-from tailrace.testkit.stack.cache import quiet
+from tailrace.testkit.stack.paths import quiet
 
 app = typer.Typer(
     help="Start and stop Postgres, Kafka and MongoDB on this machine.",
@@ -30,7 +29,7 @@ EXIT_NOT_UP = 1
 
 
 class Version(StrEnum):
-    """The Postgres versions there are."""
+    """The Postgres versions to choose from."""
 
     V16 = "16"
     V18 = "18"
@@ -39,13 +38,13 @@ class Version(StrEnum):
 @app.command()
 def up(
     postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
-    mongo: bool = typer.Option(False, "--mongo", help="Also a MongoDB (a replica set of one)."),
+    mongo: bool = typer.Option(False, "--mongo", help="Also start MongoDB (a replica set of one)."),
     export: bool = typer.Option(False, "--export", help="Print only the export lines, for `eval`."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Start the servers and leave them running; does nothing when they are up already.
+    """Start the servers and leave them running. Does nothing if they are already up.
 
-    The first time fetches Kafka (43 MB) into the cache.
+    The first start downloads Kafka (43 MB) into the cache.
 
     \b
     Examples:
@@ -56,10 +55,10 @@ def up(
     """
     running, fresh = background.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
     if as_json:
-        emit_json({"started": fresh, "servers": _told(running)})
+        emit_json({"started": fresh, "servers": _rows(running)})
         return
     if not export:
-        table("The stack is up" if fresh else "The stack is up already", _told(running))
+        table("The stack is up" if fresh else "The stack is up already", _rows(running))
         say()
     for entry in running:
         say(f"export {entry.variable}={shlex.quote(entry.address)}")
@@ -67,17 +66,17 @@ def up(
 
 @app.command()
 def status(as_json: bool = AS_JSON) -> int:
-    """Ask the servers whether they answer; exit code 0 when they do, 1 when not.
+    """Check whether the servers answer. Exit code 0 if all do, 1 otherwise.
 
     \b
     Examples:
       tailrace stack status
       tailrace stack status --json
     """
-    known = background.entries()
+    known = background.listed()
     answers = [entry.answers for entry in known]
     all_up = bool(known) and all(answers)
-    rows = [{**told, "running": there} for told, there in zip(_told(known), answers, strict=True)]
+    rows = [{**row, "running": there} for row, there in zip(_rows(known), answers, strict=True)]
     if as_json:
         emit_json({"up": all_up, "servers": rows})
     elif known:
@@ -89,7 +88,7 @@ def status(as_json: bool = AS_JSON) -> int:
 
 @app.command()
 def down(as_json: bool = AS_JSON) -> None:
-    """Stop the servers and remove their data; does nothing when they are down already.
+    """Stop the servers and remove their data. Does nothing if they are already down.
 
     \b
     Example:
@@ -106,9 +105,11 @@ def down(as_json: bool = AS_JSON) -> None:
 
 @app.command()
 def fetch(
-    registry: bool = typer.Option(False, "--registry", help="Also a schema registry (159 MB), which tests need."),
+    registry: bool = typer.Option(
+        False, "--registry", help="Also download a schema registry (159 MB), which the tests use."
+    ),
 ) -> None:
-    """Fetch what the servers need into the cache, without starting them; done once, later starts take seconds.
+    """Download what the servers need into the cache, without starting them. Later starts take seconds.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def fetch(
         RegistryServer(progress=_progress).prepare()
 
 
-def _told(known: list[background.BackgroundServer]) -> list[dict[str, object]]:
+def _rows(known: list[background.BackgroundServer]) -> list[dict[str, object]]:
     return [{"server": e.name, "version": e.version, "address": e.address} for e in known]
 
 

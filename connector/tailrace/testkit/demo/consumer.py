@@ -1,4 +1,4 @@
-"""The consumer: reads the topics as any `read_committed` reader would, live, and notes when each event arrived."""
+"""A live `read_committed` consumer of a service's topics that records when each event arrived."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ POLL_SECONDS = 0.1
 
 
 class ReceivedEvent(NamedTuple):
-    """One event as it is shown."""
+    """One event as the display shows it."""
 
-    place: str
+    position: str
     key: str
     type: str
     text: str
-    letter: bool
+    dead_letter: bool
     millis: float
-    """From commit to here."""
+    """From commit to arrival."""
     received_ms: float
 
 
 class DemoConsumer:
-    """Runs as a thread; `journeys`, `ids`, `letters` and `recent` only ever grow (`recent` scrolls)."""
+    """Runs as a thread; `deliveries`, `ids` and `dead_letters` only grow, `recent` holds the last events."""
 
-    def __init__(self, bootstrap: str, topic: str, letters: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
-        """`tell` puts a payload in a few words."""
-        self.journeys: list[Delivery] = []
+    def __init__(
+        self, bootstrap: str, topic: str, dead_letters: str, describe: Callable[[Mapping[str, Any]], str]
+    ) -> None:
+        """`describe` describes a payload in a few words."""
+        self.deliveries: list[Delivery] = []
         self.ids: set[str] = set()
-        self.letters = 0
+        self.dead_letters = 0
         self.recent: deque[ReceivedEvent] = deque(maxlen=RECENT)
         self.error: BaseException | None = None
-        self._letter_topic = letters
-        self._topics = [topic, letters]
-        self._tell = tell
+        self._dead_letter_topic = dead_letters
+        self._topics = [topic, dead_letters]
+        self._describe = describe
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
@@ -55,10 +57,10 @@ class DemoConsumer:
                 "log_level": 0,
             }
         )
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="demo-consumer", daemon=True)
 
     def start(self) -> None:
-        """The topics must be there."""
+        """Starts reading; the topics must exist."""
         cluster = self._consumer.list_topics(timeout=10).topics
         self._consumer.assign([TopicPartition(t, p, 0) for t in self._topics for p in cluster[t].partitions])
         self._thread.start()
@@ -79,28 +81,28 @@ class DemoConsumer:
                     self._take(message, time.time() * 1000)
                 elif error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise KafkaException(error)
-        except BaseException as error:  # noqa: BLE001 - shown by whoever looks at the play
+        except BaseException as error:  # noqa: BLE001 - raised by the scenario
             self.error = error
         finally:
             self._consumer.close()
 
     def _take(self, message: Message, now_ms: float) -> None:
         committed_ms = message.timestamp()[1]
-        letter = message.topic() == self._letter_topic
-        self.letters += letter
+        dead_letter = message.topic() == self._dead_letter_topic
+        self.dead_letters += dead_letter
         self.ids.add(header(message, "id"))
-        self.journeys.append(Delivery(committed_ms, now_ms))
+        self.deliveries.append(Delivery(committed_ms, now_ms))
         self.recent.append(
             ReceivedEvent(
                 f"{message.topic()}/{message.partition()}@{message.offset()}",
                 (message.key() or b"").decode(),
                 header(message, "type"),
-                header(message, "tailrace.reason").replace("_", " ") if letter else self._text(message),
-                letter,
+                header(message, "tailrace.reason").replace("_", " ") if dead_letter else self._text(message),
+                dead_letter,
                 now_ms - committed_ms,
                 now_ms,
             )
         )
 
     def _text(self, message: Message) -> str:
-        return self._tell(json.loads(message.value() or b"{}"))
+        return self._describe(json.loads(message.value() or b"{}"))

@@ -1,6 +1,6 @@
-"""What is seen of the play: a `Show`, and the plain one, whose lines stay readable in a log.
+"""The output of the demo: `Display`, and `PlainDisplay` for streams that are not a terminal.
 
-On a terminal `live_display` draws the same with rich; which of the two is used is decided by `on`.
+`live_display` draws the same on a terminal with rich. `display_for` chooses between them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.testkit.demo.consumer import ReceivedEvent
 from tailrace.testkit.demo.report import DemoReport
 
 LINE_SECONDS = 1.0
-"""Between two looks at the counters in plain output."""
+"""Between two lines of counters in plain output."""
 BUSY_SECONDS = 5.0
 """Between two lines about the same long step."""
 EVENTS_PER_LINE = 2
@@ -23,21 +23,21 @@ EVENTS_PER_LINE = 2
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """How one pipeline stands."""
+    """The counters of one pipeline."""
 
     name: str
     connector: str
     committed: int
     rolled_back: int
     arrived: int
-    letters: int
+    dead_letters: int
     p50_ms: float
-    """Of the last events, restarts included."""
+    """Of the last events, including restarts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatus:
-    """How a projection stands."""
+    """The counters of a projection."""
 
     name: str
     state: str
@@ -46,37 +46,39 @@ class ProjectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything the live view shows at one moment."""
+    """Everything that is shown at one moment."""
 
     elapsed: float
     total: float
-    standings: Sequence[PipelineStatus]
+    pipelines: Sequence[PipelineStatus]
     projections: Sequence[ProjectionStatus]
     recent: Sequence[ReceivedEvent]
 
 
 class Display(Protocol):
+    """Shows the progress and the result of the demo."""
+
     def busy(self, text: str) -> None:
-        """A long step goes on; called many times a second."""
+        """Shows a long step; called many times a second."""
 
     def note(self, text: str, *, alarm: bool = False) -> None:
-        """Something happened that everybody should see."""
+        """Shows an event of the scenario."""
 
     def frame(self, make: Callable[[], Frame], *, last: bool = False) -> None:
-        """How things stand; called many times a second, and `make` only when it is time to look."""
+        """Shows the counters; called many times a second. `make` is called only when a new frame is due."""
 
     def report(self, report: DemoReport) -> None:
-        """The verdict."""
+        """Shows the verdict."""
 
     def say(self, lines: Sequence[str]) -> None:
-        """Text to be read and copied."""
+        """Shows text to read and copy."""
 
     def close(self) -> None:
-        """Puts the terminal back in order."""
+        """Restores the terminal."""
 
 
 def display_for(stream: TextIO) -> Display:
-    """The show that suits `stream`."""
+    """Returns the display for `stream`."""
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         from tailrace.testkit.demo.live_display import LiveDisplay
 
@@ -85,7 +87,7 @@ def display_for(stream: TextIO) -> Display:
 
 
 class PlainDisplay:
-    """At most a few lines a second."""
+    """Writes at most a few lines per second, readable in a log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -96,9 +98,9 @@ class PlainDisplay:
 
     def busy(self, text: str) -> None:
         step = text.partition("(")[0].partition(":")[0]
-        told, when = self._last_busy
+        last_step, when = self._last_busy
         now = time.monotonic()
-        if step != told or now - when >= BUSY_SECONDS:
+        if step != last_step or now - when >= BUSY_SECONDS:
             self._last_busy = (step, now)
             self._line(f"… {text}")
 
@@ -111,18 +113,18 @@ class PlainDisplay:
             return
         self._last_frame = now
         frame = make()
-        for each in frame.standings:
+        for each in frame.pipelines:
             self._line(
                 f"{each.name:<6}  committed {each.committed:>6,}  rolled back {each.rolled_back:>5,}  "
-                f"on Kafka {each.arrived:>6,}  dead letters {each.letters:>4,}  "
+                f"on Kafka {each.arrived:>6,}  dead letters {each.dead_letters:>4,}  "
                 f"latency p50 {each.p50_ms:.0f} ms  connector {each.connector}"
             )
         for projection in frame.projections:
             self._line(f"{projection.name}  applied {projection.applied:>6,}  projection {projection.state}")
         if frame.recent and frame.recent[-1] is not self._shown:
             self._shown = frame.recent[-1]
-            for arrival in frame.recent[-EVENTS_PER_LINE:]:
-                self._line(f"     {arrival.place}  {arrival.key}  {arrival.type}  {arrival.text}")
+            for event in frame.recent[-EVENTS_PER_LINE:]:
+                self._line(f"     {event.position}  {event.key}  {event.type}  {event.text}")
 
     def report(self, report: DemoReport) -> None:
         sections = report.sections()

@@ -1,9 +1,8 @@
-"""From commit to consumer: percentiles over the steady part, and the longest wait of all. Pure.
+"""Latency from commit to consumer: percentiles over the events outside restarts, and the maximum of all. Pure.
 
-An event's journey lasts from its commit in the database to its arrival at a live `read_committed` consumer. A restart
-lasts from the kill until the first event committed after the connector was back has arrived. An event whose journey
-touches a restart measures the restart, not the connector: such events are counted apart, and they are what
-`longest_ms` is for. Nothing else is left out.
+The latency of an event is the time from its commit in the database to its arrival at a live `read_committed` consumer.
+A restart lasts from the kill until the arrival of the first event committed after the connector was back. Events that
+overlap a restart measure the restart, not the connector: they are counted separately and only enter `longest_ms`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Delivery(NamedTuple):
 
 
 class Downtime(NamedTuple):
-    """A kill and the moment when the connector was running again, in Unix milliseconds."""
+    """The times of a kill and of the connector running again, in Unix milliseconds."""
 
     killed_ms: float
     running_ms: float
@@ -43,28 +42,28 @@ class Latency:
     longest_ms: float
 
 
-def measure(journeys: Sequence[Delivery], outages: Iterable[Downtime]) -> Latency:
-    """`p50_ms` and `p99_ms` are of the steady part; 0 if there is none."""
-    restarts = [(outage.killed_ms, _over_ms(journeys, outage)) for outage in outages]
+def measure(deliveries: Sequence[Delivery], downtimes: Iterable[Downtime]) -> Latency:
+    """Measures the latency; `p50_ms` and `p99_ms` are of the events outside restarts, 0 if there are none."""
+    restarts = [(downtime.killed_ms, _over_ms(deliveries, downtime)) for downtime in downtimes]
     steady = [
-        journey.millis
-        for journey in journeys
-        if all(journey.received_ms < begin or journey.committed_ms > end for begin, end in restarts)
+        delivery.millis
+        for delivery in deliveries
+        if all(delivery.received_ms < begin or delivery.committed_ms > end for begin, end in restarts)
     ]
     return Latency(
         steady_events=len(steady),
-        restart_events=len(journeys) - len(steady),
+        restart_events=len(deliveries) - len(steady),
         p50_ms=percentile(steady, 0.50),
         p99_ms=percentile(steady, 0.99),
-        longest_ms=max((journey.millis for journey in journeys), default=0.0),
+        longest_ms=max((delivery.millis for delivery in deliveries), default=0.0),
     )
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed; 0 of nothing."""
+    """Returns the smallest value that at least `share` of all values do not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def _over_ms(journeys: Iterable[Delivery], outage: Downtime) -> float:
-    return min((j.received_ms for j in journeys if j.committed_ms >= outage.running_ms), default=math.inf)
+def _over_ms(deliveries: Iterable[Delivery], downtime: Downtime) -> float:
+    return min((each.received_ms for each in deliveries if each.committed_ms >= downtime.running_ms), default=math.inf)

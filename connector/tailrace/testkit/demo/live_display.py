@@ -1,4 +1,4 @@
-"""The show on a terminal: notes scroll by, and below them a panel with counters and the events as they arrive."""
+"""The display on a terminal: scrolling notes above a panel with counters and the latest events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.testkit.demo.display import Frame
 from tailrace.testkit.demo.report import DemoReport, seconds
 
 FRAME_SECONDS = 0.15
-"""Drawing costs time that the writer and the consumer in this process would miss."""
+"""Drawing takes processor time from the writers and consumers in this process."""
 WIDEST = 100
 COUNTERS = ("committed", "rolled back", "on Kafka", "dead letters", "latency p50", "connector")
 STATES = {"running": "bold green", "restarting": "bold red"}
@@ -75,7 +75,7 @@ class LiveDisplay:
 
     def say(self, lines: Sequence[str]) -> None:
         for line in lines:
-            # Never wrapped: these are lines to copy.
+            # Not wrapped: these lines are for copying.
             self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
@@ -97,11 +97,11 @@ def _panel(frame: Frame) -> Panel:
     for _ in COUNTERS:
         counters.add_column(justify="right", ratio=1, no_wrap=True)
     counters.add_row("", *(Text(label, style="dim") for label in COUNTERS))
-    for each in frame.standings:
+    for each in frame.pipelines:
         counters.add_row(
             Text(each.name, style="bold cyan"),
             *(Text(f"{count:,}", style="bold") for count in (each.committed, each.rolled_back, each.arrived)),
-            Text(f"{each.letters:,}", style="bold"),
+            Text(f"{each.dead_letters:,}", style="bold"),
             Text(seconds(each.p50_ms), style="bold"),
             Text(each.connector, style=STATES.get(each.connector, "")),
         )
@@ -118,16 +118,16 @@ def _panel(frame: Frame) -> Panel:
     events.add_column(no_wrap=True)
     events.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     events.add_column(justify="right", no_wrap=True)
-    for arrival in frame.recent:
-        style = "yellow" if arrival.letter else ""
+    for event in frame.recent:
+        style = "yellow" if event.dead_letter else ""
         events.add_row(
-            arrival.place,
-            Text(arrival.key),
-            Text(arrival.type, style=style or "cyan"),
-            Text(arrival.text, style=style),
-            Text(seconds(arrival.millis), style="dim"),
+            event.position,
+            Text(event.key),
+            Text(event.type, style=style or "cyan"),
+            Text(event.text, style=style),
+            Text(seconds(event.millis), style="dim"),
         )
-    states = [*(each.connector for each in frame.standings), *(each.state for each in frame.projections)]
+    states = [*(each.connector for each in frame.pipelines), *(each.state for each in frame.projections)]
     return Panel(
         Group(clock, "", counters, *projections, "", events),
         title="Outboxes → Kafka → projection" if projections else "Outboxes → Kafka",

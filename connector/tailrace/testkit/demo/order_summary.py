@@ -1,9 +1,9 @@
-"""A projection of the orders: what each of them comes to now, and the events that made it so. What a user would write.
+"""A projection as a user would write it: the current amount of each order, and the events that were applied to it.
 
     tailrace project tailrace.testkit.demo.order_summary:app
 
-Its statement is not idempotent, and need not be: it runs in the transaction that stores how far the topic was read, and
-once for each event. If it did not, `events` would show it.
+The statement need not be idempotent: it runs once per event, in the transaction that stores the offset. `events` would
+show a second run.
 """
 
 from __future__ import annotations

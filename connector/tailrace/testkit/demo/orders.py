@@ -1,4 +1,4 @@
-"""The orders-service: Postgres, its slot, and the pipeline that tails its outbox table."""
+"""The orders service: Postgres, a slot, and the pipeline that reads its outbox table."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
-from tailrace.testkit.demo.command import STOP_TIMEOUT
+from tailrace.testkit.demo.process import STOP_TIMEOUT
 from tailrace.testkit.demo.service import Service
-from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.workload.orders import SHOP_DDL, OrdersWriter, ids_in_table
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
@@ -32,7 +32,7 @@ outbox:
   layout: debezium          # columns id, aggregatetype, aggregateid, type, payload
   columns: {{timestamp: created_at}}
 
-schemas: {{folder: schemas}}  # every payload is checked; what breaks its schema goes to the dead letters
+schemas: {{folder: schemas}}  # every payload is validated; invalid events become dead letters
 topics: {{folder: topics}}    # which events go to which topic
 
 kafka:
@@ -49,18 +49,22 @@ class Orders(Service):
     dsn = ""
     url = ""
 
+    def __init__(self, kafka: KafkaBroker, suffix: str, postgres: PostgresServer, *, ours: bool) -> None:
+        super().__init__(kafka, suffix, ours=ours)
+        self._postgres = postgres
+
     @property
     def slot(self) -> str:
         return f"tailrace_{self.pipeline}"
 
     def create(self) -> None:
-        self.dsn = self.servers.postgres.create_database(self.database)
-        self.url = as_url(self.dsn) if self.servers.postgres.local else self.dsn
+        self.dsn = self._postgres.create_database(self.database)
+        self.url = as_url(self.dsn) if self._postgres.local else self.dsn
         with psycopg.connect(self.dsn) as connection:
             connection.execute(SHOP_DDL)
 
     def remove(self) -> None:
-        with self.servers.postgres.connect() as connection:
+        with self._postgres.connect() as connection:
 
             def dropped() -> bool:
                 rows = connection.execute(
@@ -78,7 +82,7 @@ class Orders(Service):
             pipeline=self.pipeline,
             url=json.dumps(self.url),
             bootstrap=self.bootstrap,
-            letters=self.letters,
+            letters=self.dead_letters,
             offsets=self.offsets,
         )
 
@@ -88,8 +92,7 @@ class Orders(Service):
     def in_outbox(self) -> set[str]:
         return ids_in_table(self.dsn)
 
-    def astray(self, last: Position) -> list[str]:
-        """Postgres was told that it may forget what lies before a place: that must have been stored by then."""
+    def confirmed_too_early(self, last: Position) -> list[str]:
         with psycopg.connect(self.dsn) as connection:
             row = connection.execute(
                 "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", (self.slot,)
@@ -99,7 +102,7 @@ class Orders(Service):
             return [f"the slot is confirmed to {confirmed}, stored is {last.lsn}"]
         return []
 
-    def tell(self, payload: Mapping[str, Any]) -> str:
+    def describe(self, payload: Mapping[str, Any]) -> str:
         return f"revision {payload.get('revision')}, {payload.get('amount')} {payload.get('currency')}"
 
     @property
@@ -108,14 +111,14 @@ class Orders(Service):
 
     @property
     def client(self) -> str:
-        """The user's own psql, or else the one beside our server."""
-        programs = self.servers.postgres.bin_dir
+        """The user's psql, or else the one of our server."""
+        programs = self._postgres.bin_dir
         beside = shutil.which("psql") is None and programs is not None and (programs / "psql").exists()
         return f"{shlex.quote(str(programs / 'psql')) if programs and beside else 'psql'} {shlex.quote(self.url)}"
 
 
 def as_url(dsn: str) -> str:
-    """The connection as a URL: what people paste into psql and files."""
+    """Returns the connection string as a URL, which is easier to paste."""
     parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
     user = quote(parts.get("user", "postgres"), safe="")
     password = f":{quote(parts['password'], safe='')}" if "password" in parts else ""

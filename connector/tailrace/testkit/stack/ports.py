@@ -1,10 +1,8 @@
-"""Ports on the loopback address that stay free while a server is down.
+"""Free ports on the loopback address, drawn from below the ephemeral range.
 
-The kernel gives ports of its ephemeral range to every outgoing connection. A server that is killed and
-started again on such a port may find it taken, and worse: a client that retries against the dead port can be
-given that very port as its own and connect to itself. So ports are drawn at random from below that range.
-Between the draw and the server's bind somebody else may be quicker: whoever starts a server retries with
-another port.
+The kernel gives ephemeral ports to outgoing connections. A server that is killed and restarted on such a port may find
+it taken, and a client that retries against the dead port can even be given that port and connect to itself. Somebody
+else may still take a port between the draw and the server's bind: whoever starts a server retries with another port.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import random
 import socket
 from pathlib import Path
 
-from tailrace.testkit.stack.errors import StackError
+from tailrace.testkit.stack.waiting import StackError
 
 HOST = "127.0.0.1"
 LOWEST = 10240
@@ -27,12 +25,12 @@ def _first_ephemeral() -> int:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         first = 32768
-    # A machine may be set to use nearly all ports as ephemeral ones; then there is no safe range, only luck.
+    # Some machines use nearly all ports as ephemeral ones. There is no safe range then.
     return first if first > LOWEST + 1000 else 32768
 
 
 def can_bind(port: int) -> bool:
-    """Whether a server could listen on this port now; lingering closed connections do not count."""
+    """Returns whether a server could listen on this port now; closed connections in TIME_WAIT do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -43,7 +41,7 @@ def can_bind(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port nobody listens on, never drawn before by this process."""
+    """Returns a port nobody listens on, a different one each time this process asks."""
     chance = random.SystemRandom()
     first_ephemeral = _first_ephemeral()
     for _ in range(ATTEMPTS):

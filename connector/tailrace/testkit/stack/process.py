@@ -1,8 +1,7 @@
-"""One server process on this machine, under a guardian: launch it, end it gently or not, pause it.
+"""`LocalProcess`: one server process under a reaper, which can be launched, stopped, killed and paused.
 
-`LocalProcess` is our end of the conversation with `guardian.py`. The same object can launch the server again
-after `kill` or `stop`: same run directory, same guardian. `kill` and `stop` return when the server and all of
-its children are gone, not when the signal is sent.
+It sends commands to `reaper.py` and reads its replies. The server can be launched again after `kill` or `stop`, in the
+same run directory and under the same reaper. `kill` and `stop` return when the server and all its children are gone.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tailrace.testkit.stack.errors import StackError, tail
 from tailrace.testkit.stack.paths import User
-from tailrace.testkit.stack.waiting import wait_until
+from tailrace.testkit.stack.waiting import StackError, tail, wait_until
 
-ANSWER_TIMEOUT = 20.0  # the guardian answers in milliseconds; this only ends a wait on a machine that is stuck
+ANSWER_TIMEOUT = 20.0  # the reaper answers in milliseconds on an idle machine
 REAPER = Path(__file__).with_name("reaper.py")
 
 
 class LocalProcess:
-    """A server that runs, or could run, in `run_dir`; not yet launched."""
+    """A server process in `run_dir`, launched by `launch`."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class LocalProcess:
         self._signals = {"stop_signal": int(stop_signal), "quit_signal": int(quit_signal)}
         self._pid = 0
         self._lock = threading.RLock()
-        self._heard = b""
+        self._received = b""
         self._detached = False
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(REAPER), str(os.getpid()), str(run_dir)],
@@ -65,9 +63,9 @@ class LocalProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the server process is there (paused counts); says nothing of whether it answers."""
+        """Whether the process exists, also if it is paused or does not answer."""
         with self._lock:
-            self._hears(0)
+            self._receive(0)
             return self._pid != 0
 
     @property
@@ -79,11 +77,11 @@ class LocalProcess:
 
     @property
     def pids(self) -> list[int]:
-        """The main process and all that descends from it."""
+        """The main process and all its descendants."""
         return descendants(self.pid) if self.running else []
 
     def launch(self, argv: Sequence[str | Path], env: Mapping[str, str]) -> None:
-        """Start the program; returns when the process exists."""
+        """Starts the program; returns when the process exists."""
         with self._lock:
             if self.running:
                 raise StackError(f"{self.name} is already running", remedy="stop() or kill() it first")
@@ -98,114 +96,114 @@ class LocalProcess:
                 **self._signals,
             }
             self.exit_code = None
-            self._tell(command)
-            # A program that ends at once has its end reported behind its pid, perhaps in the same breath.
+            self._send(command)
+            # The end of a program that ends at once may be reported together with its pid.
             wait_until(
-                lambda: self._hears(0.2) and (self._pid or self.exit_code is not None),
+                lambda: self._receive(0.2) and (self._pid or self.exit_code is not None),
                 ANSWER_TIMEOUT,
                 what=f"the start of {self.name}",
             )
 
     def run_to_end(self, argv: Sequence[str | Path], env: Mapping[str, str], timeout: float = 60.0) -> None:
-        """Run a program that ends by itself (initdb and the like), under the same protection."""
+        """Runs a program that ends by itself, such as initdb, under the reaper."""
         self.launch(argv, env)
         if self.wait(timeout) != 0:
             raise self.failure(f"{Path(argv[0]).name} failed with exit code {self.exit_code}")
 
     def wait(self, timeout: float) -> int:
-        """Wait for the end of the process and everything below it; its exit code, negative for a signal."""
+        """Waits until the process and its descendants have ended; returns its exit code, negative for a signal."""
         deadline = time.monotonic() + timeout
         with self._lock:
             while self._pid:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self.failure(f"{self.name} did not end within {timeout:g} s")
-                self._hears(left)
+                self._receive(left)
         return self.exit_code if self.exit_code is not None else 0
 
     def kill(self) -> None:
-        """SIGKILL to the main process, as the kernel's out-of-memory killer would."""
+        """Sends SIGKILL to the main process, as the kernel's out-of-memory killer does."""
         self._signal(signal.SIGKILL, self.pid)
         self.wait(ANSWER_TIMEOUT)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """An orderly shutdown; nothing happens to a server that is down already."""
+        """Shuts it down in order; does nothing if it is down already."""
         if self.running:
             self.resume()
             self._signal(self._signals["stop_signal"], self._pid)
             self.wait(timeout)
 
     def pause(self) -> None:
-        """SIGSTOP to the whole tree: connections stay open, nothing answers."""
+        """Sends SIGSTOP to the whole process tree: connections stay open, nothing answers."""
         stopped: set[int] = set()
-        # The main process comes first and forks no more; what it forked just before shows in the next look.
-        while fresh := [pid for pid in self.pids if pid not in stopped]:
-            for pid in fresh:
+        # The main process comes first and then forks no more. The next round finds what it forked just before.
+        while new := [pid for pid in self.pids if pid not in stopped]:
+            for pid in new:
                 self._signal(signal.SIGSTOP, pid)
-            stopped.update(fresh)
-        # The kernel stops a process when it next looks at it: until then it may still answer.
-        wait_until(lambda: all(_is_still(pid) for pid in stopped), ANSWER_TIMEOUT, what=f"{self.name} to stand still")
+            stopped.update(new)
+        # The kernel stops a process when it schedules it next: until then it may still answer.
+        wait_until(lambda: all(_is_stopped(pid) for pid in stopped), ANSWER_TIMEOUT, what=f"the pause of {self.name}")
 
     def resume(self) -> None:
-        """SIGCONT to the whole tree; harmless when nothing is paused."""
+        """Sends SIGCONT to the whole process tree; harmless if nothing is paused."""
         for pid in self.pids:
             self._signal(signal.SIGCONT, pid)
 
     def close(self) -> None:
-        """End the server if it runs, and remove the run directory. May be called again."""
+        """Ends the server if it runs, and removes the run directory. May be called again."""
         with self._lock:
             if self._reaper.stdin is None or self._reaper.stdin.closed:
                 return
             try:
-                self._tell({"op": "close"})
+                self._send({"op": "close"})
             except StackError:
-                pass  # the guardian is gone; its server died with it
+                pass  # the reaper is gone, and its server died with it
             self._reaper.stdin.close()
             self._reaper.wait(ANSWER_TIMEOUT)
             if self._reaper.stdout is not None:
                 self._reaper.stdout.close()
             self._pid = 0
-        # The guardian does this itself, unless somebody killed it.
+        # The reaper does this itself, unless somebody killed it.
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def detach(self) -> None:
-        """Leave the server to its guardian: it lives on when we end, until the guardian gets SIGTERM."""
+        """Lets the server run on when we end, until its reaper gets SIGTERM."""
         with self._lock:
-            self._tell({"op": "detach"})
+            self._send({"op": "detach"})
             wait_until(
-                lambda: self._hears(0.2) and self._detached,
+                lambda: self._receive(0.2) and self._detached,
                 ANSWER_TIMEOUT,
                 what=f"the detaching of {self.name}",
             )
         for pipe in (self._reaper.stdin, self._reaper.stdout):
             if pipe is not None:
                 pipe.close()
-        # It is meant to outlive us: not a forgotten child, whatever the destructor of Popen would think.
+        # It outlives us on purpose; Popen's destructor would warn.
         self._reaper.returncode = 0
 
     def failure(self, what: str, remedy: str = "") -> StackError:
-        """An error with the server's last words."""
+        """Returns an error with the end of the server's log."""
         return StackError(what, why=f"the end of its log:\n{tail(self.log)}", remedy=remedy)
 
-    def _tell(self, command: Mapping[str, object]) -> None:
+    def _send(self, command: Mapping[str, object]) -> None:
         pipe = self._reaper.stdin
         if pipe is None or pipe.closed:
-            raise StackError(f"{self.name} is closed", remedy="make a new server")
+            raise StackError(f"{self.name} is closed", remedy="create a new server")
         try:
             pipe.write(json.dumps(command).encode() + b"\n")
         except OSError as exc:
-            raise StackError(f"the guardian of {self.name} is gone ({exc.strerror})") from exc
+            raise StackError(f"the reaper of {self.name} is gone ({exc.strerror})") from exc
 
-    def _hears(self, timeout: float) -> bool:
-        """Take in what the guardian reports within `timeout`; whether it said anything."""
+    def _receive(self, timeout: float) -> bool:
+        """Handles what the reaper reports within `timeout`; returns whether it reported anything."""
         pipe = self._reaper.stdout
         if pipe is None or pipe.closed or not select.select([pipe], [], [], timeout)[0]:
             return False
         data = os.read(pipe.fileno(), 65536)
         if not data and self._pid:
-            # The guardian was killed; PDEATHSIG takes the server with it.
+            # The reaper was killed; PDEATHSIG ends the server with it.
             self._pid, self.exit_code = 0, -int(signal.SIGKILL)
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
             if "pid" in message:
@@ -220,18 +218,18 @@ class LocalProcess:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            pass  # it ended by itself meanwhile; the guardian reports it
+            pass  # it has ended by itself; the reaper reports it
 
 
 def descendants(root: int) -> list[int]:
-    """`root` and every process below it, parents before children."""
+    """Returns `root` and all its descendants, parents before children."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:
-                continue  # it ended while we looked
+                continue  # it has just ended
             below.setdefault(int(fields[1]), []).append(int(entry.name))
     found = [root]
     for pid in found:
@@ -239,8 +237,8 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def _is_still(pid: int) -> bool:
-    """Whether it is stopped, or no longer there."""
+def _is_stopped(pid: int) -> bool:
+    """Returns whether the process is stopped or gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZX"
     except OSError:

@@ -1,11 +1,11 @@
-"""`TcpProxy`: a wire that can be cut, held, slowed and silenced, between a client and a server.
+"""`TcpProxy`: a TCP proxy that can cut, hold, slow down and silence connections.
 
-It listens on a port that never changes and forwards to a target. One thread owns every socket and all state;
-a method hands its order to that thread and returns when it is in force, so a test can rely on it at once.
+It listens on one fixed port and forwards to a target. One thread owns all sockets and all state; a method runs in that
+thread and returns when it has taken effect.
 
-The faults, per direction where that makes sense: `cut` (reset what is open), `refuse` (nobody listens),
-`blackhole` (connections stay open, nothing moves, not even a close: what a dropped route looks like), `hold`
-(the sender's bytes are taken but wait here), `cut_after` (so many bytes, then the end), `throttle`.
+Faults, some of them per direction: `cut` (resets open connections), `refuse` (stops listening), `blackhole`
+(connections stay open and nothing moves, not even a close, as behind a dropped route), `hold` (takes bytes and keeps
+them), `cut_after` (forwards a number of bytes, then closes), `throttle`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from tailrace.testkit.stack.errors import StackError
-from tailrace.testkit.stack.flow import Direction, Flow, ProxiedConnection
 from tailrace.testkit.stack.ports import HOST, can_bind, free_port
+from tailrace.testkit.stack.proxied_connection import Direction, Flow, ProxiedConnection
+from tailrace.testkit.stack.waiting import StackError
 
-ORDER_TIMEOUT = 10.0
+CALL_TIMEOUT = 30.0
 BACKLOG = 128
 
 
@@ -41,7 +41,7 @@ class TcpProxy:
         self._rate: float | None = None
         self._spent_until = dict.fromkeys(Direction, 0.0)
         self._cuts = 0
-        self._orders: deque[tuple[Callable[[], None], threading.Event]] = deque()
+        self._calls: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -55,8 +55,8 @@ class TcpProxy:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._order(self._end)
-        self._thread.join(ORDER_TIMEOUT)
+        self._call(self._end)
+        self._thread.join(CALL_TIMEOUT)
         self._selector.close()
         self._woken.close()
         self._waker.close()
@@ -67,7 +67,7 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open through the proxy now."""
+        """How many connections are open through the proxy."""
         return len(self._pairs)
 
     @property
@@ -80,98 +80,98 @@ class TcpProxy:
         return self._moved[direction]
 
     def point_at(self, host: str, port: int) -> None:
-        """New connections go there; those that are open stay where they are."""
-        self._order(lambda: setattr(self, "_target", (host, port)))
+        """Forwards new connections to another target; open ones stay where they are."""
+        self._call(lambda: setattr(self, "_target", (host, port)))
 
     def cut(self) -> None:
-        """Reset every open connection; new ones are welcome."""
-        self._order(self._cut)
+        """Resets every open connection; new ones are accepted."""
+        self._call(self._cut)
 
     def refuse(self) -> None:
-        """Stop listening: who connects now is refused. Open connections go on."""
-        self._order(self._close_listener)
+        """Stops listening: new connections are refused, open ones go on."""
+        self._call(self._close_listener)
 
     def accept(self) -> None:
-        """Listen (again), on the same port."""
-        self._order(self._listen)
+        """Listens (again) on the same port."""
+        self._call(self._listen)
         if self._listener is None:
             raise StackError(
                 f"the proxy cannot listen on port {self.port}",
-                why="somebody else does" if not can_bind(self.port) else "",
+                why="another process does" if not can_bind(self.port) else "",
             )
 
     def blackhole(self, *directions: Direction) -> None:
-        """Nothing moves any more in these directions (both, when none is named), and nobody is told."""
-        self._order(lambda: self._set(directions, Flow.SILENT))
+        """Stops moving bytes in these directions (both by default), without an error to anybody."""
+        self._call(lambda: self._set(directions, Flow.SILENT))
 
     def hold(self, *directions: Direction) -> None:
-        """Take the bytes of these directions (both, when none is named) and keep them until `release`."""
-        self._order(lambda: self._set(directions, Flow.HOLD))
+        """Keeps the bytes of these directions (both by default) until `release`."""
+        self._call(lambda: self._set(directions, Flow.HOLD))
 
     def release(self) -> None:
-        """Forward what `hold` kept, in order, and what follows. The same as `restore` for held directions."""
+        """Forwards what `hold` kept, in order, and what follows."""
         held = tuple(way for way, mode in self._modes.items() if mode is Flow.HOLD)
         if held:
-            self._order(lambda: self._set(held, Flow.FORWARD))
+            self._call(lambda: self._set(held, Flow.FORWARD))
 
     def cut_after(self, n_bytes: int, direction: Direction) -> None:
-        """Forward exactly `n_bytes` more in this direction, then close everything. Happens once."""
+        """Forwards exactly `n_bytes` more in this direction, then closes all connections, once."""
 
         def arm() -> None:
             self._cut_at[direction] = self._moved[direction] + n_bytes
 
-        self._order(arm)
+        self._call(arm)
 
     def throttle(self, bytes_per_second: float | None) -> None:
-        """Let so much through per direction; None lifts the limit."""
-        self._order(lambda: setattr(self, "_rate", bytes_per_second))
+        """Limits the rate of each direction; None removes the limit."""
+        self._call(lambda: setattr(self, "_rate", bytes_per_second))
 
     def restore(self) -> None:
-        """A good wire again: forward, listen, no limit, nothing armed."""
+        """Removes all faults: forwards, listens, without a limit."""
 
-        def heal() -> None:
+        def reset() -> None:
             self._set((), Flow.FORWARD)
             self._cut_at.clear()
             self._rate = None
 
-        self._order(heal)
+        self._call(reset)
         self.accept()
 
-    # From here on everything runs in the proxy's own thread.
+    # Everything below runs in the proxy's thread, except `_call`.
 
-    def _order(self, action: Callable[[], None]) -> None:
+    def _call(self, action: Callable[[], None]) -> None:
         done = threading.Event()
-        self._orders.append((action, done))
+        self._calls.append((action, done))
         self._waker.send(b"!")
-        if not done.wait(ORDER_TIMEOUT):
-            raise StackError("the proxy's thread does not answer", remedy="enter the proxy (`with`) before using it")
+        if not done.wait(CALL_TIMEOUT):
+            raise StackError("the proxy does not respond", remedy="enter the proxy (`with`) before using it")
 
     def _run(self) -> None:
         while not self._ended:
-            self._pass_on_ends()
-            pause = self._renew_interest()
+            self._forward_ends()
+            pause = self._update_interest()
             for key, events in self._selector.select(pause):
                 if key.fileobj is self._woken:
-                    self._obey()
+                    self._run_calls()
                 elif key.fileobj is self._listener:
-                    self._welcome()
+                    self._accept_client()
                 else:
                     pair: ProxiedConnection = key.data
                     if pair in self._pairs:
                         self._serve(pair, key.fileobj, events)  # type: ignore[arg-type]
 
-    def _obey(self) -> None:
+    def _run_calls(self) -> None:
         self._woken.recv(4096)
-        while self._orders:
-            action, done = self._orders.popleft()
+        while self._calls:
+            action, done = self._calls.popleft()
             action()
             done.set()
 
-    def _welcome(self) -> None:
+    def _accept_client(self) -> None:
         try:
             client, _ = self._listener.accept() if self._listener else (None, None)
         except OSError:
-            return  # the client gave up in between
+            return  # the client has gone already
         if client is None:
             return
         if self._target is None:
@@ -179,8 +179,8 @@ class TcpProxy:
             return
         self._pairs.add(ProxiedConnection(client, self._target))
 
-    def _renew_interest(self) -> float | None:
-        """Tell the selector what each socket waits for; returns how long it may wait at most."""
+    def _update_interest(self) -> float | None:
+        """Registers the events of all sockets; returns how long the selector may wait at most."""
         now = time.monotonic()
         wake_at = None
         for pair in self._pairs:
@@ -210,8 +210,8 @@ class TcpProxy:
         except OSError:
             self._drop(pair, reset=True)
 
-    def _pass_on_ends(self) -> None:
-        """Once a round, not only after a read: a direction released from a hold may have ended long ago."""
+    def _forward_ends(self) -> None:
+        """Runs each round, not only after a read: a direction released from a hold may have ended long ago."""
         for pair in tuple(self._pairs):
             try:
                 if pair.finished(self._modes):
@@ -226,7 +226,7 @@ class TcpProxy:
         way = pair.way_to(sock)
         limit = self._cut_at[way] - self._moved[way] if way in self._cut_at else None
         if self._rate is not None:
-            # Small portions, so that a slow wire is a steady trickle and not a rare burst.
+            # Small portions make a steady trickle instead of rare bursts.
             portion = max(1, int(self._rate / 20))
             limit = portion if limit is None else min(limit, portion)
         sent = pair.write(way, limit)
@@ -235,7 +235,7 @@ class TcpProxy:
             self._spent_until[way] = max(self._spent_until[way], time.monotonic()) + sent / self._rate
         if way in self._cut_at and self._moved[way] >= self._cut_at[way]:
             del self._cut_at[way]
-            # A plain close, not a reset: a reset could make the receiver lose bytes that did arrive.
+            # A plain close: a reset could make the receiver lose bytes that have arrived.
             self._cut(reset=False)
 
     def _set(self, directions: tuple[Direction, ...], mode: Flow) -> None:

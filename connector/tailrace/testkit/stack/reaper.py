@@ -1,15 +1,14 @@
-"""The guardian: a small process between us and one server, so that nothing is left behind whatever happens.
+"""A small parent process of one server that ends the server and removes its files when the owner process dies.
 
-Run as a script, never imported by the package: `python -I -S guardian.py OWNER_PID RUN_DIR`. It starts the
-server as its child and is the *subreaper* of all that descends from it: Postgres puts each backend in a
-session of its own, so no process group holds them together, but when the postmaster dies they all become the
-guardian's children, and are killed. It watches the owner through a pidfd. When the owner is gone, by whatever
-death, the server is ended and the run directory removed. The server in turn dies with the guardian
+Run as a script, not imported: `python -I -S reaper.py OWNER_PID RUN_DIR`. It starts the server as its child and is the
+*subreaper* of all its descendants: Postgres puts each backend into a session of its own, so no process group contains
+them, but when the postmaster dies they become the reaper's children and are killed. It watches the owner through a
+pidfd. When the owner has died, it ends the server and removes the run directory. The server dies with the reaper
 (PDEATHSIG).
 
-Commands come as JSON lines on stdin: `run` (one program at a time), `close`, and `detach` (live on without an
-owner, until SIGTERM asks for an orderly shutdown). Answers on stdout: `pid`, `exit`, `detached`.
-Only the standard library's lightest modules are used.
+Commands are JSON lines on stdin: `run` (one program at a time), `close`, and `detach` (run on without an owner until
+SIGTERM, which shuts the server down). Replies on stdout: `pid`, `exit`, `detached`. It imports only light modules of
+the standard library.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-QUIT_GRACE = 3.0  # for the server to tidy up (shared memory) after its owner died; then SIGKILL
-STOP_GRACE = 30.0  # for an orderly shutdown: Postgres writes a checkpoint first
+QUIT_GRACE = 3.0  # for the server to remove its shared memory after its owner died; then SIGKILL
+STOP_GRACE = 30.0  # for a shutdown: Postgres writes a checkpoint first
 EXEC_FAILED = 127
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -51,7 +50,7 @@ class Reaper:
         self.asked_to_stop = True
 
     def watch(self) -> None:
-        """The loop: commands, deaths of children, death of the owner."""
+        """Handles commands, the ends of children and the end of the owner."""
         owner_fd = self.open_owner()
         listening = True
         while not self.asked_to_stop:
@@ -60,13 +59,13 @@ class Reaper:
                 watched.append(0)
             if self.owner and owner_fd is not None:
                 watched.append(owner_fd)
-            # Without a pidfd (an old kernel) the parent's pid is asked for twice a second.
+            # Without a pidfd (an old kernel) the parent's pid is read twice a second.
             timeout = 0.5 if self.owner and owner_fd is None else None
             ready, _, _ = select.select(watched, [], [], timeout)
             if self.woken in ready:
                 os.read(self.woken, 4096)
                 self.reap()
-            # Commands before the owner's death: the last one may have been to live on.
+            # Commands before the owner's end: the last one may be `detach`.
             if 0 in ready:
                 listening = self.read_commands()
             if self.owner and (not listening or owner_fd in ready or os.getppid() != self.owner):
@@ -80,7 +79,7 @@ class Reaper:
             return None
 
     def read_commands(self) -> bool:
-        """Carry out what has arrived; False when there will be no more."""
+        """Carries out the received commands; returns False at the end of stdin."""
         data = os.read(0, 65536)
         self.commands += data
         *lines, self.commands = self.commands.split(b"\n")
@@ -98,19 +97,19 @@ class Reaper:
     def run(self, command: dict) -> None:  # type: ignore[type-arg]
         self.stop_signal = command["stop_signal"]
         self.quit_signal = command["quit_signal"]
-        guardian = os.getpid()
+        reaper = os.getpid()
         log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.child = os.fork()
         if self.child == 0:
             try:
-                become(command, log, guardian)
+                become(command, log, reaper)
             finally:
                 os._exit(EXEC_FAILED)
         os.close(log)
         self.answer({"pid": self.child})
 
     def reap(self) -> None:
-        """Collect the dead; when the server is among them, end all that it left behind, then report."""
+        """Waits for ended children; if the server is among them, kills its descendants and reports its exit."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -124,7 +123,7 @@ class Reaper:
                 self.answer({"exit": os.waitstatus_to_exitcode(status)})
 
     def sweep(self) -> None:
-        """Kill all that is left; the children of what we kill become ours, so go on until there are none."""
+        """Kills all children until there are none: the children of a killed process become ours."""
         while True:
             for pid in children():
                 kill(pid, signal.SIGKILL)
@@ -134,10 +133,10 @@ class Reaper:
                 return
 
     def finish(self, first_signal: int, grace: float) -> None:
-        """End the server, first politely, remove the run directory, and leave."""
+        """Ends the server, with `first_signal` and then SIGKILL, removes the run directory and exits."""
         if self.child:
             kill(self.child, first_signal)
-            kill(self.child, signal.SIGCONT)  # a paused server would not hear the signal
+            kill(self.child, signal.SIGCONT)  # a paused server would not get the signal
             deadline = time.monotonic() + grace
             while self.child and (left := deadline - time.monotonic()) > 0:
                 if select.select([self.woken], [], [], left)[0]:
@@ -153,11 +152,11 @@ class Reaper:
         try:
             os.write(1, json.dumps(message).encode() + b"\n")
         except OSError:
-            pass  # a detached guardian outlives its listener
+            pass  # nobody reads the replies of a detached reaper
 
 
-def become(command: dict, log: int, guardian: int) -> None:  # type: ignore[type-arg]
-    """In the forked child: turn into the server."""
+def become(command: dict, log: int, reaper: int) -> None:  # type: ignore[type-arg]
+    """Executes the server in the forked child."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -169,9 +168,9 @@ def become(command: dict, log: int, guardian: int) -> None:  # type: ignore[type
         os.setgroups([])
         os.setgid(command["gid"])
         os.setuid(command["uid"])
-    # After setuid, which would clear it. The guardian may have died before this took effect: look once.
+    # After setuid, which clears it. The reaper may have died before this took effect, so check once.
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != guardian:
+    if os.getppid() != reaper:
         return
     try:
         os.chdir(command["cwd"])
@@ -181,7 +180,7 @@ def become(command: dict, log: int, guardian: int) -> None:  # type: ignore[type
 
 
 def children() -> list[int]:
-    """The pids of our children, dead or alive, from /proc: there is no call for it."""
+    """Returns the pids of our children, ended or not, from /proc: there is no system call for it."""
     me = os.getpid()
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208

@@ -1,34 +1,90 @@
-"""`Server`: the life of one server, whichever it is and wherever it comes from.
+"""`StackServer`: the base class of all servers, wherever they come from: an address, Docker, or wheels and jars.
 
-Start, answer, die, come back: that is the same for all of them. What differs is said by the subclass: how a new
-one is made (`_create`), which ports it draws (`_settle`), how it is launched, and what counts as an answer.
+An address in the environment wins, because somebody chose it. Docker comes next, because it has the official builds.
+Wheels and jars work everywhere. Looking for Docker is quick and silent where no engine runs.
 
-On a first start the ports are ours only once the server has bound them: somebody else may have been quicker. So a
-server that ended while one of its ports is taken is tried again with others.
+A subclass says how a new server is created (`_create`), which ports it gets (`_assign_ports`), how it is launched
+(`_launch`) and when it is ready (`_not_ready`). Another process may take a port before a new server binds it, so a
+server that ended while one of its ports is taken is started again with other ports.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Self
 
-from tailrace.testkit.stack.cache import Progress
 from tailrace.testkit.stack.containers import RunningContainer
-from tailrace.testkit.stack.errors import StackError
+from tailrace.testkit.stack.paths import Progress
 from tailrace.testkit.stack.ports import can_bind
 from tailrace.testkit.stack.process import LocalProcess
-from tailrace.testkit.stack.server_choice import ServerChoice
-from tailrace.testkit.stack.waiting import wait_until
+from tailrace.testkit.stack.waiting import StackError, wait_until
 
-START_TIMEOUT = 60.0  # recovery after kill -9 of a busy server takes seconds; a machine under load, more
-ADDRESS_TIMEOUT = 5.0  # a server that somebody named runs already
+START_TIMEOUT = 90.0  # recovery after kill -9 takes seconds; on a loaded machine, much longer
+ADDRESS_TIMEOUT = 5.0  # a server named by its address already runs
+PING_TIMEOUT = 2
 PORT_ATTEMPTS = 5
 
 
+class ServerChoice(Enum):
+    """Where a server comes from."""
+
+    AUTO = "auto"
+    ADDRESS = "address"
+    DOCKER = "docker"
+    LOCAL = "local"
+
+
+def choose(wanted: ServerChoice, variable: str) -> tuple[ServerChoice, str]:
+    """Returns the choice that AUTO stands for, and the address if it is one."""
+    address = os.environ.get(variable, "").strip()
+    if wanted is ServerChoice.ADDRESS or (wanted is ServerChoice.AUTO and address):
+        return ServerChoice.ADDRESS, address
+    if wanted is ServerChoice.DOCKER or (wanted is ServerChoice.AUTO and engine_answers()):
+        return ServerChoice.DOCKER, ""
+    return ServerChoice.LOCAL, ""
+
+
+@cache
+def engine_answers() -> bool:
+    """Returns whether a Docker engine can be used; asked once per process."""
+    # The library leaks a socket if nobody listens on the engine's, so connect to it first. tcp:// and ssh:// are left
+    # to the library.
+    named = os.environ.get("DOCKER_HOST", "")
+    if not named or named.startswith("unix://"):
+        usual = ["/var/run/docker.sock", f"{Path.home()}/.docker/run/docker.sock"]
+        candidates = [named.removeprefix("unix://")] if named else usual
+        if not any(_listens(path) for path in candidates):
+            return False
+    try:
+        import docker  # type: ignore[import-untyped,unused-ignore]
+
+        client = docker.from_env(timeout=PING_TIMEOUT)
+    except Exception:  # noqa: BLE001 - no library, no engine or no permission: Docker cannot be used
+        return False
+    try:
+        return bool(client.ping())
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    finally:
+        client.close()
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PING_TIMEOUT)
+        return probe.connect_ex(path) == 0
+
+
 class StackServer(ABC):
-    """A server from `source`; started on entering."""
+    """A server that is started on entering the context."""
 
     NAME: ClassVar[str]
     VARIABLE: ClassVar[str]
@@ -54,16 +110,16 @@ class StackServer(ABC):
 
     @property
     def local(self) -> bool:
-        """Whether it is a process of ours, to be killed and paused at will."""
+        """Whether it is a process of ours, which can be killed and paused."""
         return self.choice is ServerChoice.LOCAL
 
     @property
     def process(self) -> LocalProcess:
-        """The process behind a local server."""
+        """The process of a local server."""
         if self._process is None:
             raise StackError(
-                f"{self.NAME} is not a local one, or not started",
-                remedy="start it with source=Source.LOCAL to get at its process",
+                f"{self.NAME} is not local, or not started",
+                remedy="start it with choice=ServerChoice.LOCAL to control its process",
             )
         return self._process
 
@@ -88,11 +144,11 @@ class StackServer(ABC):
         return self.process.log
 
     def start(self) -> None:
-        """Start, or start again after `stop` or `kill`: same data, same ports. Returns when it answers."""
+        """Starts it, also again after `stop` or `kill` on the same data and ports. Returns when it is ready."""
         if self.local and self._process is None:
             self.prepare()
             self._create()
-            self._start_somewhere()
+            self._start_on_free_ports()
             return
         if self.choice is ServerChoice.ADDRESS:
             self._use_address()
@@ -103,30 +159,30 @@ class StackServer(ABC):
             self._container = self._start_container()
         else:
             self._launch()
-        self._await_answer()
+        self._await_ready()
 
-    def prepare(self) -> None:  # noqa: B027 - most have nothing to fetch
-        """Fetch what a local server needs into the cache; at once where that is done, and nothing to do elsewhere."""
+    def prepare(self) -> None:  # noqa: B027 - most servers have nothing to fetch
+        """Fetches what a local server needs into the cache, if it is not there yet."""
 
     def stop(self) -> None:
-        """An orderly shutdown."""
+        """Shuts it down in order."""
         self.process.stop()
 
     def kill(self) -> None:
-        """kill -9; returns when the process and all its children are gone."""
+        """Sends SIGKILL; returns when the process and all its children are gone."""
         self.process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Sends SIGSTOP: connections stay open, nothing answers."""
         self.process.pause()
 
     def resume(self) -> None:
-        """SIGCONT; returns when it answers again, which takes a broker that slept for long a moment."""
+        """Sends SIGCONT; returns when it is ready again, which takes a moment after a long pause."""
         self.process.resume()
-        self._await_answer()
+        self._await_ready()
 
     def close(self) -> None:
-        """End it and remove all it wrote. A server named by its address is left alone."""
+        """Ends it and removes all it wrote. A server named by its address keeps running."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -135,61 +191,97 @@ class StackServer(ABC):
             self._container = None
 
     def detach(self) -> None:
-        """Let it live on when this process ends; `process.reaper_pid` is then who to ask to end it."""
+        """Lets it outlive this process; SIGTERM to `process.reaper_pid` ends it."""
         self.process.detach()
 
     @abstractmethod
     def _create(self) -> None:
-        """Set `_process`, and make what a new local server needs before it has ports."""
+        """Sets `_process`, and creates what a new local server needs before it has ports."""
 
     @abstractmethod
-    def _settle(self) -> Sequence[int]:
-        """Draw ports and write them down, over data as good as new; the ports that must be free."""
+    def _assign_ports(self) -> Sequence[int]:
+        """Draws ports, configures them on unused data, and returns those that must be free."""
 
     @abstractmethod
     def _launch(self) -> None:
-        """Start the process on the data and ports it has."""
+        """Starts the process on its data and ports."""
 
     @abstractmethod
-    def _silence(self) -> str | None:
-        """Ask by its protocol: None when it answers as it should, else why that is no answer yet."""
+    def _not_ready(self) -> str | None:
+        """Sends a request in the server's protocol; returns why it is not ready, or None if it is."""
 
     def _start_container(self) -> RunningContainer:
-        """Start it in Docker, where it comes from there."""
+        """Starts it in Docker, if it can come from there."""
         raise StackError(f"{self.NAME} does not come from Docker here", remedy=f"set {self.VARIABLE}")
 
-    def _use_address(self) -> None:  # noqa: B027 - the address may be used as it is
-        """Take in the address that somebody named."""
+    def _use_address(self) -> None:  # noqa: B027 - most use the address as it is
+        """Parses the address."""
 
-    def _start_somewhere(self) -> None:
+    def _start_on_free_ports(self) -> None:
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            ports = self._settle()
+            ports = self._assign_ports()
             self._launch()
             try:
-                self._await_answer()
+                self._await_ready()
             except StackError:
                 if attempt == PORT_ATTEMPTS or self.running or all(map(can_bind, ports)):
                     raise
             else:
                 return
 
-    def _await_answer(self) -> None:
+    def _await_ready(self) -> None:
         last: str | None = ""
 
-        def answers() -> bool:
+        def ready() -> bool:
             nonlocal last
             if self._process is not None and not self._process.running:
                 raise self._process.failure(
                     f"{self.NAME} ended while it was starting (exit code {self._process.exit_code})",
-                    remedy="the log says which setting or file it stumbled over",
+                    remedy="its log names the setting or file that is wrong",
                 )
-            last = self._silence()
+            last = self._not_ready()
             return last is None
 
         timeout = ADDRESS_TIMEOUT if self.choice is ServerChoice.ADDRESS else self.START_TIMEOUT
         try:
-            wait_until(answers, timeout, what=f"an answer from {self.NAME}")
+            wait_until(ready, timeout, what=f"an answer from {self.NAME}")
         except StackError as exc:
             exc.why = exc.why or last or ""
-            exc.remedy = exc.remedy or f"see that it runs and that {self.VARIABLE} names it"
+            exc.remedy = exc.remedy or f"check that it runs and that {self.VARIABLE} names it"
             raise
+
+
+class ServerGroup(ABC):
+    """Several servers that are started together on entering: either all of them are up, or none is left running."""
+
+    @property
+    @abstractmethod
+    def servers(self) -> Sequence[StackServer]:
+        """All servers of the group."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts all servers at the same time; if one fails, the others are ended."""
+        try:
+            with ThreadPoolExecutor(len(self.servers)) as pool:
+                for started in [pool.submit(server.start) for server in self.servers]:
+                    started.result()
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> None:  # noqa: B027 - independent servers need nothing
+        """Makes the started servers know each other."""
+
+    def close(self) -> None:
+        """Ends all servers and removes what they wrote, even if ending one of them fails."""
+        with ThreadPoolExecutor(len(self.servers)) as pool, ExitStack() as ending:
+            for closed in [pool.submit(server.close) for server in self.servers]:
+                ending.callback(closed.result)

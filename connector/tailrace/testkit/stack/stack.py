@@ -1,25 +1,18 @@
-"""`Stack`: Postgres and Kafka together, and MongoDB where it is wished for, started at the same time.
-
-Either all are up when the context is entered, or none is left behind.
-"""
+"""`Stack`: Postgres and Kafka, and MongoDB if asked for, started at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Self
+from collections.abc import Mapping, Sequence
 
-from tailrace.testkit.stack.cache import Progress, quiet
 from tailrace.testkit.stack.kafka import KafkaBroker
 from tailrace.testkit.stack.mongo import MongoServer
+from tailrace.testkit.stack.paths import Progress, quiet
 from tailrace.testkit.stack.postgres import PostgresServer
-from tailrace.testkit.stack.server import StackServer
-from tailrace.testkit.stack.server_choice import ServerChoice
+from tailrace.testkit.stack.server import ServerChoice, ServerGroup, StackServer
 
 
-class Stack:
-    """A Postgres and a Kafka for one run, and a MongoDB."""
+class Stack(ServerGroup):
+    """A Postgres, a Kafka and perhaps a MongoDB for one run."""
 
     def __init__(
         self,
@@ -38,30 +31,6 @@ class Stack:
         )
         self.mongo = MongoServer(choice=choice, progress=progress) if mongo else None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     @property
-    def servers(self) -> list[StackServer]:
-        """All of them."""
+    def servers(self) -> Sequence[StackServer]:
         return [self.postgres, self.kafka, *([self.mongo] if self.mongo else [])]
-
-    def start(self) -> None:
-        """Start all, each in its own thread; if one fails the others are ended too."""
-        try:
-            with ThreadPoolExecutor(len(self.servers)) as pool:
-                for started in [pool.submit(server.start) for server in self.servers]:
-                    started.result()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End all and remove what they wrote, even if one of them resists."""
-        with ExitStack() as ending:
-            for server in self.servers:
-                ending.callback(server.close)

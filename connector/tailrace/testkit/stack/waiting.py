@@ -1,22 +1,28 @@
-"""Waiting for a condition with a deadline: the only way anything here waits.
+"""`StackError`, and waiting for a condition until a deadline.
 
-A condition is asked again and again at a short, growing interval until it holds; one that takes its time to answer is
-asked less often, as looking takes the processor from what is awaited. Nothing sleeps for a guessed time, and nothing
-waits for ever: past the deadline a `StackError` says what was awaited and for how long.
+Everything in the testkit waits through `wait_until`: it polls at a short, growing interval, never sleeps for a guessed
+time and never waits forever. A condition that is slow to answer is polled less often, so that polling does not take the
+processor from what it waits for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-from tailrace.testkit.stack.errors import StackError
+from tailrace.errors import TailraceError
 
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.3
+TAIL_LINES = 25
+
+
+class StackError(TailraceError):
+    """A server of the local stack could not be started, reached or controlled."""
 
 
 def wait_until(
@@ -26,9 +32,9 @@ def wait_until(
     what: str = "the condition",
     remedy: str = "",
 ) -> T:
-    """Ask `condition` until its answer is true, and return that answer.
+    """Polls `condition` until it returns something true, and returns that; raises StackError after `timeout`.
 
-    An exception from the condition is not caught: only the caller knows which ones mean "not yet".
+    Exceptions from the condition are not caught: only the caller knows which of them mean "not yet".
     """
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
@@ -44,3 +50,12 @@ def wait_until(
         pause = min(max(pause, 4 * (now - asked)), LONGEST_PAUSE)
         time.sleep(min(pause, left))
         pause *= 1.5
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """Returns the last lines of a server's log: a server that does not start says why in its log."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError as exc:
+        return f"(no log: {exc.strerror})"
+    return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"

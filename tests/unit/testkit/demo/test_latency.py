@@ -19,7 +19,7 @@ def test_nothing_measured_is_nothing() -> None:
 
 
 def test_events_that_met_a_restart_are_counted_apart_and_are_the_longest() -> None:
-    journeys = [
+    deliveries = [
         Delivery(100, 110.0),  # before the kill
         Delivery(995, 2150.0),  # on its way when the kill came
         Delivery(1500, 2160.0),  # committed while nothing ran
@@ -27,7 +27,7 @@ def test_events_that_met_a_restart_are_counted_apart_and_are_the_longest() -> No
         Delivery(2170, 2190.0),  # committed before that end
         Delivery(3000, 3030.0),
     ]
-    latency = measure(journeys, [Downtime(killed_ms=1000, running_ms=2050)])
+    latency = measure(deliveries, [Downtime(killed_ms=1000, running_ms=2050)])
     assert (latency.steady_events, latency.restart_events) == (2, 4)
     assert (latency.p50_ms, latency.p99_ms) == (10.0, 30.0)
     assert latency.longest_ms == 1155.0

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.testkit.demo.latency import Downtime, Latency
 from tailrace.testkit.demo.projection_check import Histories, compare
-from tailrace.testkit.demo.report import MISAPPLIED, WRONGS, DemoReport, ProjectionResult, Result, seconds
+from tailrace.testkit.demo.report import ERRORS, MISAPPLIED, DemoReport, ProjectionResult, Result, seconds
 from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, WriteOutcome, WrittenEvent, check_delivery
 
 LEDGER = [
@@ -28,11 +28,11 @@ def seen(*events: str) -> list[ConsumedRecord]:
 def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoReport:
     """The verdict is on the users; the orders are in order. `applied` is what the projection of the orders holds."""
     latency = Latency(90, 10, 8.0, 21.04, 1400.0)
-    outages = [Downtime(0, 1100), Downtime(5000, 5900)]
+    downtimes = [Downtime(0, 1100), Downtime(5000, 5900)]
     fine = check_delivery(LEDGER, seen("a1", "a2"), LETTERS)
     results = [
-        Result("orders", "Postgres", fine, latency, outages),
-        Result("users", "MongoDB", verdict, latency, outages),
+        Result("orders", "Postgres", fine, latency, downtimes),
+        Result("users", "MongoDB", verdict, latency, downtimes),
     ]
     summary = ProjectionResult("order_summary", compare(APPLIED, applied), [Downtime(7000, 9600)])
     return DemoReport(results, [summary], 7, 15.0)
@@ -97,14 +97,14 @@ def test_each_wrong_is_told_and_ends_with_1(
 ) -> None:
     report = report_on(check_delivery(LEDGER, published, letters))
     assert report.exit_code == 1
-    assert f"1 {WRONGS[wrong][0]} of the users" in report.meaning()
+    assert f"1 {ERRORS[wrong][0]} of the users" in report.meaning()
     assert "of the orders" not in report.meaning()
     assert "--seed 7" in report.meaning()
     assert report.as_json()["ok"] is False
     assert len(report.as_json()["pipelines"]["users"]["wrong"][wrong]) == 1
     assert report.as_json()["pipelines"]["orders"]["ok"] is True
     judged = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
-    assert judged == {label: name != wrong for name, (label, _) in WRONGS.items()} | {"order_summary": True}
+    assert judged == {label: name != wrong for name, (label, _) in ERRORS.items()} | {"order_summary": True}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_positions_count_too() -> None:
 
 
 def test_every_way_to_be_wrong_has_words() -> None:
-    assert set(WRONGS) == {name for name, value in vars(OracleVerdict()).items() if isinstance(value, list)}
+    assert set(ERRORS) == {name for name, value in vars(OracleVerdict()).items() if isinstance(value, list)}
 
 
 @pytest.mark.parametrize(("millis", "text"), [(0.4, "0 ms"), (999.0, "999 ms"), (1000.0, "1.0 s"), (1449.0, "1.4 s")])

@@ -1,4 +1,4 @@
-"""A process under its guardian: whatever ends, and however, nothing of it stays."""
+"""A process under its reaper: whatever ends, and however, nothing of it stays."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_close_ends_what_runs(process: LocalProcess) -> None:
         process.launch(FAMILY, ENV)
 
 
-def test_the_server_dies_with_its_guardian(process: LocalProcess) -> None:
+def test_the_server_dies_with_its_reaper(process: LocalProcess) -> None:
     process.launch(["/bin/sleep", "1000"], ENV)
     pid = process.pid
     os.kill(process.reaper_pid, signal.SIGKILL)
@@ -159,13 +159,13 @@ def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
     )
     with owner:
         assert owner.stdout is not None
-        pid, run_dir, guardian = json.loads(owner.stdout.readline())
+        pid, run_dir, reaper = json.loads(owner.stdout.readline())
         # Seen from outside: the first sleep is there.
         pids = wait_until(lambda: len(descendants(pid)) >= 3 and descendants(pid), what="the children")
-        forked = [child for child in descendants(owner.pid) if child not in {owner.pid, guardian, *pids}]
+        forked = [child for child in descendants(owner.pid) if child not in {owner.pid, reaper, *pids}]
         assert len(forked) == 1
         owner.kill()
-        wait_until(lambda: gone(*pids, guardian), what="the end of the family")
+        wait_until(lambda: gone(*pids, reaper), what="the end of the family")
         assert not Path(run_dir).exists()
         # The forked child lives on: it held the pipes the whole time.
         assert state(forked[0]) != "Z"
@@ -179,10 +179,10 @@ def test_a_detached_server_outlives_the_owner_and_ends_on_request(tmp_path: Path
         check=True,
         timeout=30,
     )
-    pid, run_dir, guardian = json.loads(done.stdout)
+    pid, run_dir, reaper = json.loads(done.stdout)
     try:
         pids = wait_until(lambda: len(descendants(pid)) >= 3 and descendants(pid), what="the children")
         assert Path(run_dir).exists()
     finally:
-        os.kill(guardian, signal.SIGTERM)
+        os.kill(reaper, signal.SIGTERM)
     wait_until(lambda: gone(*pids) and not Path(run_dir).exists(), what="the end of the family")

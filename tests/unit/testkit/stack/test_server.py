@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.testkit.stack import ServerChoice, StackError
-from tailrace.testkit.stack.cache import quiet
+from tailrace.testkit.stack.paths import quiet
 from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
 from tailrace.testkit.stack.server import PORT_ATTEMPTS, StackServer
@@ -48,7 +48,7 @@ class Parrot(StackServer):
     def _create(self) -> None:
         self._process = LocalProcess("parrot", self._run_dir)
 
-    def _settle(self) -> Sequence[int]:
+    def _assign_ports(self) -> Sequence[int]:
         self.tries += 1
         self.ports = self.offers[:1]
         del self.offers[:1]
@@ -57,7 +57,7 @@ class Parrot(StackServer):
     def _launch(self) -> None:
         self.process.launch([sys.executable, "-c", PROGRAM, self.word, *map(str, self.ports)], {})
 
-    def _silence(self) -> str | None:
+    def _not_ready(self) -> str | None:
         try:
             with socket.create_connection((HOST, self.ports[0]), timeout=5) as talk:
                 return None if talk.recv(100) == b"hello" else ""
@@ -85,26 +85,26 @@ def test_it_answers_dies_and_comes_back_on_the_same_port(run_dir: Path) -> None:
         first = parrot.pid
         parrot.kill()
         assert not parrot.running
-        assert parrot._silence()
+        assert parrot._not_ready()
         parrot.start()
         assert parrot.ports == [port]
         assert parrot.pid != first
         with pytest.raises(StackError, match="already running"):
             parrot.start()
     assert not run_dir.exists()
-    with pytest.raises(StackError, match="the parrot is not a local one, or not started"):
+    with pytest.raises(StackError, match="the parrot is not local, or not started"):
         parrot.kill()
 
 
 def test_a_taken_port_is_given_up_for_the_next(run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The stranger must not be waited for: only its port matters here.
-    monkeypatch.setattr(Parrot, "_silence", lambda parrot: "" if parrot.ports == [taken] else None)
+    monkeypatch.setattr(Parrot, "_not_ready", lambda parrot: "" if parrot.ports == [taken] else None)
     with Parrot(run_dir, [taken, taken, good := free_port()]) as parrot:
         assert parrot.ports == [good]
 
 
 def test_ports_are_not_tried_for_ever(run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Parrot, "_silence", lambda _parrot: "")
+    monkeypatch.setattr(Parrot, "_not_ready", lambda _parrot: "")
     parrot = Parrot(run_dir, [taken] * (PORT_ATTEMPTS + 1))
     with pytest.raises(StackError, match="the parrot ended while it was starting"):
         parrot.__enter__()
@@ -120,7 +120,7 @@ def test_a_server_that_ends_for_another_reason_is_not_tried_again(run_dir: Path)
     assert not run_dir.exists()
 
 
-def test_a_silence_without_a_reason_is_no_answer(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_not_ready_without_a_reason_is_no_answer(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Parrot, "START_TIMEOUT", 1.0)
     with pytest.raises(StackError, match="an answer from the parrot did not happen") as caught:
         Parrot(run_dir, [free_port()], word="good bye").__enter__()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import tailrace.testkit.stack as stack_room
-from tailrace.testkit.stack import ServerChoice, StackError, cache, kafka_local, paths, ports, server_choice, wait_until
-from tailrace.testkit.stack.errors import tail
+from tailrace.testkit.stack import ServerChoice, StackError, kafka_local, paths, ports, server, wait_until
+from tailrace.testkit.stack.waiting import tail
 
 
 def test_wait_until_returns_the_first_true_answer() -> None:
@@ -93,7 +93,7 @@ def test_many_fillers_fill_once(tmp_path: Path) -> None:
 
     def use() -> None:
         together.wait()
-        assert (cache.cached_folder(tmp_path, "entry", fill) / "part").read_text() == "whole"
+        assert (paths.cached_folder(tmp_path, "entry", fill) / "part").read_text() == "whole"
 
     threads = [threading.Thread(target=use) for _ in range(4)]
     for thread in threads:
@@ -109,33 +109,33 @@ def test_a_fill_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("the network is gone")
 
     with pytest.raises(OSError, match="network"):
-        cache.cached_folder(tmp_path, "entry", fill)
+        paths.cached_folder(tmp_path, "entry", fill)
     assert [path.name for path in tmp_path.iterdir()] == ["entry.lock"]
 
 
 def test_what_a_killed_filler_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".entry.abc").mkdir()
     (tmp_path / ".entry.abc" / "part").write_text("half")
-    cache.cached_folder(tmp_path, "entry", lambda folder: None)
+    paths.cached_folder(tmp_path, "entry", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["entry", "entry.lock"]
 
 
 def test_an_address_comes_before_docker_and_docker_before_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_ADDRESS", "host=db")
-    monkeypatch.setattr(server_choice, "engine_answers", lambda: True)
-    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.ADDRESS, "host=db")
-    assert server_choice.choose(ServerChoice.LOCAL, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
+    monkeypatch.setattr(server, "engine_answers", lambda: True)
+    assert server.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.ADDRESS, "host=db")
+    assert server.choose(ServerChoice.LOCAL, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
     monkeypatch.delenv("SOME_ADDRESS")
-    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.DOCKER, "")
-    monkeypatch.setattr(server_choice, "engine_answers", lambda: False)
-    assert server_choice.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
+    assert server.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.DOCKER, "")
+    monkeypatch.setattr(server, "engine_answers", lambda: False)
+    assert server.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
 
 
 def test_a_dead_docker_engine_is_found_out_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    assert server_choice.engine_answers.__wrapped__() is False
+    assert server.engine_answers.__wrapped__() is False
     assert capfd.readouterr() == ("", "")
 
 

@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from tailrace.testkit.demo.environment import DemoEnvironment
-from tailrace.testkit.demo.servers import Servers, current
+from tailrace.testkit.demo.environment import DemoEnvironment, DemoServers, current_step
 from tailrace.testkit.stack import MongoServer, StackError, mongo_local
 
 
@@ -24,11 +23,11 @@ from tailrace.testkit.stack import MongoServer, StackError, mongo_local
     ],
 )
 def test_the_step_that_goes_on(told: list[str], expected: str) -> None:
-    assert current(told) == expected
+    assert current_step(told) == expected
 
 
 def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = Servers("16")
+    servers = DemoServers("16")
     never = threading.Event()
 
     def fail() -> None:
@@ -45,11 +44,11 @@ def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.Monke
 
 
 def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(DemoEnvironment()) as scene:
-        assert [projection.NAME for projection in scene.projections] == ["order_summary"]
+    with closing(DemoEnvironment()) as environment:
+        assert [projection.NAME for projection in environment.projections] == ["order_summary"]
     monkeypatch.setitem(sys.modules, "aiokafka", None)
-    with closing(DemoEnvironment()) as scene:
-        assert scene.projections == []
+    with closing(DemoEnvironment()) as environment:
+        assert environment.projections == []
 
 
 def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +57,10 @@ def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.delenv(MongoServer.VARIABLE, raising=False)
     monkeypatch.setattr(mongo_local, "program", absent)
-    with closing(DemoEnvironment()) as scene:
-        assert scene.servers.mongo is None
-        assert [service.NAME for service in scene.services] == ["orders"]
+    with closing(DemoEnvironment()) as environment:
+        assert environment.servers.mongo is None
+        assert [service.NAME for service in environment.services] == ["orders"]
     monkeypatch.setenv(MongoServer.VARIABLE, "mongodb://127.0.0.1:1/")
-    with closing(DemoEnvironment()) as scene:
-        assert [service.NAME for service in scene.services] == ["orders", "users"]
-        assert not scene.servers.ours
+    with closing(DemoEnvironment()) as environment:
+        assert [service.NAME for service in environment.services] == ["orders", "users"]
+        assert not environment.servers.ours

@@ -1,8 +1,8 @@
-"""The two ends of one proxied connection and the bytes between them: no threads, no waiting.
+"""`ProxiedConnection`: the two sockets of one connection through the proxy, and the bytes between them.
 
-`Pair` answers what each of its sockets should be watched for, given the mode of each direction, and moves
-bytes when told that a socket is ready. A direction that is SILENT is not read at all: its bytes and its end
-stay in the kernel, as behind a dropped route, and come through unharmed when the route is back.
+It has no threads and does not wait. It says which events of its sockets to poll for, given the flow of each direction,
+and moves bytes when a socket is ready. A direction that is SILENT is not read: its bytes and its end stay in the
+kernel, as behind a dropped route, and arrive when the route is back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 CHUNK = 65536
-HIGH_WATER = 4 * CHUNK  # enough to keep a fast wire busy, little enough that backpressure reaches the sender
+HIGH_WATER = 4 * CHUNK  # enough for a fast connection, little enough for backpressure to reach the sender
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -31,7 +31,7 @@ class Flow(Enum):
 
 
 class ProxiedConnection:
-    """A client's socket, the server's socket, and what is on its way between them."""
+    """The client's socket, the server's socket, and the bytes between them."""
 
     def __init__(self, client: socket.socket, target: tuple[str, int]) -> None:
         self.client = client
@@ -46,7 +46,7 @@ class ProxiedConnection:
         self.server.connect_ex(target)
 
     def interest(self, modes: Mapping[Direction, Flow], rested: Mapping[Direction, bool]) -> dict[socket.socket, int]:
-        """What to watch each socket for; `rested` says which directions may send under the rate limit."""
+        """Returns the events to poll each socket for; `rested` says which directions may send by the rate limit."""
         if self.connecting:
             return {self.server: selectors.EVENT_WRITE, self.client: 0}
         wanted = {self.client: 0, self.server: 0}
@@ -63,7 +63,7 @@ class ProxiedConnection:
         return bool(self._buffers[way])
 
     def connected(self) -> None:
-        """The connection to the server was decided; raises when it was refused."""
+        """Handles the result of connecting to the server; raises OSError if it was refused."""
         error = self.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
@@ -81,7 +81,7 @@ class ProxiedConnection:
             self._ended.add(way)
 
     def write(self, way: Direction, limit: int | None) -> int:
-        """Send what waits in this direction, at most `limit` bytes; how many went."""
+        """Sends at most `limit` waiting bytes in this direction; returns how many were sent."""
         buffer = self._buffers[way]
         portion = bytes(buffer[: CHUNK if limit is None else min(limit, CHUNK)])
         try:
@@ -92,7 +92,7 @@ class ProxiedConnection:
         return sent
 
     def finished(self, modes: Mapping[Direction, Flow]) -> bool:
-        """Pass on the end of a direction whose bytes are all through; true when both have ended."""
+        """Forwards the end of a direction after its last byte; returns whether both directions have ended."""
         for way in self._ended - self._passed_end:
             if modes[way] is Flow.FORWARD and not self._buffers[way]:
                 self._passed_end.add(way)
