@@ -1,4 +1,4 @@
-"""A list of plugins: each fixture file holds one kind of help."""
+"""Settings of the test run, and the list of helpers with fixtures."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Absolute times mean nothing on a busy machine.
+# Absolute times depend on the load of the machine.
 hypothesis.settings.register_profile("tailrace", deadline=None)
 hypothesis.settings.load_profile("tailrace")
 
@@ -16,6 +16,7 @@ pytest.register_assert_rewrite("helpers.store_contract", "helpers.store_contract
 pytest_plugins = [
     "helpers.positions",
     "helpers.order",
+    "helpers.docker",
     "helpers.stack",
     "helpers.command",
     "helpers.service",
@@ -26,9 +27,9 @@ pytest_plugins = [
 ]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Tests start hundreds of processes, and each would compile everything anew: a fifth of its start.
+    # Tests start hundreds of processes. Without bytecode each would compile all modules: a fifth of its start.
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # So a shell starts a job in the background, and all its children inherit it: none would end by Ctrl-C.
+    # Shells start background jobs like this, and children inherit it: Ctrl-C would end none of them.
     signal.signal(signal.SIGINT, signal.default_int_handler)

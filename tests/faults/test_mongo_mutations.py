@@ -10,6 +10,8 @@ from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
 
+pytestmark = pytest.mark.slow
+
 # The token behind a batch is believed before its changes are read: what the batch still holds is lost in a crash.
 TOKEN_EARLY = """
 from tailrace.sources.mongo.source import MongoSource

@@ -20,6 +20,8 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import consumed_records, read_all
 from tailrace.testkit.workload.orders import Mix
 
+pytestmark = pytest.mark.slow
+
 # A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
 STOP_BEFORE_PRODUCE = """
 import signal, threading

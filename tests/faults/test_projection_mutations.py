@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from helpers.projection import Projected
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
+
+pytestmark = pytest.mark.slow
 
 WITHOUT_MARKERS = """
 from tailrace.projections.postgres.transaction import PostgresTransaction

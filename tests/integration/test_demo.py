@@ -122,6 +122,7 @@ def test_exactly_once_though_killed_twice(run: Run) -> None:
     assert run.left_behind() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["starting", "Kafka are up", "writing 100", "projection killed"])
 def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
     run.start("--seconds", "4")
@@ -134,6 +135,7 @@ def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
     wait_until(lambda: not run.left_behind(), what="the end of every folder")
 
 
+@pytest.mark.slow
 def test_even_its_sudden_death_leaves_nothing(run: Run) -> None:
     run.start("--seconds", "4")
     run.says("on Kafka")
@@ -143,6 +145,7 @@ def test_even_its_sudden_death_leaves_nothing(run: Run) -> None:
     wait_until(lambda: not run.left_behind(), what="the end of every folder")
 
 
+@pytest.mark.slow
 def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
     run.start("--seconds", "2", "--keep")
     run.says("Ctrl-C ends everything")
@@ -220,6 +223,7 @@ def test_what_is_lost_or_applied_twice_is_noticed(
     assert summary["missing"] == summary["out_of_order"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("others")
 def test_without_faust_there_is_no_projection(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -43,6 +43,7 @@ def python(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "seen"),
     [
@@ -60,6 +61,7 @@ def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None
     assert int(verdict[1]) > int(verdict[2]) > 0
 
 
+@pytest.mark.slow
 def test_a_projection_that_lost_something_is_noticed(postgres: PostgresServer, kafka: KafkaBroker) -> None:
     """A row that is overlooked stands for one that is not there."""
     theirs = {PostgresServer.VARIABLE: postgres.dsn(), KafkaBroker.VARIABLE: kafka.bootstrap}
@@ -87,13 +89,13 @@ def test_what_the_pages_show_works(page: str, database: str) -> None:
     # What the two pages call the same.
     order = {"order": "o-1", "amount": 12, "order_id": "o-1", "total_cents": 1200}
 
-    async def scene() -> None:
+    async def send_events() -> None:
         async with ProjectionTester(shown["orders"]) as tester:
             await tester.send("OrderPlaced", order, key="o-1")
             for _ in range(2):
                 await tester.send("OrderChanged", order, key="o-1", event_id="change")
             assert tester.dead_letters == []
 
-    asyncio.run(scene())
+    asyncio.run(send_events())
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT id, changes FROM order_summary.orders").fetchall() == [("o-1", 1)]

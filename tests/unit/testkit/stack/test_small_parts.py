@@ -7,6 +7,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -131,11 +132,23 @@ def test_an_address_comes_before_docker_and_docker_before_our_own(monkeypatch: p
     assert server.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.LOCAL, "")
 
 
-def test_a_dead_docker_engine_is_found_out_quietly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["no socket", "silent socket", "silent port", "closed port"])
+def test_a_docker_engine_that_does_not_answer_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    assert server.engine_answers.__wrapped__() is False
+    with socket.socket(socket.AF_UNIX) as silent, socket.create_server(("127.0.0.1", 0)) as port:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+        addresses = {
+            "no socket": f"unix://{tmp_path}/nobody.sock",
+            "silent socket": f"unix://{tmp_path}/silent.sock",
+            "silent port": f"tcp://127.0.0.1:{port.getsockname()[1]}",
+            "closed port": f"tcp://127.0.0.1:{ports.free_port()}",
+        }
+        monkeypatch.setenv("DOCKER_HOST", addresses[kind])
+        began = time.monotonic()
+        assert server.engine_answers.__wrapped__() is False
+        assert time.monotonic() - began < 10 * server.PING_TIMEOUT
     assert capfd.readouterr() == ("", "")
 
 
