@@ -1,9 +1,9 @@
-"""The oracle: compares what was committed to the outbox with what `read_committed` readers saw. Pure.
+"""The oracle: compares what was committed to the outbox with what `read_committed` consumers read. Pure.
 
-It knows nothing of how events travelled. The ledger is the writer's own word on each event, in commit order per key;
-an outcome the writer could not learn (its connection died inside COMMIT) is settled by the outbox table itself. Every
-way to be wrong has its own list, so that a red verdict says what kind of guarantee broke: I1 missing, I2 duplicated,
-I3 phantom, I4 out of order, I5/I6 positions.
+It knows nothing of the pipeline in between. The writer records each event and its outcome, in commit order per key. The
+outbox table decides outcomes that the writer does not know because its connection broke during COMMIT. Each kind of
+error has its own list, so that the verdict says which guarantee was broken: I1 missing, I2 duplicated, I3 phantom, I4
+out of order, I5/I6 positions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WriteOutcome(Enum):
 
 
 class WrittenEvent(NamedTuple):
-    """One event as its writer knows it; `seq` counts up per key in commit order."""
+    """One event as recorded by its writer; `seq` counts up per key in commit order."""
 
     id: str
     key: str
@@ -35,7 +35,7 @@ class WrittenEvent(NamedTuple):
 
 
 class ConsumedRecord(NamedTuple):
-    """One record as a reader saw it."""
+    """One record as a consumer read it."""
 
     id: str
     key: str
@@ -46,7 +46,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass
 class OracleVerdict:
-    """Counts, and one list of event ids for every way to be wrong."""
+    """Counts, and a list of event ids for each kind of error."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -55,12 +55,12 @@ class OracleVerdict:
     missing: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     phantom: list[str] = field(default_factory=list)
-    """Seen, but rolled back or never written."""
+    """On Kafka, but rolled back or never written."""
     misplaced: list[str] = field(default_factory=list)
     """A valid event among the dead letters, or an invalid one among the published."""
     out_of_order: list[str] = field(default_factory=list)
     positions: list[str] = field(default_factory=list)
-    """Stored positions that went backwards, or a slot confirmed beyond them."""
+    """Stored positions that went backwards, or a slot that was confirmed beyond them."""
 
     @property
     def ok(self) -> bool:
@@ -69,7 +69,7 @@ class OracleVerdict:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Counts only, for tables and JSON."""
+        """Returns the counts, for tables and JSON."""
         counts = {name: len(value) if isinstance(value, list) else value for name, value in vars(self).items()}
         return {**counts, "ok": self.ok}
 
@@ -82,53 +82,53 @@ class OracleVerdict:
 
 
 def check_delivery(
-    ledger: Iterable[WrittenEvent],
+    written: Iterable[WrittenEvent],
     published: Sequence[ConsumedRecord],
-    letters: Sequence[ConsumedRecord] = (),
+    dead_letters: Sequence[ConsumedRecord] = (),
     *,
     in_table: Collection[str] | None = None,
 ) -> OracleVerdict:
-    """`in_table` holds the ids that the outbox table has in the end; needed only if outcomes are unknown."""
-    verdict = OracleVerdict(published=len(published), dead_lettered=len(letters))
+    """Compares; `in_table` are the ids finally in the outbox table, needed only if outcomes are unknown."""
+    verdict = OracleVerdict(published=len(published), dead_lettered=len(dead_letters))
     committed: dict[str, WrittenEvent] = {}
-    for entry in ledger:
-        if entry.outcome is WriteOutcome.COMMITTED or (
-            entry.outcome is WriteOutcome.UNKNOWN and in_table is not None and entry.id in in_table
+    for event in written:
+        if event.outcome is WriteOutcome.COMMITTED or (
+            event.outcome is WriteOutcome.UNKNOWN and in_table is not None and event.id in in_table
         ):
-            committed[entry.id] = entry
+            committed[event.id] = event
         else:
             verdict.rolled_back += 1
     verdict.committed = len(committed)
-    seen = Counter(sighting.id for sighting in (*published, *letters))
-    verdict.missing = [event for event in committed if event not in seen]
-    verdict.duplicated = [event for event, times in seen.items() if times > 1]
-    verdict.phantom = [event for event in seen if event not in committed]
+    times_read = Counter(record.id for record in (*published, *dead_letters))
+    verdict.missing = [event_id for event_id in committed if event_id not in times_read]
+    verdict.duplicated = [event_id for event_id, times in times_read.items() if times > 1]
+    verdict.phantom = [event_id for event_id in times_read if event_id not in committed]
     verdict.misplaced = [s.id for s in published if s.id in committed and not committed[s.id].valid]
-    verdict.misplaced += [s.id for s in letters if s.id in committed and committed[s.id].valid]
-    verdict.out_of_order = _disordered(committed, published)
+    verdict.misplaced += [s.id for s in dead_letters if s.id in committed and committed[s.id].valid]
+    verdict.out_of_order = _out_of_order(committed, published)
     return verdict
 
 
-def _disordered(committed: dict[str, WrittenEvent], published: Sequence[ConsumedRecord]) -> list[str]:
-    """Events that stand behind a later event of their key; a key on two partitions has no order at all."""
+def _out_of_order(committed: dict[str, WrittenEvent], published: Sequence[ConsumedRecord]) -> list[str]:
+    """Returns the events that follow a later event of their key; a key on two partitions has no order."""
     by_key: defaultdict[str, list[ConsumedRecord]] = defaultdict(list)
-    for sighting in published:
-        if sighting.id in committed:
-            by_key[sighting.key].append(sighting)
+    for record in published:
+        if record.id in committed:
+            by_key[record.key].append(record)
     wrong: list[str] = []
-    for sightings in by_key.values():
-        if len({(s.topic, s.partition) for s in sightings}) > 1:
-            wrong += [s.id for s in sightings]
+    for records in by_key.values():
+        if len({(s.topic, s.partition) for s in records}) > 1:
+            wrong += [s.id for s in records]
             continue
         last = -1
-        for sighting in sorted(sightings, key=lambda s: s.offset):
-            seq = committed[sighting.id].seq
+        for record in sorted(records, key=lambda s: s.offset):
+            seq = committed[record.id].seq
             if seq < last:
-                wrong.append(sighting.id)
+                wrong.append(record.id)
             last = max(last, seq)
     return wrong
 
 
 def backward_positions(positions: Sequence[Progress]) -> list[str]:
-    """Stored positions, in the order they were stored, that are behind an earlier one (I6)."""
+    """Returns the stored positions that are behind one stored earlier (I6)."""
     return [f"{after} after {before}" for before, after in pairwise(positions) if after < before]

@@ -1,4 +1,4 @@
-"""The orders-service, on Postgres: an order and its outbox row in one transaction, some of them inside savepoints."""
+"""The orders service on Postgres: writes an order and its outbox row in one transaction, some inside savepoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OrdersWriter(WorkloadWriter):
             "order": event.key, "revision": event.seq, "amount": amount if event.valid else "a lot", "currency": "EUR",
         }  # fmt: skip
         traceparent = f"00-{self._random.getrandbits(128):032x}-{self._random.getrandbits(64):016x}-01"
-        # Rows of a subtransaction carry another transaction id than their parent's.
+        # Rows of a subtransaction have another transaction id than their parent.
         inside = self._random.random() < self._mix.savepoint
         if inside:
             connection.execute("SAVEPOINT part")
@@ -65,10 +65,10 @@ class OrdersWriter(WorkloadWriter):
     def _roll_back(self) -> None:
         self._connected().rollback()
 
-    def _is_away(self, error: Exception) -> bool:
+    def _is_unavailable(self, error: Exception) -> bool:
         return isinstance(error, psycopg.OperationalError)
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         self._disconnect()
 
     def _connected(self) -> psycopg.Connection:
@@ -83,6 +83,6 @@ class OrdersWriter(WorkloadWriter):
 
 
 def ids_in_table(dsn: str, table: str = "outbox") -> set[str]:
-    """What the outbox holds in the end: it settles outcomes the writer could not learn."""
+    """Returns the ids in the outbox, which decide outcomes that the writer does not know."""
     with psycopg.connect(dsn) as connection:
-        return {str(row[0]) for row in connection.execute(f"SELECT id FROM {table}")}  # noqa: S608 - a name of ours
+        return {str(row[0]) for row in connection.execute(f"SELECT id FROM {table}")}  # noqa: S608 - not user input

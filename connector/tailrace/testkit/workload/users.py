@@ -1,8 +1,8 @@
-"""The users-service, on MongoDB: a user and its outbox document in one transaction, committed by a majority.
+"""The users service on MongoDB: writes a user and its outbox document in one transaction, committed by a majority.
 
-An error inside COMMIT is answered as the driver's manual says: commit again, which is safe, until there is an answer or
-patience ends. One session serves for all: its next transaction ends the one before on the server, should that still be
-open, so an outcome that stayed unknown cannot become a commit behind the ones that follow.
+After an error during COMMIT it commits again, as the driver's manual says, which is safe, until there is an answer or
+the time is up. All transactions use one session: the next transaction ends the one before on the server, so a
+transaction with an unknown outcome cannot commit after those that follow.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TIMEOUT_MS = 5000
 ANSWER_MS = 10_000
 COMMIT_SECONDS = 20.0
 """How long a commit without an answer is repeated."""
-UNSURE = "UnknownTransactionCommitResult"
+UNKNOWN_RESULT = "UnknownTransactionCommitResult"
 TRANSIENT = "TransientTransactionError"
 
 Document = dict[str, Any]
 
 
 def create_users(uri: str, database: str, collections: Sequence[str] = (OUTBOX,)) -> None:
-    """The collections: made inside a transaction, they would be in each other's way."""
+    """Creates the collections; transactions that create them would conflict."""
     with MongoClient[Document](uri, serverSelectionTimeoutMS=TIMEOUT_MS) as client:
         for name in (ENTITIES, *collections):
             client[database].create_collection(name, write_concern=MAJORITY)
@@ -55,7 +55,7 @@ class UsersWriter(WorkloadWriter):
         keys: int = 20,
         mix: Mix | None = None,
     ) -> None:
-        """`topic` is what the documents say of where they go."""
+        """`topic` is the value of the documents' field `topic`."""
         super().__init__(seed=seed, keys=keys, mix=mix)
         self._uri = uri
         self._database = database
@@ -77,26 +77,30 @@ class UsersWriter(WorkloadWriter):
         database[self._outbox[event.key]].insert_one(document, session=session)
 
     def _commit(self) -> None:
-        patience = time.monotonic() + COMMIT_SECONDS
+        deadline = time.monotonic() + COMMIT_SECONDS
         while True:
             try:
                 return self._in_session().commit_transaction()
             except PyMongoError as error:
-                if not error.has_error_label(UNSURE) or time.monotonic() > patience or self._stop.is_set():
+                if not error.has_error_label(UNKNOWN_RESULT) or time.monotonic() > deadline or self._stop.is_set():
                     raise
 
     def _roll_back(self) -> None:
         self._in_session().abort_transaction()
 
-    def _is_away(self, error: Exception) -> bool:
+    def _is_unavailable(self, error: Exception) -> bool:
         if not isinstance(error, PyMongoError):
             return False
-        return isinstance(error, ConnectionFailure) or error.has_error_label(TRANSIENT) or error.has_error_label(UNSURE)
+        return (
+            isinstance(error, ConnectionFailure)
+            or error.has_error_label(TRANSIENT)
+            or error.has_error_label(UNKNOWN_RESULT)
+        )
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         session = self._in_session()
         if session.in_transaction:
-            session.abort_transaction()  # fails silently: then the next transaction ends it
+            session.abort_transaction()  # ignores errors: the next transaction ends it then
 
     def _in_session(self) -> ClientSession:
         if self._session is None:
@@ -114,7 +118,7 @@ class UsersWriter(WorkloadWriter):
 
 
 def outbox_document(event: WorkloadEvent, *, topic: str, at: datetime) -> Document:
-    """As services write it that have a publisher which polls: with fields for that one's bookkeeping."""
+    """Returns a document as services with a polling publisher write it, with fields for that publisher."""
     payload = {
         "user": event.key,
         "revision": event.seq,
@@ -138,7 +142,7 @@ def outbox_document(event: WorkloadEvent, *, topic: str, at: datetime) -> Docume
 
 
 def ids_in_collection(uri: str, database: str, collections: Sequence[str] = (OUTBOX,)) -> set[str]:
-    """What the outbox holds in the end, as a majority has it: it settles outcomes the writer could not learn."""
+    """Returns the ids that a majority has in the outbox, which decide outcomes that the writer does not know."""
     with MongoClient[Document](uri, serverSelectionTimeoutMS=TIMEOUT_MS) as client:
         found = client.get_database(database, read_concern=ReadConcern("majority"))
         return {str(each["event_id"]) for name in collections for each in found[name].find({}, {"event_id": 1})}

@@ -1,8 +1,8 @@
-"""A service as its users write it: business data and outbox events in one transaction, with a ledger of outcomes.
+"""A service that writes business data and outbox events in one transaction, and records the outcome of each.
 
 Each writer owns its keys, so the order in which it commits is the order per key that consumers must see. Some
-transactions roll back, some payloads break their schema; all of it from a seed. The ledger is kept in memory before
-and after each commit, as the oracle needs it. How a transaction is written is the database's own: see the subclasses.
+transactions roll back and some payloads break their schema, all determined by a seed. Outcomes are recorded in memory
+before and after each commit, for the oracle. Subclasses write to one database each.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Shares of what a workload does, each between 0 and 1."""
+    """The fractions of a workload, each between 0 and 1."""
 
     rollback: float = 0.1
     invalid: float = 0.02
     savepoint: float = 0.1
-    """Where the database has savepoints."""
+    """Only in databases with savepoints."""
     events_per_transaction: int = 3
-    """At most; each transaction writes 1 to this many."""
+    """The maximum: each transaction writes 1 to this many."""
 
 
 class WorkloadEvent(NamedTuple):
-    """What is to be written: `seq` is the entity's new revision, a payload that is not `valid` breaks its schema."""
+    """An event to write: `seq` is the entity's new revision; a payload that is not `valid` breaks its schema."""
 
     id: str
     key: str
@@ -44,7 +44,7 @@ class WorkloadWriter(ABC):
     """Commits transactions one after another on its own connection; call `transaction` or run it as a thread."""
 
     ENTITY: ClassVar[str]
-    """What keys begin with."""
+    """The prefix of its keys."""
 
     def __init__(self, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
         self.written: list[WrittenEvent] = []
@@ -57,7 +57,7 @@ class WorkloadWriter(ABC):
         self._thread: threading.Thread | None = None
 
     def transaction(self, events: int | None = None, *, rollback: bool | None = None) -> list[WrittenEvent]:
-        """One transaction; its events, with their outcome, are in the ledger and returned."""
+        """Runs one transaction; records and returns its events with their outcome."""
         count = events if events is not None else self._random.randint(1, self._mix.events_per_transaction)
         rolled_back = self._random.random() < self._mix.rollback if rollback is None else rollback
         entries: list[WrittenEvent] = []
@@ -71,14 +71,14 @@ class WorkloadWriter(ABC):
             if rolled_back:
                 self._roll_back()
             else:
-                # From here until the answer the outcome is not ours to know.
+                # Until the commit returns, the outcome is unknown.
                 outcome = WriteOutcome.UNKNOWN
                 self._commit()
                 outcome = WriteOutcome.COMMITTED
         except Exception as error:
-            if not self._is_away(error):
+            if not self._is_unavailable(error):
                 raise
-            self._give_up()
+            self._abandon()
         finally:
             entries = [entry._replace(outcome=outcome) for entry in entries]
             if outcome is not WriteOutcome.ROLLED_BACK:
@@ -97,7 +97,7 @@ class WorkloadWriter(ABC):
                     self.transaction()
                     due += 1 / rate
                     self._stop.wait(max(0.0, due - time.monotonic()))
-            except BaseException as error:  # noqa: BLE001 - shown by whoever joins
+            except BaseException as error:  # noqa: BLE001 - raised by `stop`
                 self.error = error
             finally:
                 self._disconnect()
@@ -122,26 +122,26 @@ class WorkloadWriter(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Opens a transaction, and before it the connection if there is none."""
+        """Begins a transaction; connects first if necessary."""
 
     @abstractmethod
     def _write(self, event: WorkloadEvent) -> None:
-        """The entity in its new revision, and its event."""
+        """Writes the entity in its new revision, and its event."""
 
     @abstractmethod
     def _commit(self) -> None:
-        """Returns when the commit is known to be done."""
+        """Commits; returns when the server has confirmed it."""
 
     @abstractmethod
     def _roll_back(self) -> None: ...
 
     @abstractmethod
-    def _is_away(self, error: Exception) -> bool:
-        """Whether the error is the server's absence, which a service must live with, and no mistake of ours."""
+    def _is_unavailable(self, error: Exception) -> bool:
+        """Returns whether the error means that the server is unavailable, which a service must tolerate."""
 
     @abstractmethod
-    def _give_up(self) -> None:
-        """After such an error: makes ready for the next transaction, whatever became of this one."""
+    def _abandon(self) -> None:
+        """Prepares for the next transaction after such an error."""
 
     @abstractmethod
     def _disconnect(self) -> None: ...
