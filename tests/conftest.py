@@ -14,7 +14,7 @@ hypothesis.settings.load_profile("tailrace")
 pytest.register_assert_rewrite("helpers.store_contract", "helpers.store_contract_records", "helpers.store_scenarios")
 
 pytest_plugins = [
-    "helpers.positions",
+    "helpers.temp_folder",
     "helpers.order",
     "helpers.docker",
     "helpers.stack",

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.command import Tailrace, Told
 from helpers.parking import ask, in_front
 from helpers.s3_server import serve

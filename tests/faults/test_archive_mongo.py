@@ -18,7 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.users import Users
 from tailrace import failpoints

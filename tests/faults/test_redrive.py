@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from faults.test_kafka_faults import read_only
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.shop import SCHEMA, Shop
 from tailrace import failpoints
 from tailrace.config.load import load_pipeline

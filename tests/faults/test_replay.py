@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.command import Tailrace, Told
 from helpers.service import Service
 from helpers.shop import Shop

@@ -9,7 +9,7 @@ from collections import Counter
 
 from confluent_kafka import Producer
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.command import Tailrace, Told
 from helpers.service import Service
 from helpers.shop import SCHEMA, Shop

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.parking import ask, board, good, in_front
 from helpers.service import Service

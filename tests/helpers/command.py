@@ -1,4 +1,4 @@
-"""The command line, run in this process."""
+"""Runs `tailrace` commands in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tailrace = Callable[..., Told]
 
 @pytest.fixture
 def tailrace(capsys: pytest.CaptureFixture[str]) -> Tailrace:
-    """Runs a command with --json, which must end with `code`; the last object that it printed."""
+    """Runs a command with --json that must exit with `code`; returns the last object it printed."""
 
     def run(*arguments: object, code: int = 0) -> Told:
         capsys.readouterr()

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.service import Connector
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import read_all

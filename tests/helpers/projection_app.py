@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
 
 COORDINATOR = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from helpers.service import Service
 from helpers.shop import Shop
 from tailrace.cli.recover.command import app

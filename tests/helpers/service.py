@@ -1,8 +1,7 @@
-"""A service under test: an outbox, a pipeline file, connector processes, writers, and the oracle's verdict on it all.
+"""A service under test: an outbox, a pipeline file, connector processes, writers, and the oracle's verdict.
 
-Everything a fault test needs except the fault. Connectors run as processes of their own, as a user would run them, so
-that they can be killed. A service has names of its own for everything it makes: tests share servers, nothing else.
-What the database is and how it is asked is said by `Shop` (Postgres) and `Users` (MongoDB).
+It is everything a fault test needs except the fault. Connectors run as separate processes, so that they can be killed.
+Each service has unique names: tests share only the servers. `Shop` (Postgres) and `Users` (MongoDB) are the subclasses.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from helpers import warm_servers as warm
+from helpers import warm_processes as warm
 from tailrace.positions.base import Position
 from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, backward_positions, check_delivery
 from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
@@ -34,7 +33,7 @@ class Connector:
     def __init__(
         self, file: Path, log: Path, *arguments: str, program: Sequence[str] = warm.TAILRACE, **environ: str
     ) -> None:
-        """`program` is what Python is given to run: another one stands in for a mutated connector."""
+        """`program` is what Python runs; mutation tests give another one."""
         self.log_file = log
         self.process = warm.Process(
             [*program, "run", str(file), "--log-json", *arguments], output=log, env={**os.environ, **environ}
@@ -50,37 +49,37 @@ class Connector:
 
     @property
     def waits(self) -> list[dict[str, Any]]:
-        """What it said each time that it waited for its next attempt."""
+        """The log lines of its waits before a retry."""
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == "waiting" and "attempt" in line]
 
     def holds(self, what: str) -> int:
-        """How many it has of a kind that /proc counts: `fd` or `task`."""
+        """Returns how many file descriptors (`fd`) or threads (`task`) the process has."""
         return len(list(Path(f"/proc/{self.process.pid}/{what}").iterdir()))
 
-    def says(self, text: str, timeout: float = 60) -> None:
-        """Waits until its log contains `text`; a process that ended without it fails the test."""
+    def says(self, text: str, timeout: float = 120) -> None:
+        """Waits until its log contains `text`; fails the test if the process ends without it."""
         try:
             wait_until(lambda: text in self.log or not self.running, timeout)
         except StackError:
-            pytest.fail(f"the connector did not say {text} within {timeout} s:\n{self.log}")
+            pytest.fail(f"the connector did not log {text} within {timeout} s:\n{self.log}")
         assert text in self.log, f"the connector ended with {self.process.returncode}:\n{self.log}"
 
-    def ended(self, timeout: float = 60) -> int:
-        """Waits for its end; the exit code."""
+    def ended(self, timeout: float = 120) -> int:
+        """Waits until it has ended; returns the exit code."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"the connector did not end within {timeout} s:\n{self.log}")
 
     def failed(self, error: str, *, exit_code: int = 3) -> None:
-        """Waits for its end, which must be by this error."""
+        """Waits until it has ended, which must be with this error."""
         code = self.ended()
-        assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not by {error}:\n{self.log}"
+        assert f'"error": "{error}"' in self.log, f"the connector ended with {code}, not with {error}:\n{self.log}"
         assert code == exit_code, self.log
 
-    def stop(self, timeout: float = 30) -> int:
-        """SIGTERM, then its exit code. The promise is 5 s, of a projection 10: a loaded machine may add to it."""
+    def stop(self, timeout: float = 60) -> int:
+        """Sends SIGTERM; returns the exit code. The limit is 5 s (projection: 10 s) on an idle machine."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended(timeout)
 
@@ -90,10 +89,10 @@ class Connector:
 
 
 class Service(ABC):
-    """See the module's docstring. `settings` is what the pipeline file holds; change it before `start`."""
+    """A service with an outbox. `settings` is the content of the pipeline file; change it before `start`."""
 
     ENTITIES: ClassVar[str]
-    """What its topic is named after."""
+    """The last part of its topic's name."""
 
     def __init__(self, kafka: KafkaBroker, folder: Path, name: str) -> None:
         self.kafka = kafka
@@ -116,7 +115,7 @@ class Service(ABC):
         return self.folder / f"{self.name}.yaml"
 
     def register(self, schemas: Mapping[str, Any], aggregate: str) -> None:
-        """Writes the folders of schemas, one for each type of event, and of topics, with one rule."""
+        """Writes the folder of schemas, and the folder of topics with one routing rule."""
         for kind, schema in schemas.items():
             (self.folder / "schemas" / kind).mkdir(parents=True)
             (self.folder / "schemas" / kind / "1.json").write_text(json.dumps(schema))
@@ -141,14 +140,14 @@ class Service(ABC):
         program: Sequence[str] = ("-m", "tailrace"),
         **environ: str,
     ) -> Connector:
-        """Runs a connector; `kill` arms a kill point, `wait` waits until it streams (not if it is to be killed)."""
+        """Runs a connector; `kill` arms a failpoint; `wait` waits until it streams, unless `kill` is given."""
         log = self.folder / f"connector-{len(self.connectors)}.log"
         if kill:
             environ["TAILRACE_KILL"] = kill
         connector = Connector(self.file, log, *arguments, program=program, **environ)
         self.connectors.append(connector)
         if wait and not kill:
-            # A transaction that another test left open holds the end of the shared offsets topic back for a minute.
+            # A transaction that another test left open delays reading the shared offsets topic for a minute.
             connector.says('"running"', 120)
         return connector
 
@@ -159,11 +158,11 @@ class Service(ABC):
 
     @abstractmethod
     def make_writer(self, **options: Any) -> WorkloadWriter:
-        """A writer of this service; `writer` keeps it in mind."""
+        """Creates a writer of this service; `writer` also stops it at the end."""
 
     @abstractmethod
     def in_outbox(self) -> set[str]:
-        """The ids that the outbox holds now."""
+        """Returns the ids in the outbox."""
 
     def published(self) -> list[ConsumedRecord]:
         return consumed_records(read_all(self.kafka.bootstrap, [self.topic]))
@@ -172,7 +171,7 @@ class Service(ABC):
         return consumed_records(read_all(self.kafka.bootstrap, [self.letters]))
 
     def undecided(self) -> bool:
-        """Whether a transaction is open on the topic: readers of committed records see less than there is."""
+        """Returns whether a transaction is open on the topic, hidden from `read_committed` consumers."""
         admin = self.kafka.admin()
         partitions = admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions
         ends = [
@@ -188,36 +187,36 @@ class Service(ABC):
         return ends[0] != ends[1]
 
     def verdict(self) -> OracleVerdict:
-        """What the oracle says now; positions are checked, too."""
-        ledger = [entry for writer in self.writers for entry in writer.written]
-        verdict = check_delivery(ledger, self.published(), self.dead_lettered(), in_table=self.in_outbox())
-        verdict.positions = self.astray()
+        """Returns the oracle's verdict, including the positions."""
+        written = [event for writer in self.writers for event in writer.written]
+        verdict = check_delivery(written, self.published(), self.dead_lettered(), in_table=self.in_outbox())
+        verdict.positions = self.wrong_positions()
         return verdict
 
-    def astray(self) -> list[str]:
-        """What is wrong with the positions."""
+    def wrong_positions(self) -> list[str]:
+        """Returns the stored positions that are wrong."""
         return backward_positions([position.progress for position in self.positions()])
 
-    def caught_up(self, timeout: float = 60) -> OracleVerdict:
+    def caught_up(self, timeout: float = 120) -> OracleVerdict:
         """Waits until nothing committed is missing, then returns the verdict."""
         connector = self.connectors[-1]
-        # One reader of each topic for as long as it is waited: to read all of it again takes longer each time.
+        # One reader per topic for the whole wait: reading everything again would take longer each time.
         with (
             RecordReader(self.kafka.bootstrap, [self.topic]) as events,
             RecordReader(self.kafka.bootstrap, [self.letters]) as letters,
         ):
 
             def missing() -> bool:
-                ledger = [entry for writer in self.writers for entry in writer.written]
+                written = [event for writer in self.writers for event in writer.written]
                 found = consumed_records(events.more()), consumed_records(letters.more())
-                return bool(check_delivery(ledger, *found, in_table=self.in_outbox()).missing)
+                return bool(check_delivery(written, *found, in_table=self.in_outbox()).missing)
 
             try:
                 wait_until(lambda: not missing() or not connector.running, timeout)
             except StackError:
                 pytest.fail(f"not all events arrived within {timeout} s:\n{connector.log}")
         if not connector.running:
-            print(connector.log)  # noqa: T201 - shown beside a verdict that nobody expected
+            print(connector.log)  # noqa: T201 - shown if the test fails
         return self.verdict()
 
     def positions(self) -> Sequence[Position]:

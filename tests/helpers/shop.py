@@ -1,4 +1,4 @@
-"""A shop: the orders-service on Postgres, with a database, a slot and topics of its own."""
+"""`Shop`: the orders service on Postgres, with its own database, slot and topics."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Shop(Service):
         return ids_in_table(self.dsn)
 
     def execute(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """One statement as the superuser in the shop's database."""
+        """Runs one statement as the superuser in the shop's database."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
-            # Not by `description`: it is None for rows without columns, too.
+            # Not by `description`, which is also None for rows without columns.
             found = cursor.pgresult is not None and cursor.pgresult.status == psycopg.pq.ExecStatus.TUPLES_OK
             return cursor.fetchall() if found else []
 
     def insert(self, payload: str, *, kind: str = "OrderPlaced", key: str = "k", seq: str = "") -> str:
-        """One outbox row by hand, in a transaction of its own; returns its id."""
+        """Inserts one outbox row in its own transaction; returns its id."""
         event = str(uuid.uuid4())
         self.execute(
             "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES (%s, 'order', %s, %s, %s)",
@@ -68,14 +68,14 @@ class Shop(Service):
         )  # fmt: skip
         return event
 
-    def astray(self) -> list[str]:
-        # The slot first: what is confirmed now must have been stored before.
+    def wrong_positions(self) -> list[str]:
+        # The slot first: a confirmed position must have been stored before.
         confirmed = self.confirmed_lsn()
         positions = self.positions()
-        astray = backward_positions([position.progress for position in positions])
+        wrong = backward_positions([position.progress for position in positions])
         if positions and confirmed is not None and confirmed > positions[-1].lsn:
-            astray.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
-        return astray
+            wrong.append(f"the slot is confirmed to {confirmed}, stored is {positions[-1].lsn}")
+        return wrong
 
     def positions(self) -> list[LsnPosition]:
         return [each for each in stored_positions(self.kafka.bootstrap, self.name) if isinstance(each, LsnPosition)]
@@ -88,7 +88,7 @@ class Shop(Service):
 
 
 def open_shop(postgres: PostgresServer, kafka: KafkaBroker, folder: Path, *, encoding: str = "", **source: Any) -> Shop:
-    """A new shop on the given servers, its outbox empty, its pipeline file written, nothing running."""
+    """Creates a shop on the given servers, with an empty outbox and a pipeline file; nothing runs yet."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
     shop = Shop(postgres, kafka, folder, name, postgres.create_database(name, encoding=encoding))
     shop.execute(SHOP_DDL)
@@ -105,7 +105,7 @@ def open_shop(postgres: PostgresServer, kafka: KafkaBroker, folder: Path, *, enc
 
 
 def close_shop(shop: Shop) -> None:
-    """Ends its processes and takes its slot off the shared server, so that no WAL is kept for it."""
+    """Ends its processes and drops its slot on the shared server, so that no WAL is kept for it."""
     shop.close()
     with shop.postgres.connect() as connection:
 
@@ -120,7 +120,7 @@ def close_shop(shop: Shop) -> None:
                 try:
                     connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
                 except psycopg.errors.ObjectInUse:
-                    pass  # the next look tells
+                    pass  # the next call checks again
             return not slots
 
         wait_until(gone, what=f"the end of the slots of {shop.name}")

@@ -1,8 +1,7 @@
-"""Fixtures for real servers: one Postgres of each version, one Kafka, one MongoDB and one schema registry for the whole
-run, started when first asked for.
+"""Fixtures for real servers, started when first used and shared by the whole run.
 
-Tests that share them must not stop, kill or pause them: those that do start a server of their own, with
-`source=Source.LOCAL`. `database` is a fresh database of the shared Postgres for each test.
+Tests must not stop, kill or pause shared servers: those that do start their own with `choice=ServerChoice.LOCAL`.
+`database` is a new database of the shared Postgres for each test.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from tailrace.testkit.stack import (
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """Postgres 16, or whichever TAILRACE_STACK_POSTGRES names."""
+    """Postgres 16, or the one in TAILRACE_STACK_POSTGRES."""
     with PostgresServer("16") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres18() -> Iterator[PostgresServer]:
-    """Postgres 18, always our own: the address in the environment names one server of one version."""
+    """Postgres 18, always our own: the environment names one server of one version."""
     with PostgresServer("18", choice=ServerChoice.LOCAL) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
-    """Kafka, or whichever broker TAILRACE_STACK_KAFKA names."""
+    """Kafka, or the one in TAILRACE_STACK_KAFKA."""
     with KafkaBroker() as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def mongo() -> Iterator[MongoServer]:
-    """MongoDB, or whichever TAILRACE_STACK_MONGO names. Databases are shared: make names of your own."""
+    """MongoDB, or the one in TAILRACE_STACK_MONGO. Use unique names of databases."""
     with MongoServer() as server:
         yield server
 
@@ -61,14 +60,14 @@ def mongo_set() -> Iterator[MongoReplicaSet]:
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[RegistryServer]:
-    """A schema registry, or whichever TAILRACE_STACK_REGISTRY names. Subjects are shared: make names of your own."""
+    """A schema registry, or the one in TAILRACE_STACK_REGISTRY. Use unique names of subjects."""
     with RegistryServer() as server:
         yield server
 
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[str]:
-    """The connection string of a new database; afterwards it and its replication slots are dropped."""
+    """The connection string of a new database, which is dropped afterwards with its replication slots."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield postgres.create_database(name)
     with postgres.connect() as connection:
@@ -77,7 +76,7 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 def _slots_dropped(connection: psycopg.Connection[tuple[object, ...]], name: str) -> bool:
-    """A database with slots cannot be dropped, nor can a slot that is read: end the reader, try again."""
+    """Drops the slots of a database: an active slot after its reader was ended. Returns whether none is left."""
     slots = connection.execute(
         "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s", [name]
     ).fetchall()
@@ -88,5 +87,5 @@ def _slots_dropped(connection: psycopg.Connection[tuple[object, ...]], name: str
         try:
             connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
         except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
-            pass  # a reader was quicker, or it was a temporary slot; the next look tells
+            pass  # a reader has started, or the slot was temporary; the next call checks again
     return not slots

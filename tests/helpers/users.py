@@ -1,4 +1,4 @@
-"""The users-service on MongoDB: what `Shop` is for Postgres, with a database and topics of its own."""
+"""`Users`: the users service on MongoDB, with its own database and topics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ USER_SCHEMA = {
 
 
 class Users(Service):
-    """A service that writes users. `uri` goes straight to the server; the connector's is in its settings."""
+    """A service that writes users. `uri` bypasses any proxy; the connector's URI is in its settings."""
 
     ENTITIES = ENTITIES
 
@@ -71,11 +71,11 @@ class Users(Service):
         return ids_in_collection(self.uri, self.database, self.collections)
 
     def client(self) -> MongoClient[Document]:
-        """The caller closes it."""
+        """Returns a client, which the caller closes."""
         return self.mongo.client()
 
     def insert(self, key: str = "k", seq: int = 1, *, collection: str = OUTBOX, **fields: Any) -> str:
-        """One outbox document by hand, as a majority has it; `fields` replace or add. Returns its event_id."""
+        """Inserts one outbox document by majority; `fields` replace or add. Returns its event_id."""
         event = WorkloadEvent(str(uuid.uuid4()), key, seq, valid=True)
         document = {**outbox_document(event, topic=self.topic, at=datetime.now(UTC)), **fields}
         with self.client() as client:
@@ -94,7 +94,7 @@ def open_users(
     collections: Sequence[str] = (OUTBOX,),
     **source: Any,
 ) -> Users:
-    """A new users-service on the given servers, its outbox empty, its pipeline file written, nothing running."""
+    """Creates a users service on the given servers, with an empty outbox and a pipeline file; nothing runs yet."""
     users = Users(mongo, kafka, folder, f"users_{uuid.uuid4().hex[:8]}", collections)
     create_users(users.uri, users.database, collections)
     users.register(dict.fromkeys(("UserRegistered", "UserChanged"), USER_SCHEMA), "user")
@@ -118,7 +118,7 @@ def close_users(users: Users) -> None:
 
 @pytest.fixture
 def users(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
-    """A users-service on the shared servers."""
+    """A users service on the shared servers."""
     users = open_users(mongo, kafka, tmp_path)
     yield users
     close_users(users)

@@ -94,7 +94,7 @@ class TestServer:
         monkeypatch.setenv(VARIABLE, registry.url)
         with RegistryServer() as named:
             assert (named.choice, named.url) == (ServerChoice.ADDRESS, registry.url)
-            with pytest.raises(StackError, match="not a local one"):
+            with pytest.raises(StackError, match="not local"):
                 named.kill()
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
 
