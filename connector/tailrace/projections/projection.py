@@ -18,11 +18,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tailrace import backoff
 from tailrace.errors import ConfigError, PositionMoved
-from tailrace.event import Record
 from tailrace.projections.core.apply import BatchResult, StoredOffsetMoved
 from tailrace.projections.core.dead_letters import Failure, dead_letter_record
 from tailrace.projections.core.decoding import Decode, decode_json
@@ -35,10 +34,10 @@ from tailrace.projections.core.store import Partition, ProjectionStore
 from tailrace.projections.core.tracing import tracing
 from tailrace.projections.core.versions import Versions, key_of, version_header
 from tailrace.projections.faust.app import ProjectionApp
+from tailrace.projections.faust.offset_coordinator import Start
 
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
-Start = Literal["earliest", "latest"]
 log = logging.getLogger("tailrace.projections")
 DAY = 86_400.0
 LAST_OFFSET_SECONDS = 2.0
@@ -242,7 +241,7 @@ class Projection:
         began = time.monotonic()
         while True:
             try:
-                await self._send(record)
+                await self.app.send_record(record)
             except Exception as error:
                 attempt += 1
                 if time.monotonic() - began > self.spec.settings.give_up:
@@ -260,18 +259,6 @@ class Projection:
             location=event.location,
             attempts=failure.attempts,
             topic=self.letters,
-        )
-
-    async def _send(self, record: Record) -> None:
-        headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
-        await self.app.producer.send_and_wait(
-            record.topic,
-            record.key,
-            record.value,
-            None,
-            None,
-            headers,  # type: ignore[arg-type]  # Kafka allows a header without a value; Faust's type does not
-            transactional_id=None,
         )
 
     def committed(self, worker: PartitionWorker, result: BatchResult) -> None:

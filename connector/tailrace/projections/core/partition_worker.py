@@ -19,14 +19,12 @@ from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailab
 from tailrace.projections.core.apply import ApplyFailed, BatchResult, StoredOffsetMoved, apply
 from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, restore_event
+from tailrace.projections.core.event_queue import EventQueue
 from tailrace.projections.core.expiry import expire, mark_dead
 from tailrace.projections.core.failure_policy import final_failure, log_text, split_batch, waited_too_long
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 
-QUEUED_BATCHES = 4
-QUEUED_BYTES = 32 * 1024 * 1024
-"""A worker with more batches or bytes in its queue pauses its partition, and resumes it below half of that."""
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
 
@@ -80,10 +78,9 @@ class PartitionWorker:
         self._callbacks = callbacks
         self._sleep = sleep
         self._clock = clock
-        self._queue: deque[Event] = deque()
-        self._queued_bytes = 0
-        self._arrived = asyncio.Event()
-        self._paused = False
+        self._queue = EventQueue(
+            spec.settings.events, spec.settings.within, lambda: callbacks.pause(self), lambda: callbacks.resume(self)
+        )
         self._is_rebuild = False
 
     def put(self, event: Event, previous_end: int) -> None:
@@ -98,20 +95,9 @@ class PartitionWorker:
             self._callbacks.missed(self)
             return
         self.expected = event.offset + 1
-        self._queue.append(event)
-        self._queued_bytes += len(event.value or b"")
         if self.busy_since is None:
             self.busy_since = time.monotonic()
-        if not self._arrived.is_set():
-            self._arrived.set()
-        if not self._paused and self._holds_more_than(1):
-            self._paused = True
-            self._callbacks.pause(self)
-
-    def _holds_more_than(self, share: float) -> bool:
-        """Whether the queue exceeds this share of its limit."""
-        most = share * QUEUED_BATCHES * self._settings.events
-        return len(self._queue) > most or self._queued_bytes > share * QUEUED_BYTES
+        self._queue.put(event)
 
     def _made_progress(self) -> None:
         if self.busy_since is not None:
@@ -126,7 +112,7 @@ class PartitionWorker:
         await self._store_start()
         expire_at = time.monotonic() + EXPIRY_SECONDS
         while True:
-            batch = await self._next_batch()
+            batch = await self._queue.next_batch(EXPIRY_SECONDS)
             if batch:
                 self.busy_since = time.monotonic()
                 await self.process(batch)
@@ -156,24 +142,6 @@ class PartitionWorker:
                 await self._wait_for_store(error, retries, since)
             else:
                 return
-
-    async def _next_batch(self) -> list[Event]:
-        """Returns queued events once there are enough or `within` has passed; [] if none arrives for a while."""
-        if not self._queue:
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(EXPIRY_SECONDS):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
-        if len(self._queue) < self._settings.events and self._settings.within:
-            await asyncio.sleep(self._settings.within)
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._settings.events))]
-        self._queued_bytes -= sum(len(event.value or b"") for event in batch)
-        if self._paused and not self._holds_more_than(0.5):
-            self._paused = False
-            self._callbacks.resume(self)
-        return batch
 
     async def process(self, events: Sequence[Event]) -> None:
         """Returns when all events are applied or dead-lettered, and committed."""

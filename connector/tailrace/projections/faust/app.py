@@ -28,6 +28,7 @@ from faust.types.transports import ConductorT, ConsumerT, TransportT
 
 from tailrace import backoff
 from tailrace.errors import AgentCrashed, ConfigError
+from tailrace.event import Record
 from tailrace.projections.faust.app_checks import check_app
 from tailrace.projections.faust.consumer import Consumer
 from tailrace.projections.faust.maintenance import Maintenance
@@ -131,6 +132,19 @@ class ProjectionApp(faust.App):
                 remedy="Give one of them another `name`.",
             )
         self.projections.append(projection)
+
+    async def send_record(self, record: Record) -> None:
+        """Publishes a record; returns when Kafka has stored it."""
+        headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
+        await self.producer.send_and_wait(
+            record.topic,
+            record.key,
+            record.value,
+            None,
+            None,
+            headers,  # type: ignore[arg-type]  # Kafka allows a header without a value; Faust's type does not
+            transactional_id=None,
+        )
 
     def fail(self, error: BaseException) -> None:
         """Ends the worker with this error."""
