@@ -72,9 +72,10 @@ check: $(READY) ## Lint, check types and import rules; CI runs it before the tes
 	@$(BIN)/mypy benchmarks tools
 	@$(BIN)/lint-imports
 
-format: $(READY) ## Format the code and fix what ruff can fix
+format: $(READY) ## Format the code, fix what ruff can fix, wrap the pages
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+	@$(BIN)/python -m tools.wrap
 
 docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors, figures
 	@$(BIN)/python -m tools.docs

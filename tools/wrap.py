@@ -1,4 +1,4 @@
-"""Wraps paragraphs and list items of the pages that have a line of more than 120 characters: `python -m tools.wrap`."""
+"""Wraps paragraphs and list items of the pages that have a line of more than 120 characters: `make format`."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_every_module_that_a_page_names_exists(page: str) -> None:
 def test_lines_are_wrapped(page: str) -> None:
     """Rows of tables and single long words cannot be wrapped."""
     lines = [line for line in prose(page).splitlines() if len(line) > WIDTH and not line.startswith(("|", "<!--"))]
-    assert [line for line in lines if " " in line.strip()[2:]] == []
+    assert [line for line in lines if " " in line.strip()[2:]] == [], "run `make format`"
 
 
 def test_the_architecture_page_names_every_package() -> None:
