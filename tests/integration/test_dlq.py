@@ -262,7 +262,7 @@ def test_a_payload_that_was_not_kept_has_to_be_given(shop: Shop, dlq: Dlq, tmp_p
     (letter,) = letters(dlq)
     allow_any_amount(shop)
     (failed, _) = dlq("redrive", letter["id"], "--yes", code=1)
-    assert "does not keep the payload" in failed["explanation"]
+    assert "does not contain the payload" in failed["explanation"]
     assert "--payload FILE" in failed["remedy"]
     file = tmp_path / "payload.json"
     stored = shop.execute("SELECT payload::text FROM outbox WHERE id = %s", event)[0][0]

@@ -1,8 +1,7 @@
-"""A dead letter as it is read back: what it says, and the event, the row or a consumer's record that it keeps.
+"""Reads a dead letter: its reason, and the event, row or consumer's record that it contains. Pure.
 
-Pure: a record's parts come in, and what can go through the line again comes out. A letter that does not keep everything
-(its payload, its key or a column did not fit, or was not to be kept) makes no event: half an event must not be
-published in the place of the whole one. Its remedy says where the rest can be had.
+A dead letter that lacks a part (its payload, its key or a column did not fit, or was not to be stored) yields no event:
+an incomplete event must not be published. The remedy says where the missing part can be found.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from tailrace.event import Column, Headers, OutboxEvent, Record, Row, with_text_
 from tailrace.records.plain import OUR_HEADERS
 
 REMEDY = " Remedy: "
-"""What stands between explanation and remedy in the one header that holds both."""
+"""Separates explanation and remedy in their common header."""
 _RECORD_HEADERS = ("id", "type", "tailrace.consumer.timestamp", "tailrace.payload.sha256")
 _ROW_HEADERS = ("tailrace.pipeline", "tailrace.position", "id", "type", "timestamp", "tailrace.payload.sha256")
 FIRST = "tailrace.parked"
-"""The header of a letter that others wait behind; its value is how to name the key in messages."""
+"""The header of a dead letter that other events wait behind."""
 _id = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,18})", re.ASCII).fullmatch
 
 
 class DeadLetterId(NamedTuple):
-    """What people call a letter: `0-42` is offset 42 of partition 0."""
+    """The id of a dead letter: `0-42` is offset 42 of partition 0."""
 
     partition: int
     offset: int
@@ -62,7 +61,7 @@ class DeadLetter:
     value: bytes
     headers: Headers
     details: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """The headers as text; of several of one name, the last."""
+    """The headers as text; the last one of each name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "details", {name: _text(value) for name, value in self.headers})
@@ -88,12 +87,12 @@ class DeadLetter:
 
     @property
     def topic(self) -> str | None:
-        """Where the event would have gone, if that was known; where a consumer read it."""
+        """The topic of the event, if known; for a consumer's dead letter, the topic it was read from."""
         return self.details.get("tailrace.topic")
 
     @property
     def consumer(self) -> str | None:
-        """The group of the consumer that wrote the letter; None if a pipeline did."""
+        """The group of the consumer that wrote it; None if a pipeline did."""
         return self.details.get("tailrace.consumer")
 
     @property
@@ -104,12 +103,12 @@ class DeadLetter:
 
     @property
     def fingerprint(self) -> str | None:
-        """Identifies the event a letter was written for: copies of a letter have the same, and no other letter has.
+        """Identifies the event a dead letter was written for. Copies have the same fingerprint, and no other has it.
 
-        Of a consumer's letter it is that of the record that was read, not of position and id: an event that was
-        redriven and failed again has those of its first letter. A pipeline writes the same row's letter again after it
-        was set back, in a replay, or if it delivers at least once. A letter that others wait behind is not a copy of
-        any other, and has none: it must stay in front of its key until it is dealt with itself.
+        For a consumer's dead letter it is that of the record that was read, not of position and id: an event that was
+        redriven and failed again has the position and id of its first dead letter. A pipeline writes the dead letter of
+        a row again after a rewind, in a replay, or with at-least-once delivery. A dead letter that other events wait
+        behind is no copy and has no fingerprint: it must be resolved itself.
         """
         if self.consumer is None:
             return None if FIRST in self.details else _digest(self.details.get(name, "") for name in _ROW_HEADERS)
@@ -141,13 +140,13 @@ class DeadLetter:
 
     @property
     def committed_ms(self) -> int:
-        """When the row was committed. A topic may be set to stamp records itself, so the header comes first."""
+        """When the row was committed. The broker may set the timestamp of records, so the header comes first."""
         stamp = self.details.get("tailrace.consumer.timestamp") or self.details.get("timestamp", "")
         return int(stamp) if stamp.isascii() and stamp.isdigit() else self.recorded_ms
 
     @property
     def is_row(self) -> bool:
-        """Whether it keeps a row that could not be read as an event."""
+        """Whether it contains a row that could not be read as an event."""
         return self.event_id is None
 
     def carried(self) -> Headers:
@@ -156,17 +155,17 @@ class DeadLetter:
         return [each for each in self.headers if each[0] not in OUR_HEADERS and not each[0].startswith(ours)]
 
     def with_payload(self, value: bytes) -> DeadLetter:
-        """The same with another payload; for a row, `value` is the row as JSON."""
+        """A copy with another payload; for a row, `value` is the row as JSON."""
         kind = b"row" if self.is_row else b"original"
         headers: Headers = [(name, kind if name == "tailrace.payload" else old) for name, old in self.headers]
         return replace(self, value=value, headers=headers)
 
     def is_original(self, value: bytes) -> bool:
-        """Whether `value` is, byte for byte, what the letter was written for."""
+        """Whether `value` is exactly the payload that the dead letter was written for."""
         return hashlib.sha256(value).hexdigest() == self.details.get("tailrace.payload.sha256")
 
     def event(self) -> OutboxEvent:
-        """The event; Rejected if the letter does not keep all of it. Not for rows."""
+        """The event; Rejected if a part is missing. Not for rows."""
         self._require_whole()
         return OutboxEvent(
             id=self.event_id or "",
@@ -181,7 +180,7 @@ class DeadLetter:
         )
 
     def record(self) -> Record:
-        """The record that a consumer read, as it was; Rejected if the letter does not keep all of it."""
+        """The record that a consumer read, unchanged; Rejected if a part is missing."""
         self._require_whole()
         if self.topic is None:
             raise self._incomplete("does not name the topic that it was read from")
@@ -195,7 +194,7 @@ class DeadLetter:
         return Record(self.topic, value, self.key, headers, self.committed_ms)
 
     def row(self) -> Row:
-        """The row; Rejected if the letter does not keep all of it."""
+        """The row; Rejected if a part is missing."""
         self._require_whole()
         try:
             columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.details["tailrace.columns"]))
@@ -214,27 +213,27 @@ class DeadLetter:
             source = "the outbox table or the service" if self.consumer is None else self.place
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
-                f"the letter does not keep the {what}, only its length ({size} bytes) and its SHA-256 ({digest})",
+                f"the dead letter does not contain the {what}, only its length ({size} bytes) and SHA-256 ({digest})",
                 remedy=f"Save the {what} from {source}, and give it with --payload FILE; "
-                "or write the event to the outbox anew and discard the letter.",
+                "or write the event to the outbox again and discard the dead letter.",
             )
         if "tailrace.key.omitted" in self.details:
-            raise self._incomplete(f"does not keep the key, which has {self.details['tailrace.key.omitted']} bytes")
+            raise self._incomplete(f"does not contain the key, which has {self.details['tailrace.key.omitted']} bytes")
         if "tailrace.headers.omitted" in self.details:
             what = "columns" if self.consumer is None else "headers"
-            raise self._incomplete(f"does not keep these {what}: {self.details['tailrace.headers.omitted']}")
+            raise self._incomplete(f"does not contain these {what}: {self.details['tailrace.headers.omitted']}")
 
     def _incomplete(self, what: str) -> Rejected:
         return Rejected(
             Reason.PERMANENT_FAILURE,
-            f"the letter {what}, so the event cannot be made from it",
-            remedy="Have the service write the event to the outbox anew, then discard the letter.",
+            f"the dead letter {what}, so the event is incomplete",
+            remedy="Have the service write the event to the outbox again, then discard the dead letter.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which letters are meant: each condition that is given must hold. Types and keys are shell patterns."""
+    """A filter: each condition that is given must hold. Types and keys are shell patterns."""
 
     reasons: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -280,7 +279,7 @@ def _bytes(value: object, column: str) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except binascii.Error:
-            pass  # told below
+            pass  # reported below
     raise _no_row(f'has neither text, nor null, nor {{"base64": …}} in the column {column!r}')
 
 

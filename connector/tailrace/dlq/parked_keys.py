@@ -1,9 +1,9 @@
-"""Parked keys: which they are, what waits behind each, and what people ask to be done about them. Values and records.
+"""Records of parked keys: their state, the events that wait, and the requests of people.
 
-A key whose event was set aside under the policy `park` is parked: its later events go to a topic of their own, in the
-transaction of their batch, until somebody redrives or discards the letter in front. What is parked stands on a
-compacted topic: `key/…` the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done,
-`give-up/…` that a key is to be released although the letter in front of it is gone.
+A key whose event was dead-lettered under the policy `park` is parked: its later events go to the waiting topic, in the
+transaction of their batch, until somebody redrives or discards the dead letter. The state is on a compacted topic:
+`key/…` is the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done, and `give-up/…`
+asks to release a key whose dead letter is gone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.records.plain import OUR_HEADERS, plain_record
 
 Entity = tuple[str, bytes]
-"""Whose order is kept: an aggregate and a key."""
+"""What the order is kept for: an aggregate and a key."""
 KEY_HEADER = "tailrace.key"
 _KEY, _REQUEST, _ANSWER, _GIVE_UP = b"key/", b"request/", b"answer/", b"give-up/"
 
 
 def waiting_topic(options: KafkaOptions) -> str:
-    """Events that wait, in commit order."""
+    """The topic of events that wait, in commit order."""
     return f"{options.pipeline}.parked"
 
 
@@ -37,8 +37,8 @@ def state_topic(options: KafkaOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """One parked key. `place` is that of the event whose letter is in front; of those behind it, all below `released`
-    on the waiting topic have been dealt with. While `releasing`, nobody is in front.
+    """One parked key. `place` is the position of the first event, which has the dead letter. Waiting events below the
+    offset `released` on the waiting topic are processed. `releasing`: the dead letter is resolved.
     """
 
     since_ms: int
@@ -46,17 +46,17 @@ class ParkedKey:
     released: int = 0
     releasing: bool = False
     event: str = ""
-    """The id of the event in front."""
+    """The id of the first event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person asks for: the letter in front of a key is to go out, changed or not, or to be given up."""
+    """A request to redrive the dead letter of a parked key, perhaps with another payload, or to discard it."""
 
     letter: DeadLetterId
     action: Literal["redrive", "discard"]
     position: str
-    """Of the letter's event: should the topic be made anew, the letter's id may be another's."""
+    """Of the event: if the topic is re-created, another dead letter may have the id."""
     by: str
     why: str
     payload: bytes | None = None
@@ -68,22 +68,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpRequest:
-    """What a person asks for a key whose letter in front is gone: the event in front is given up, the rest released."""
+    """A request for a key whose dead letter is gone: discard the first event and release the others."""
 
     entity: Entity
     position: str
-    """Of the event in front: should another be there by now, nothing is done."""
+    """Of the first event: if it is another one by now, nothing is done."""
     by: str
     why: str
 
 
 def entity_of(event: OutboxEvent) -> Entity | None:
-    """None for an event without a key: it has no order to keep."""
+    """None for an event without a key, which has no order to keep."""
     return None if event.key is None else (event.aggregate, event.key)
 
 
 def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
-    """The event as it waits: all of it, so that it can go through the line later."""
+    """The record of an event that waits, with everything needed to process it later."""
     key = event.key or b""
     kind = "null" if event.payload is None else "original"
     headers: Headers = [
@@ -102,7 +102,7 @@ def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
 
 
 def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
-    """The event that waited. Ours come first and in a fixed order: whatever the table's columns are called."""
+    """The event of such a record. Our headers come first, in a fixed order, whatever the table's columns are named."""
     at = next(index for index, (name, _) in enumerate(headers) if name == "id")
     ours = {name: _text(given) for name, given in headers[: at + len(OUR_HEADERS)] if name != KEY_HEADER}
     key = dict(headers[:at])[KEY_HEADER] or b""
@@ -144,7 +144,7 @@ def request_record(options: KafkaOptions, request: Request | GiveUpRequest, at_m
 
 
 def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms: int) -> list[Record]:
-    """The request is dealt with; `failure` says why it could not be done."""
+    """The records that answer a request; `failure` says why it could not be done."""
     name = str(request.letter).encode()
     answer = None if failure is None else json.dumps({"failure": failure}).encode()
     return [
@@ -154,7 +154,7 @@ def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms
 
 
 def given_up(options: KafkaOptions, entity: Entity, at_ms: int) -> Record:
-    """The request to give the front of a key up is dealt with, in one way or the other."""
+    """Removes the request to release a key."""
     return Record(state_topic(options), None, _give_up_key(entity), [], at_ms)
 
 
@@ -168,7 +168,7 @@ def _entity(encoded: bytes) -> Entity:
 
 
 class ParkingState:
-    """What the state topic says, record by record."""
+    """The content of the state topic, read record by record."""
 
     def __init__(self) -> None:
         self.keys: dict[Entity, ParkedKey] = {}
@@ -177,7 +177,7 @@ class ParkingState:
         self.answers: dict[DeadLetterId, str] = {}
 
     def read(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes a record in. A key's state that cannot be read stops the pipeline: its order would be lost."""
+        """Applies a record. An unreadable state of a key stops the pipeline, because its order would be lost."""
         name = key or b""
         if name.startswith(_KEY):
             try:
@@ -187,13 +187,13 @@ class ParkingState:
                 raise OffsetRecordCorrupt(
                     f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
                     why="Something else wrote it, or a newer version of Tailrace did.",
-                    remedy="Write the last good record of that key again, or a tombstone if nothing waits behind it.",
+                    remedy="Write the last good record of that key again, or a tombstone if no events wait.",
                 ) from None
         else:
             self.read_request(key, value)
 
     def read_request(self, key: bytes | None, value: bytes | None) -> None:
-        """The same for what people ask and are answered; what something else wrote there is passed over."""
+        """Applies a request or an answer; ignores unknown records."""
         name = key or b""
         try:
             if name.startswith(_REQUEST):

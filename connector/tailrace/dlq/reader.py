@@ -1,7 +1,7 @@
-"""The dead-letter topic and its marks, read without taking part: committed records only, up to the end they have now.
+"""Reads dead letters and their resolutions: committed records only, up to the end the topics have now.
 
-Memory stays flat however many letters there are: they are given out one by one, and of the marks only offsets are
-kept. Nothing here fences, commits, joins a group or creates a topic.
+Memory stays flat however many dead letters there are: they are returned one by one, and only offsets and hashes of
+resolutions are kept. Nothing here fences, commits, joins a group or creates a topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.kafka.tail import Seen
 
 @dataclass(slots=True)
 class OpenDeadLetters:
-    """How many letters are open, by reason. `more`: there are further ones, which were not counted."""
+    """The number of open dead letters by reason. `more`: there are others, which were not counted."""
 
     by_reason: Counter[str] = field(default_factory=Counter)
     more: bool = False
@@ -39,21 +39,21 @@ class OpenDeadLetters:
 
 
 class DeadLetterReader:
-    """The letters of one pipeline, or those of the consumers that share a topic."""
+    """Reads the dead letters of one pipeline, or those of the consumers that share a topic."""
 
     def __init__(self, options: KafkaOptions, *, of_consumers: bool = False) -> None:
         self._options = options
         self._of_consumers = of_consumers
 
     def spans(self, since_ms: int | None = None, *, include_open: bool = False) -> Ranges:
-        """What the topic holds now, from the first letter of `since_ms` on; nothing if there is no such topic."""
+        """The offsets that the topic holds now, from the first dead letter of `since_ms` on; empty without a topic."""
         with RangeReader(self._options, "dlq") as reader:
             return reader.ranges(self._options.dead_letter_topic, since_ms=since_ms, include_open=include_open)
 
     def dead_letters(self, spans: Ranges, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
-        """Our own letters within `spans`, oldest first in each partition. Others may share the topic.
+        """Our own dead letters within `spans`, oldest first in each partition. Others may share the topic.
 
-        A letter may have been written more than once (`Letter.fingerprint`): only the first is given, unless `copies`.
+        One may have been written more than once (`DeadLetter.fingerprint`): returns only the first, unless `copies`.
         """
         seen: set[int] = set()
         with RangeReader(self._options, "dlq") as reader:
@@ -68,12 +68,12 @@ class DeadLetterReader:
                 yield letter
 
     def open(self, wanted: Wanted, spans: Ranges, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
-        """Those that are wanted and have no mark."""
+        """The dead letters that match and have no resolution."""
         with closing(self.dead_letters(spans)) as letters:
             yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
 
     def fetch(self, wanted: DeadLetterId) -> DeadLetter:
-        """One letter by its id; DeadLetterMissing if there is none."""
+        """One dead letter by its id; DeadLetterMissing if there is none."""
         held = self.spans().get(wanted.partition, OffsetRange(0, 0))
         if held.start <= wanted.offset < held.end:
             with closing(
@@ -86,12 +86,12 @@ class DeadLetterReader:
         there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
         raise DeadLetterMissing(
             f"there is no dead letter {wanted} of {whose} on {self._options.dead_letter_topic}",
-            why=f"{there} Older letters are deleted when their time is over, and not every number is a letter.",
+            why=f"{there} Retention deletes older ones, and not every offset is a dead letter.",
             remedy="See `tailrace dlq list`.",
         )
 
     def near(self, wanted: Collection[DeadLetterId]) -> Generator[DeadLetter, None, None]:
-        """Those of some letters of one partition that are there, in order. Reads all from the first to the last."""
+        """Those of some dead letters of one partition that exist, in order. Reads from the first to the last."""
         first, last = min(wanted), max(wanted)
         held = self.spans().get(first.partition, OffsetRange(0, 0))
         span = OffsetRange(max(first.offset, held.start), min(last.offset + 1, held.end))
@@ -100,14 +100,14 @@ class DeadLetterReader:
                 yield from (letter for letter in letters if letter.id in wanted)
 
     def resolved_ids(self, *, final: bool = False) -> ResolvedIds:
-        """Which letters have a mark. `final`: also those whose transaction is just being finished."""
+        """Which dead letters are resolved. `final` waits for open transactions."""
         found = ResolvedIds()
         for letter, mark in self._read_resolutions(final=final):
             found.note(letter, mark)
         return found
 
     def resolutions(self, letters: Iterable[DeadLetter]) -> dict[DeadLetterId, Resolution]:
-        """The marks of some letters, or of copies of them."""
+        """The resolutions of some dead letters, or of copies of them."""
         asked = {letter.id: letter for letter in letters}
         fingerprints = {letter.fingerprint for letter in asked.values()} - {None}
         latest: dict[DeadLetterId, Resolution] = {}
@@ -127,7 +127,7 @@ class DeadLetterReader:
         return found
 
     def count(self, limit: int, seconds: float) -> OpenDeadLetters:
-        """Open letters by reason; gives up after so many, or after so long."""
+        """Counts open dead letters by reason, up to `limit` and for at most `seconds`."""
         deadline = time.monotonic() + seconds
         counted, marked = OpenDeadLetters(), ResolvedIds()
         if not (spans := self.spans()):
@@ -146,7 +146,7 @@ class DeadLetterReader:
         return counted
 
     def _is_ours(self, letter: DeadLetter) -> bool:
-        """Letters of pipelines and of consumers are kept apart: whoever redrives one kind does not fence the other."""
+        """Pipelines and consumers are separate: a redrive of one kind does not fence the other."""
         if self._of_consumers or letter.consumer is not None:
             return self._of_consumers and letter.consumer is not None
         return letter.details.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
@@ -171,7 +171,7 @@ def unknown_topic(topic: str) -> KafkaUnavailable:
 
 
 def dead_letter_of(message: Message) -> DeadLetter | None:
-    """None for a record without a value: no letter of ours is one."""
+    """The dead letter in a record; None without a value, which no dead letter of ours has."""
     found: Any = message  # its accessors are typed for what they take, not for what they give
     if found.value() is None:
         return None
@@ -185,7 +185,7 @@ def dead_letter_of(message: Message) -> DeadLetter | None:
 
 
 def dead_letter_of_tail(seen: Seen) -> DeadLetter:
-    """For people to look at: the headers of what a watch sees are texts already."""
+    """A dead letter to show; the headers of a tailed record are text already."""
     return DeadLetter(
         DeadLetterId(seen.partition, seen.offset),
         seen.timestamp_ms,

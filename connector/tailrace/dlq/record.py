@@ -1,13 +1,11 @@
-"""An event that cannot be published -> the record that keeps it: value, reason, and where it came from.
+"""Builds the dead letter of an event that cannot be published: its value, the reason and where it came from. Pure.
 
-Pure, though it lives beside the drivers. What a pipeline sets aside and what a consumer does (`projections/letters.py`)
-is enclosed in the same way. Whatever the event looks like, the record fits: the value is bounded
-by `limit_bytes`, and so is everything carried in headers, because a dead letter that Kafka refuses would stop
-the pipeline over the very event it was to get past. The value is never null, which on a compacted topic would
-mean "delete". `tailrace.payload` says what the value is: `original`, `omitted` (a summary stands in for it),
-`null` (the payload was NULL) or `row` (the row could not be read as an event: its columns, as JSON). With what the
-headers say, the event can be put through the line again. Beside our own names stand those of Kafka Connect and of
-Spring, so that tools made for their dead letters can read ours.
+Pipelines and consumers (`projections/core/dead_letters.py`) write the same format. The record always fits: the value
+is limited to `limit_bytes`, and headers are limited, too, because a dead letter that Kafka rejects would stop the
+pipeline. The value is never null, which would mean "delete" on a compacted topic. `tailrace.payload` says what the
+value is: `original`, `omitted` (a summary replaces it), `null` (the payload was NULL) or `row` (the row could not be
+read as an event; the value has its columns as JSON). The headers contain what is needed to process the event again.
+Headers of Kafka Connect and Spring are included, so that tools for their dead letters can read ours.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from tailrace.event import Headers, OutboxEvent, Record, Route, Row
 from tailrace.records.plain import plain_record
 
 HEADER_BYTES = 4096
-"""Of any one header, the explanation above all; Kafka's default limit for a whole record is 1 MB."""
+"""Limit of one header. Kafka's default limit for a whole record is 1 MB."""
 CARRIED_BYTES = 65_536
-"""Of the table's further columns together, or of the headers that a consumer's event had."""
+"""Limit of all further columns of the table together, or of all headers that a consumer's record had."""
 FRAME_BYTES = 10
-"""What Kafka adds to a header: two lengths."""
+"""Kafka adds two lengths to a header."""
 PREFIX = "tailrace."
 FOREIGN = ("__connect.errors.", "kafka_dlt-")
 KEPT = f"{PREFIX}kept."
-"""Stands before the name of a header of the event's own that letters speak under themselves."""
+"""Prefix of an original header whose name dead letters use themselves."""
 EXCEPTION = "tailrace.Rejected"
-"""What stands where others name a class of exceptions."""
+"""Used where other tools name an exception class."""
 
 
 class Contents(NamedTuple):
-    """What a letter is to keep, each part whole or not at all. `kind` is `original`, `null` or `row`."""
+    """What a dead letter should contain, each part whole or not at all. `kind` is `original`, `null` or `row`."""
 
     kind: str
     original: bytes
@@ -64,27 +62,33 @@ def dead_letter(
     `event` is None if the row could not be read; `topic` is where it would have gone, if known. Without `keep_payload`
     only the hash and the length of the original are kept.
     """
-    said = explained(
+    headers = reason_headers(
         rejected, row.position, topic, row.committed_ms, by=pipeline, stage="VALUE_CONVERTER", details=keep_payload
     )
-    said.append(("tailrace.pipeline", pipeline))
+    headers.append(("tailrace.pipeline", pipeline))
     if event is None:
         contents = Contents("row", _row_as_json(row), None, [])
         columns = orjson.dumps([[column.name, column.type_oid] for column in row.columns])
-        if len(columns) <= HEADER_BYTES:  # cut, it would be no JSON; without it, the letter cannot be put back
-            said.append(("tailrace.columns", columns))
+        if len(columns) <= HEADER_BYTES:  # cut, it would be no JSON; without it, the row cannot be redriven
+            headers.append(("tailrace.columns", columns))
     else:
         contents = payload_contents(event.payload, event.key, plain_record(event, Route(letter_topic)).headers)
-        said.append(("tailrace.aggregate", cut(event.aggregate)))
+        headers.append(("tailrace.aggregate", cut(event.aggregate)))
         if event.version is not None:
-            said.append(("tailrace.version", cut(event.version)))
-    # Nobody but us speaks under our prefix: a column of that name could forge a reason.
-    return enclosed(
-        letter_topic, contents, said, row.committed_ms, limit_bytes=limit_bytes, keep_payload=keep_payload, rename=False
+            headers.append(("tailrace.version", cut(event.version)))
+    # Only we use our prefix: a column of that name could forge a reason.
+    return build_dead_letter(
+        letter_topic,
+        contents,
+        headers,
+        row.committed_ms,
+        limit_bytes=limit_bytes,
+        keep_payload=keep_payload,
+        rename=False,
     )
 
 
-def explained(
+def reason_headers(
     rejected: Rejected,
     position: str,
     topic: str | None,
@@ -94,9 +98,9 @@ def explained(
     stage: str,
     details: bool,
 ) -> Headers:
-    """Why it was set aside and where it came from, under our names and others'. `stage` is one of Kafka Connect's."""
+    """Headers with the reason and the origin, under our names and others'. `stage` is one of Kafka Connect's."""
     explanation = cut(_explanation(rejected, details=details))
-    said: Headers = [
+    headers: Headers = [
         ("tailrace.reason", rejected.reason.value),
         ("tailrace.explanation", explanation),
         ("tailrace.position", cut(position)),
@@ -111,30 +115,30 @@ def explained(
     ]
     if topic is not None:
         named = cut(topic)
-        said += [(name, named) for name in ("tailrace.topic", "__connect.errors.topic", "kafka_dlt-original-topic")]
-    return said
+        headers += [(name, named) for name in ("tailrace.topic", "__connect.errors.topic", "kafka_dlt-original-topic")]
+    return headers
 
 
 def payload_contents(payload: bytes | None, key: bytes | None, carried: Headers) -> Contents:
     return Contents("null", b"", key, carried) if payload is None else Contents("original", payload, key, carried)
 
 
-def enclosed(
+def build_dead_letter(
     letter_topic: str,
     contents: Contents,
-    said: Headers,
+    details: Headers,
     time_ms: int,
     *,
     limit_bytes: int,
     keep_payload: bool,
     rename: bool,
 ) -> Record:
-    """The letter: what fits of `contents`, and the names of what does not.
+    """The dead letter with everything of `contents` that fits, and the names of what does not.
 
-    Headers of the event's own that letters speak under are renamed if `rename`, else left out.
+    Original headers whose names dead letters use are renamed if `rename`, else left out.
     """
     kind, original, key, carried = contents
-    ours = list(said)
+    ours = list(details)
     digest = hashlib.sha256(original).hexdigest()
     if kind != "null":
         ours += [("tailrace.payload.length", str(len(original))), ("tailrace.payload.sha256", digest)]
@@ -146,7 +150,7 @@ def enclosed(
         value = orjson.dumps({"omitted": True, "length": len(original), "sha256": digest})
     ours.append(("tailrace.payload", kind))
     if key is not None and len(key) > HEADER_BYTES:
-        # Cutting it would make it another key, which is worse than none.
+        # A cut key would be another key, which is worse than none.
         ours.append(("tailrace.key.omitted", str(len(key))))
         key = None
     kept, left_out = _bounded(carried, rename=rename)
@@ -156,12 +160,12 @@ def enclosed(
 
 
 def reason_and_type(letter: Record) -> tuple[str, str]:
-    """Its reason and its event's type, as people are told; a row that could not be read has no type."""
-    said = {
+    """The reason and the event type of a dead letter; a row that could not be read has no type."""
+    texts = {
         name: value.decode(errors="replace") if isinstance(value, bytes) else value or ""
         for name, value in letter.headers
     }
-    return said["tailrace.reason"], said.get("type", "unknown")
+    return texts["tailrace.reason"], texts.get("type", "unknown")
 
 
 def count_dead_letters(records: Iterable[Record]) -> Counter[tuple[str, str]]:
@@ -170,19 +174,19 @@ def count_dead_letters(records: Iterable[Record]) -> Counter[tuple[str, str]]:
 
 
 def _explanation(rejected: Rejected, *, details: bool) -> str:
-    """Without `details` only what is wrong, not with which value: behind the first colon the payload may be quoted."""
-    told = rejected.explanation if details else rejected.explanation.partition(": ")[0]
-    return f"{told} Remedy: {rejected.remedy}" if rejected.remedy else told
+    """Without `details` only what is wrong: the text behind the first colon may quote the payload."""
+    text = rejected.explanation if details else rejected.explanation.partition(": ")[0]
+    return f"{text} Remedy: {rejected.remedy}" if rejected.remedy else text
 
 
 def cut(text: str) -> bytes:
-    """As UTF-8 within HEADER_BYTES, without half a character at the end."""
+    """UTF-8 of at most HEADER_BYTES, without half a character at the end."""
     encoded = text.encode(errors="replace")
     return encoded if len(encoded) <= HEADER_BYTES else encoded[:HEADER_BYTES].decode(errors="ignore").encode()
 
 
 def _bounded(carried: Headers, *, rename: bool) -> tuple[Headers, list[str]]:
-    """The event's own headers as far as they fit, and the names of those that do not."""
+    """The original headers that fit, and the names of those that do not."""
     kept: Headers = []
     left_out: list[str] = []
     room = CARRIED_BYTES
@@ -200,7 +204,7 @@ def _bounded(carried: Headers, *, rename: bool) -> tuple[Headers, list[str]]:
 
 
 def _row_as_json(row: Row) -> bytes:
-    """Every column by name, as text where it is text: nothing of an unreadable row is lost."""
+    """Every column by name, as text or base64, so that nothing of an unreadable row is lost."""
     return orjson.dumps({column.name: _text(value) for column, value in zip(row.columns, row.values, strict=False)})
 
 

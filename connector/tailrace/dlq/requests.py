@@ -1,6 +1,6 @@
-"""A person's side of parked keys: asking for the letter in front to be redriven or discarded, and hearing of it.
+"""Requests to redrive or discard the dead letters of parked keys, as the command line writes and reads them.
 
-The pipeline carries it out, for only it can keep the order; if it is not running, at its next start.
+The pipeline carries them out, because only it can keep the order; if it is not running, at its next start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_ONCE = 10_000
 
 
 def ask(options: KafkaOptions, requests: Sequence[Request | GiveUpRequest]) -> None:
-    """Writes the requests down; returns when Kafka has them."""
+    """Writes the requests; returns when Kafka has stored them."""
     failed: list[object] = []
     topic = state_topic(options)
     try:
@@ -56,17 +56,17 @@ def ask(options: KafkaOptions, requests: Sequence[Request | GiveUpRequest]) -> N
             if left or failed:
                 break
     except KafkaException as error:
-        raise translate(error_of(error), "writing a request down", topic) from None
+        raise translate(error_of(error), "writing a request", topic) from None
     if left or failed:
         raise KafkaUnavailable(
-            f"Kafka did not take all requests, such as that at {request.position}",
+            f"Kafka did not store all requests, such as that at {request.position}",
             why=str(failed[0]) if failed else f"No answer within {SEND_TIMEOUT:.0f} s.",
-            remedy="Run it again: what was asked for already is not done twice.",
+            remedy="Run it again. No request is carried out twice.",
         )
 
 
 def board(options: KafkaOptions, *, final: bool = False) -> ParkingState:
-    """What is parked, asked for and answered now. `final`: also what an open transaction still hides."""
+    """The parked keys, requests and answers now. `final` waits for open transactions."""
     found = ParkingState()
     for message in read_topic(options, state_topic(options), include_open=final):
         found.read(message.key(), message.value())
@@ -89,7 +89,7 @@ def waiting_counts(options: KafkaOptions, found: ParkingState) -> Counter[Entity
 
 
 def fronts(options: KafkaOptions, found: ParkingState) -> dict[Entity, DeadLetter | None]:
-    """The letter in front of each parked key that is not being released; None where the letter is gone."""
+    """The dead letter of each parked key that is not being released; None where it is gone."""
     places = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
     letters: dict[Entity, DeadLetter | None] = dict.fromkeys(places.values())
     if places:

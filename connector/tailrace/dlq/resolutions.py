@@ -1,10 +1,9 @@
-"""What became of dead letters: a compacted topic beside theirs, one record a letter that was redriven or discarded.
+"""Resolutions of dead letters: a compacted topic with one record for each that was redriven or discarded.
 
-Letters themselves are never changed or deleted; a letter is open as long as it has no mark. A mark also names the
-position of its letter's event: if the dead-letter topic is deleted and made anew, its offsets begin again, and an old
-mark must not hide a new letter. A letter that a consumer wrote twice is marked once, by what its copies have in common:
-the fingerprint of the record that was read. A mark that cannot be read counts all the same: to publish twice would be
-worse.
+Dead letters are never changed or deleted; one is open as long as it has no resolution. A resolution also names the
+position of the event: if the dead-letter topic is re-created, its offsets begin again, and an old resolution must not
+hide a new dead letter. One that a consumer wrote twice is resolved once, by the fingerprint that its copies share. A
+resolution that cannot be read counts as well, because publishing twice would be worse.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ PUBLISHED = ("redriven", "replayed")
 """The actions after which the event is on its topic."""
 _EVENT = b"event/"
 UNREADABLE = "marked"
-"""The action of a mark that something else wrote."""
+"""The action of a resolution that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What was done with a letter, when, by whom and why. `topic` is where it went; "" if nowhere."""
+    """What was done with a dead letter, when, by whom and why. `topic` is where it was published, or ""."""
 
     action: Action | str
     at_ms: int = 0
@@ -45,7 +44,7 @@ class Resolution:
     edited: bool = False
     position: str | None = None
     fingerprint: str | None = None
-    """Of a consumer's letter, which may be there twice: the mark counts for its copies, too."""
+    """Resolves all copies of a consumer's dead letter."""
 
     def is_of(self, letter: DeadLetter) -> bool:
         return self.position is None or self.position == letter.position
@@ -72,7 +71,7 @@ class Resolution:
 
 
 class ResolvedIds:
-    """Which letters have a mark, in little memory: of each only its offset and a hash or two."""
+    """The ids of resolved dead letters, with an offset and a hash or two for each."""
 
     def __init__(self) -> None:
         self._positions: dict[int, dict[int, int | None]] = {}
@@ -80,7 +79,7 @@ class ResolvedIds:
         self._copies: Counter[int] = Counter()
 
     def note(self, letter: DeadLetterId, mark: Resolution | None) -> None:
-        """`None` takes a mark away, as a tombstone does."""
+        """`None` removes a resolution, as a tombstone does."""
         known = self._positions.setdefault(letter.partition, {})
         if mark is None:
             known.pop(letter.offset, None)
@@ -114,20 +113,20 @@ def record(options: KafkaOptions, letter: DeadLetterId, mark: Resolution) -> Rec
 
 
 def given_up(options: KafkaOptions, event: str, mark: Resolution) -> Record:
-    """What became of an event in front of a parked key whose letter is gone: kept under the event's id."""
+    """The resolution of the first event of a parked key whose dead letter is gone, under the event's id."""
     return Record(
         resolutions_topic(options), json.dumps(mark.to_json()).encode(), _EVENT + event.encode(), [], mark.at_ms
     )
 
 
 def event_of(key: bytes | None) -> str | None:
-    """The event that was given up without its letter; None for any other mark."""
+    """The event that was discarded without its dead letter; None for any other resolution."""
     name = key or b""
     return name[len(_EVENT) :].decode(errors="replace") if name.startswith(_EVENT) else None
 
 
 def dead_letter_id_of(key: bytes | None) -> DeadLetterId | None:
-    """The letter whose mark has this key; None for what is no mark of ours."""
+    """The dead letter whose resolution has this key; None for other keys."""
     try:
         return DeadLetterId.parse((key or b"").decode())
     except (UnicodeDecodeError, ConfigError):
@@ -135,7 +134,7 @@ def dead_letter_id_of(key: bytes | None) -> DeadLetterId | None:
 
 
 def ensure(options: KafkaOptions, admin: AdminClient) -> None:
-    """Creates the topic if it is missing; refuses one that would forget marks."""
+    """Creates the topic if it is missing; raises PublishError if it could lose resolutions."""
     name = resolutions_topic(options)
     try:
         found = admin.list_topics(timeout=10).topics.get(name)
@@ -147,14 +146,14 @@ def ensure(options: KafkaOptions, admin: AdminClient) -> None:
     policy = topic_config(admin, name).get("cleanup.policy", "")
     if policy != "compact":
         raise PublishError(
-            f"the topic {name}, which keeps what became of dead letters, has cleanup.policy={policy}",
-            why="Kafka would delete marks by age or size, and redriven letters would be published again.",
+            f"the topic {name}, which stores the resolutions of dead letters, has cleanup.policy={policy}",
+            why="Kafka would delete resolutions by age or size, and redriven events could be published again.",
             remedy="kafka-configs --alter --entity-type topics "
             f"--entity-name {name} --add-config cleanup.policy=compact",
         )
     if len(found.partitions) != 1:
         raise PublishError(
-            f"the topic {name}, which keeps what became of dead letters, has {len(found.partitions)} partitions",
-            why="Marks must be in one order, so it has exactly one.",
-            remedy="Delete it, if it holds no marks yet: Tailrace creates it as it should be.",
+            f"the topic {name}, which stores the resolutions of dead letters, has {len(found.partitions)} partitions",
+            why="Resolutions must be in one order, which needs exactly one partition.",
+            remedy="Delete it if it is empty. Tailrace creates it again.",
         )

@@ -1,8 +1,8 @@
-"""Which instance runs a pipeline, and whether it lives: followed on the offsets topic, without trusting any clock.
+"""Follows on the offsets topic which instance runs a pipeline and whether it is alive, without trusting any clock.
 
-An instance writes its claim once and a sign of life every second. Whoever waits for its end follows the topic: a sign
-that arrives shows that it lives, none for a while that it does not. When a sign was written says nothing, because
-clocks differ.
+An instance writes an ownership record once and a heartbeat every second. Another instance that waits for its end
+follows the topic: a heartbeat that arrives shows that it is alive; none for a while, that it is not. The timestamp of a
+heartbeat does not matter, because clocks differ.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tailrace.state.process_identity import has_ended
 OWNER_SUFFIX = "/claim"
 HEARTBEAT_SUFFIX = "/alive"
 HEARTBEAT_SECONDS = 1.0
-"""How often an instance that runs a pipeline gives a sign of life."""
+"""How often an instance that runs a pipeline writes a heartbeat."""
 SILENT_SECONDS = 5.0
-"""Without a sign for this long, an instance is taken for gone."""
+"""An instance without a heartbeat for this long counts as gone."""
 LOOK_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a claim says of its instance; `process` is its identity for others on the same machine."""
+    """The instance of an ownership record; `process` identifies it for others on the same machine."""
 
     instance: str
     host: str = ""
@@ -58,12 +58,12 @@ def ownership_value(owner: Owner) -> bytes:
 
 
 def heartbeat_value(instance: str, *, released: bool = False) -> bytes:
-    """`released`: the instance has left the pipeline to others."""
+    """`released`: the instance has given the pipeline up."""
     return json.dumps({"instance": instance, "released": released}).encode()
 
 
 def parse_owner(value: bytes | None) -> Owner | None:
-    """None for no claim. A value that is not a claim of this version still names its instance."""
+    """None if nobody owns the pipeline. An unknown format still names an instance."""
     if not value or value == b"-":
         return None
     found = _object(value)
@@ -75,9 +75,9 @@ def parse_owner(value: bytes | None) -> Owner | None:
         return Owner(value.decode("utf-8", "replace"))
 
 
-def is_released(owner: Owner, sign: bytes | None) -> bool:
-    """Whether this sign says that the owner has left."""
-    found = _object(sign or b"")
+def is_released(owner: Owner, heartbeat: bytes | None) -> bool:
+    """Whether this heartbeat says that the owner has left."""
+    found = _object(heartbeat or b"")
     return found.get("instance") == owner.instance and found.get("released") is True
 
 
@@ -96,23 +96,23 @@ class OwnerWatch:
         self._options = options
         self._follower = TopicFollower(options, options.offsets_topic, "offsets")
         self._position: bytes | None = None
-        self._sign: bytes | None = None
+        self._heartbeat: bytes | None = None
         self._turn = threading.Lock()
         self._looked = False
         self._heard_at = time.monotonic()
         self._heard = False
         self.owner: Owner | None = None
         self.claims = 0
-        """How many claims were seen so far."""
+        """How many ownership records were read so far."""
 
     def look(self) -> None:
-        """Reads what was written since the last look. Raises KafkaUnavailable if that cannot be read."""
+        """Reads what was written since the last call. Raises KafkaUnavailable if that cannot be read."""
         with self._turn:
             first, heard, self._looked = not self._looked, False, False
             for message in self._follower.read(LOOK_TIMEOUT):
                 heard = self._note(message.key(), message.value()) or heard
             self._looked = True
-            # How old the signs of a first look are is not known, nor what was missed while Kafka was away.
+            # The age of heartbeats in the first read is not known, nor what was missed while Kafka was unavailable.
             self._heard = not first and (heard or self._heard)
             if first or heard:
                 self._heard_at = time.monotonic()
@@ -124,9 +124,9 @@ class OwnerWatch:
             self.claims += 1
             return True
         if key == heartbeat_key(self._options):
-            # One that was replaced and does not know it yet may still give signs: they say nothing of the owner.
+            # An instance that was replaced and does not know it yet may still write heartbeats: ignore them.
             ours = self.owner is not None and _object(value or b"").get("instance") == self.owner.instance
-            self._sign = value if ours else self._sign
+            self._heartbeat = value if ours else self._heartbeat
             return ours
         if key == self._options.pipeline.encode():
             self._position = value
@@ -134,32 +134,32 @@ class OwnerWatch:
 
     @property
     def stored(self) -> Position | None:
-        """The stored position. Its transaction may be undecided: good enough to judge a source, not to start at."""
+        """The stored position. Its transaction may still be open: good enough to check a source, not to start at."""
         return None if self._position is None else offsets.parse(self._options, self._position)
 
     @property
     def is_released(self) -> bool:
-        """Whether the owner has left the pipeline to others."""
-        return self.owner is not None and is_released(self.owner, self._sign)
+        """Whether the owner has given the pipeline up."""
+        return self.owner is not None and is_released(self.owner, self._heartbeat)
 
     @property
     def is_free(self) -> bool:
-        """Whether it is certain that nobody runs the pipeline: no claim, or its instance has left or ended."""
+        """Whether it is certain that nobody runs the pipeline: no owner, or the owner has left or ended."""
         return self.owner is None or self.is_released or has_ended(self.owner.process)
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the owner was heard of, at most since the first look."""
+        """Seconds since the owner's last record, at most since the first read."""
         return time.monotonic() - self._heard_at
 
     @property
     def in_use(self) -> bool:
-        """Whether an instance runs the pipeline, or may: it has not been silent for long enough yet."""
+        """Whether an instance runs the pipeline, or may: its last heartbeat is not old enough yet."""
         return not self.is_free and self.silent_for < SILENT_SECONDS
 
     @property
     def is_live(self) -> bool:
-        """Whether an instance is known to run the pipeline: it was heard of while it was followed."""
+        """Whether an instance is known to run the pipeline: a heartbeat came while it was followed."""
         return self.in_use and self._heard
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""The claim of an instance on a pipeline: the last one on the offsets topic says who runs it.
+"""Ownership of a pipeline: the instance of the last ownership record on the offsets topic runs it.
 
-Kafka's fencing makes sure that only one instance publishes, but not which: an older one that merely tries again, for
-lack of its database perhaps, would fence the one that took over from it. So an instance claims the pipeline once, at
-its first start, before it fences anyone. Whoever is fenced or tries again asks whose claim is the last: the owner goes
-on, everyone else ends. However the steps of two instances fall together, one of them is left.
+Kafka's fencing makes sure that only one instance publishes, but not which: an older one that merely retries, perhaps
+because its database was unavailable, would fence the one that took over from it. So an instance takes ownership once,
+at its first start, before it fences anyone. An instance that is fenced or retries reads who is the last owner: the
+owner goes on, all others end. In whatever order two instances do these steps, one of them is left.
 
-A claim is written once and never taken back: that its instance has left, or lives, stands under another key, so that
-nothing an instance writes later can erase the claim of one that came after it.
+An ownership record is written once and never removed. That its instance has left, or is alive, is stored under another
+key, so that nothing an instance writes later can erase the record of its successor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from confluent_kafka import KafkaException, Producer
 
 from tailrace.errors import Fenced, KafkaUnavailable, TailraceError
-from tailrace.kafka.client import KafkaOptions, admin_config
+from tailrace.kafka.client import KafkaOptions, admin_config, write_record
 from tailrace.state.owner_watch import (
     HEARTBEAT_SECONDS,
     Owner,
@@ -33,17 +33,17 @@ from tailrace.state.process_identity import this_process
 
 TAKE_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
-"""It is said on the way out, where nobody wants to wait."""
+"""Written on the way out, where nobody wants to wait."""
 HEARTBEAT_TIMEOUT_MS = 2000
-"""A sign that is not delivered by then is replaced by the next ones."""
+"""A heartbeat that is not delivered by then is replaced by the next ones."""
 LEASE_SECONDS = 3.0
-"""Without transactions: an instance publishes only if it was seen to be the owner this recently. Less than the silence
-after which another one takes over, so that it has stopped by then."""
+"""Without transactions an instance publishes only if it was confirmed to be the owner this recently. Less than
+SILENT_SECONDS, so that it has stopped when another one takes over."""
 LEAVE_SECONDS = 1.0
 
 
 class Ownership:
-    """The claim of one instance, which its `instance` id tells from every other."""
+    """The ownership of one instance, which its `instance` id identifies."""
 
     def __init__(self, options: KafkaOptions, instance: str) -> None:
         self._options = options
@@ -52,18 +52,18 @@ class Ownership:
         self._watch: OwnerWatch | None = None
         self.taken = False
         self.is_last = False
-        """Whether no other claim has been made since, as far as it was looked for."""
+        """Whether no other instance has taken ownership since, as far as it was checked."""
 
     def take(self, watch: OwnerWatch | None = None) -> None:
-        """Takes the pipeline over, and gives signs of life from now on.
+        """Takes over the pipeline, and writes heartbeats from now on.
 
-        With `watch`, which must have looked before, another claim is noticed within seconds; see `require_held`.
+        With `watch`, which must have been read before, another owner is noticed within seconds; see `require_held`.
         """
         owner = Owner(self._instance, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000, this_process())
         if not self._write(ownership_key(self._options), ownership_value(owner), TAKE_TIMEOUT):
             raise KafkaUnavailable(
-                f"Kafka did not take this instance's claim of the pipeline within {TAKE_TIMEOUT:.0f} s",
-                remedy="Tailrace tries again by itself.",
+                f"Kafka did not store the ownership of the pipeline within {TAKE_TIMEOUT:.0f} s",
+                remedy="Tailrace retries by itself.",
             )
         self.taken = self.is_last = True
         self._watch = watch
@@ -71,25 +71,25 @@ class Ownership:
             before = watch.claims
             watch.look()
             if watch.claims > before + 1:
-                # Another instance found the pipeline free at the same moment: by then it knows whose claim is the last.
+                # Another instance found the pipeline free at the same moment: by then it knows who is the last owner.
                 time.sleep(LEASE_SECONDS)
         self.start_heartbeat()
 
     def start_heartbeat(self) -> None:
-        """Gives a sign of life now and every second until `stop_heartbeat`."""
+        """Writes a heartbeat now and every second until `stop_heartbeat`."""
         if self._heartbeat is None:
             self._heartbeat = _Heartbeat(self._options, self._instance, self._watch)
 
     def stop_heartbeat(self) -> None:
-        """No more signs: an instance that waits for its database, say, leaves the pipeline to one that can run it."""
+        """Writes no more heartbeats, so that an instance that waits for its database leaves the pipeline to another."""
         if self._heartbeat is not None:
             self._heartbeat.close()
             self._heartbeat = None
 
     def require_held(self, patience: float) -> None:
-        """Raises Fenced if another instance has claimed the pipeline, as far as that was looked for.
+        """Raises Fenced if another instance has taken ownership, as far as that was checked.
 
-        With `patience`, waits that long until it was looked for just now; KafkaUnavailable if it could not be.
+        With `patience`, waits that many seconds for a recent check; KafkaUnavailable if there is none.
         """
         if self._watch is None:
             return
@@ -99,12 +99,11 @@ class Ownership:
             raise _taken()
 
     def lost(self) -> bool:
-        """Whether another instance has claimed the pipeline since. Raises KafkaUnavailable if that cannot be told.
+        """Whether another instance has taken ownership since. Raises KafkaUnavailable if that cannot be read.
 
-        One that has left again is no hindrance, but then `is_last` is False.
+        One that has left again does not count, but then `is_last` is False.
         """
-        # Follows uncommitted records: a transaction that hangs is what the next start is to end, and must not keep it
-        # from that.
+        # Reads uncommitted records: the next start ends a hanging transaction, so that must not block this check.
         last = OwnerWatch(self._options)
         try:
             last.look()
@@ -114,41 +113,34 @@ class Ownership:
         return last.owner is not None and not self.is_last and not last.is_released
 
     def withdraw(self) -> None:
-        """The claim does not count any more: another one was made since."""
+        """Drops the ownership, because another instance took it since."""
         self.stop_heartbeat()
         self.taken = False
 
     def release(self) -> None:
-        """Leaves the pipeline to whoever still tries to run it; of no consequence if Kafka does not hear it."""
+        """Gives the pipeline up for other instances; it does no harm if that cannot be written."""
         self.stop_heartbeat()
         if self.taken:
             self._write(heartbeat_key(self._options), heartbeat_value(self._instance, released=True), RELEASE_TIMEOUT)
 
     def _write(self, key: bytes, value: bytes, timeout: float) -> bool:
-        failed: list[object] = []
         try:
-            producer = Producer({**admin_config(self._options), "message.timeout.ms": int(timeout * 1000)})
-            producer.produce(
-                self._options.offsets_topic,
-                value,
-                key,
-                on_delivery=lambda error, _: failed.append(error) if error is not None else None,
-            )
-            return producer.flush(timeout) == 0 and not failed
-        except (KafkaException, BufferError):
+            write_record(self._options, self._options.offsets_topic, key, value, timeout)
+        except KafkaException:
             return False
+        return True
 
 
 def _taken() -> Fenced:
     return Fenced(
-        "another instance of this pipeline has claimed it",
-        why="It was started, or this one was taken for gone: it gave no sign of life for some seconds.",
-        remedy="If another instance runs, all is well: it goes on. Otherwise start this one again.",
+        "another instance has taken over this pipeline",
+        why="It was started, or this one counted as gone because it wrote no heartbeat for some seconds.",
+        remedy="If another instance runs, nothing needs to be done. Otherwise start this one again.",
     )
 
 
 class _Heartbeat:
-    """A thread that gives signs of life and, with a watch, looks for claims of others."""
+    """A thread that writes heartbeats and, with a watch, checks for other owners."""
 
     def __init__(self, options: KafkaOptions, instance: str, watch: OwnerWatch | None) -> None:
         self._options = options
@@ -158,7 +150,7 @@ class _Heartbeat:
         self._looked = threading.Condition()
         self._held_at = float("-inf")
         self._taken = False
-        self._thread = threading.Thread(target=self._run, name="claim", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ownership", daemon=True)
         self._thread.start()
 
     def require_held(self, patience: float) -> None:
@@ -169,8 +161,8 @@ class _Heartbeat:
         if patience and not known:
             raise KafkaUnavailable(
                 f"whether this instance still owns the pipeline could not be read within {patience:.0f} s",
-                why="Kafka is away, or too slow.",
-                remedy="Tailrace tries again by itself.",
+                why="Kafka is unavailable or too slow.",
+                remedy="Tailrace retries by itself.",
             )
 
     def _is_known(self) -> bool:
@@ -191,7 +183,7 @@ class _Heartbeat:
                 producer.produce(self._options.offsets_topic, value, key)
                 producer.poll(0)
             except (KafkaException, BufferError):
-                pass  # the next one is due in a moment
+                pass  # the next one follows in a moment
             self._look()
             self._leaving.wait(HEARTBEAT_SECONDS)
 
@@ -202,7 +194,7 @@ class _Heartbeat:
         try:
             self._watch.look()
         except TailraceError:
-            return  # then it is not known any more, after a while
+            return  # the last check becomes too old
         with self._looked:
             self._taken = self._watch.owner is None or self._watch.owner.instance != self._instance
             self._held_at = began

@@ -124,10 +124,10 @@ def test_a_row_with_bytes_that_are_no_text_passes_once_they_are_corrected() -> N
 @pytest.mark.parametrize(
     ("incomplete", "word"),
     [
-        (letter(event(b"x" * 2000)), "does not keep the payload"),
-        (letter(event(), keep=False), "does not keep the payload"),
-        (letter(event(key=b"k" * 5000)), "does not keep the key"),
-        (letter(event(extra=[("big", b"x" * 5000)])), "does not keep these columns: big"),
+        (letter(event(b"x" * 2000)), "does not contain the payload"),
+        (letter(event(), keep=False), "does not contain the payload"),
+        (letter(event(key=b"k" * 5000)), "does not contain the key"),
+        (letter(event(extra=[("big", b"x" * 5000)])), "does not contain these columns: big"),
         (letter(event(extra=[("tailrace.redriven", b"forged")])), "tailrace.redriven"),
     ],
 )
@@ -138,7 +138,7 @@ def test_half_an_event_is_not_made(incomplete: DeadLetter, word: str) -> None:
 
 
 def test_half_a_row_is_not_made() -> None:
-    with pytest.raises(Rejected, match="does not keep the row"):
+    with pytest.raises(Rejected, match="does not contain the row"):
         letter(None, limit=5).row()
     many = Row(tuple(Column(f"column_{n}", 25) for n in range(1000)), (None,) * 1000, "p", 1)
     with pytest.raises(Rejected, match="does not name the columns"):

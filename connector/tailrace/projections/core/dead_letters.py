@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tailrace.dlq.record import cut, enclosed, explained, payload_contents
+from tailrace.dlq.record import build_dead_letter, cut, payload_contents, reason_headers
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, Record
 from tailrace.projections.core.event import Event
@@ -50,7 +50,7 @@ def dead_letter_record(
     source, number = event.partition
     rejected = Rejected(failure.reason, failure.explanation, remedy=failure.remedy)
     position = event.position or event.location
-    said = explained(rejected, position, source, time_ms, by=group, stage="TASK_PUT", details=keep_payload)
+    said = reason_headers(rejected, position, source, time_ms, by=group, stage="TASK_PUT", details=keep_payload)
     said += [
         ("tailrace.consumer", cut(group)),
         ("tailrace.consumer.partition", str(number)),
@@ -65,4 +65,6 @@ def dead_letter_record(
     ]
     carried: Headers = list(event.headers)
     contents = payload_contents(event.value, event.key, carried)
-    return enclosed(topic, contents, said, time_ms, limit_bytes=limit_bytes, keep_payload=keep_payload, rename=True)
+    return build_dead_letter(
+        topic, contents, said, time_ms, limit_bytes=limit_bytes, keep_payload=keep_payload, rename=True
+    )
