@@ -113,7 +113,7 @@ def test_adopting_goes_on_where_the_position_is(either: Shop) -> None:
     if shop.postgres.version == "16":
         # The slot must pass a time without the publication, which this server cannot: the error says what to do.
         connector.failed("PublicationBroken")
-        assert "create it anew" in connector.log
+        assert "re-create the slot" in connector.log
         shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
         shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
         shop.start("--adopt")

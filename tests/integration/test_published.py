@@ -22,12 +22,12 @@ CAUSES = {
     ),
     "unlogged": (
         ["CREATE UNLOGGED TABLE outbox (id int)", "CREATE PUBLICATION pub FOR ALL TABLES"],
-        '"public"."outbox" is not logged',
+        '"public"."outbox" is unlogged',
         "SET LOGGED",
     ),
     "partitions instead": (
         [PARTITIONED, "CREATE TABLE part PARTITION OF outbox DEFAULT", "CREATE PUBLICATION pub FOR ALL TABLES"],
-        "sends the partitions",
+        "publishes the partitions",
         "publish_via_partition_root = true",
     ),
 }
