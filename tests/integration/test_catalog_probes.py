@@ -17,7 +17,7 @@ from tailrace.sources.postgres import publication, unpublished_rows
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.source import PostgresSource
-from tailrace.sources.postgres.unpublished_rows import Partition, PartitionWatch
+from tailrace.sources.postgres.unpublished_rows import OutboxPartition, UnpublishedRowsCheck
 from tailrace.wakeup import Wakeup
 
 TABLE = "CREATE TABLE outbox (id int PRIMARY KEY, seq int NOT NULL, payload text); INSERT INTO outbox VALUES (1, 1, '')"
@@ -42,7 +42,7 @@ def test_a_table_of_a_published_schema_is_maintained(
     connection.execute("CREATE PUBLICATION looks FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
     outbox = options(database)
     with PgConnection(database, replication=False, timeout=20) as link:
-        watch = PartitionWatch(outbox.table, catalogue.oldest_running(link))
+        watch = UnpublishedRowsCheck(outbox.table, catalogue.oldest_running(link))
         for statement in (
             "REINDEX TABLE CONCURRENTLY outbox",
             "ALTER TABLE outbox ADD CONSTRAINT one_seq UNIQUE USING INDEX by_seq",
@@ -96,10 +96,14 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
 ) -> None:
     """At the start a large table may take its time; a look that takes too long would end the stream, and so on."""
     looked: list[str] = []
-    has_row = PartitionWatch._has_row
+    has_row = UnpublishedRowsCheck._has_row
 
     def noted(
-        self: PartitionWatch, control: PgConnection, member: Partition, condition: str, timeout: float | None
+        self: UnpublishedRowsCheck,
+        control: PgConnection,
+        member: OutboxPartition,
+        condition: str,
+        timeout: float | None,
     ) -> bool | None:
         looked.append(member.name)
         return has_row(self, control, member, condition, timeout)
@@ -113,7 +117,7 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
         source.open(None, stored.append)
         source.close()
         connection.execute("VACUUM FULL outbox")
-        monkeypatch.setattr(PartitionWatch, "_has_row", noted)
+        monkeypatch.setattr(UnpublishedRowsCheck, "_has_row", noted)
         source = PostgresSource(options(database), wake=wake)
         assert isinstance(stored[-1], LsnPosition)
         assert stored[-1].watched

@@ -31,7 +31,7 @@ from tailrace.event import TEXT, Column, Columns, Row
 from tailrace.positions.base import Position
 from tailrace.sources.mongo.client import connect, translated_errors
 from tailrace.sources.mongo.decoding import decoded, framed, id_of
-from tailrace.sources.mongo.documents import CODEC, STRICT, Document, Documents, milliseconds
+from tailrace.sources.mongo.documents import CODEC, STRICT, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 
 COLLECTION, DOCUMENT = "tailrace_collection", "tailrace_document"
@@ -220,12 +220,12 @@ class MongoArchiveOutbox:
         return database[name]
 
 
-def rows_from(options: MongoOptions) -> Documents:
+def rows_from(options: MongoOptions) -> DocumentConverter:
     """Returns the decoder of documents with today's settings."""
-    return Documents(options.required, options.optional, options.payload, options.ignored)
+    return DocumentConverter(options.required, options.optional, options.payload, options.ignored)
 
 
-def document_row(documents: Documents, columns: Columns, kept: ArchivedRow, place: str) -> Row:
+def document_row(documents: DocumentConverter, columns: Columns, kept: ArchivedRow, place: str) -> Row:
     """Returns the row that the stream would deliver for an archived document."""
     return documents.row(decoded(_parts(columns, kept)[1]), place, kept.committed_ms)
 

@@ -16,7 +16,7 @@ from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token
 from tailrace.sources.mongo.client import Client, connect, identify, translated_errors
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions, can_split
 
 LOOK_SECONDS = 10.0
@@ -106,7 +106,7 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
             batch = cursor.more(wait_ms=WAIT_MS)
     finally:
         cursor.close()
-    following = Changes(stored, Documents(options.required, options.optional, options.payload, options.ignored))
+    following = Changes(stored, DocumentConverter(options.required, options.optional, options.payload, options.ignored))
     for change in batch.changes:
         following.feed(change)
         if following.rows:

@@ -31,7 +31,7 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import StreamIdentity, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.client import collection_ids, identify, require_replica_set, translated_errors
-from tailrace.sources.mongo.documents import CODEC, Document, Documents, milliseconds
+from tailrace.sources.mongo.documents import CODEC, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.sources.mongo.resume_check import check_resume
 
@@ -210,7 +210,7 @@ class MongoChecks:
         if not self._may_stream:
             return None
         options, columns = self._options, set[str]()
-        documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
         layout, misfits, total = Layout(self._map), list[str](), 0
         for collection in options.collections:
             for document in self._newest(collection):

@@ -236,7 +236,7 @@ class Publisher:
             raise why from None
         failpoints.reached(failpoints.AFTER_COMMIT if batch.records else failpoints.IDLE_STORED)
         self.stored = batch.position
-        self.published += len(batch.records) - batch.dead_letters - batch.beside
+        self.published += len(batch.records) - batch.dead_letters - batch.other_records
         self.dead_letters += batch.dead_letters
         if self._options.dead_letter_topic in batch.topics:
             self._dead_lettered([each for each in batch.records if each.topic == self._options.dead_letter_topic])

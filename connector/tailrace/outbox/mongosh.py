@@ -69,8 +69,8 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
     ]
     return [
         ShellCommand(
-            "changeStream and find to follow the collection and to read what it holds; listCollections to tell it from "
-            "one that was re-created. Nothing here may write. For several collections in one pipeline, give "
+            "changeStream and find to follow the collection and to read what it holds; listCollections to recognise "
+            "a collection that was re-created. Nothing here may write. For several collections in one pipeline, give "
             'find and changeStream on the whole database: collection: "".',
             USERS,
             {"createRole": role, "privileges": rights, "roles": []},
@@ -78,7 +78,7 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
         ShellCommand(
             "No password here: mongosh asks for it. Pipelines may share a user: if it exists already, run "
             f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) instead. With the role "
-            "clusterMonitor besides, `tailrace check` and `tailrace status` tell of the members and of the oplog, too.",
+            "clusterMonitor besides, `tailrace check` and `tailrace status` also report the members and the oplog.",
             USERS,
             {"createUser": user, "pwd": PROMPT, "roles": [{"role": role, "db": USERS}]},
         ),

@@ -9,14 +9,14 @@ from tailrace.positions.base import Position
 class Batch:
     """Filled by the loop, then submitted to the publisher and not changed any more."""
 
-    __slots__ = ("beside", "dead_letters", "position", "records", "size", "topics")
+    __slots__ = ("dead_letters", "other_records", "position", "records", "size", "topics")
 
     def __init__(self, position: Position) -> None:
         self.records: list[Record] = []
         self.topics: set[str] = set()
         self.position = position
         self.dead_letters = 0
-        self.beside = 0
+        self.other_records = 0
         """Records that are neither events nor dead letters: events that wait behind parked keys, and parking state."""
         self.size = 0
         """Bytes read from the source; bounds the memory of the batch, headers and keys included."""

@@ -208,7 +208,7 @@ class PipelineLoop:
             part = Batch(self._submitted)
             for record in records:
                 part.add(record)
-            part.beside = len(records)
+            part.other_records = len(records)
             self._publisher.submit(part)
             if not self._wait_for_publisher() or self._stopping():
                 break

@@ -65,7 +65,7 @@ class EventProcessor:
                 # A refused event may have been refused by the topic of waiting events: it becomes a dead letter.
                 if parked and parking and (event.aggregate, event.key) in parked and row.position not in refused:
                     add(parking.wait(event))
-                    batch.beside += 1
+                    batch.other_records += 1
                     continue
                 to = route(event)
                 if refused:
@@ -162,4 +162,4 @@ class EventProcessor:
         for record in records:
             batch.add(record)
         batch.dead_letters += 1
-        batch.beside += len(records) - 1
+        batch.other_records += len(records) - 1

@@ -1,8 +1,8 @@
-"""A place in MongoDB's log: a resume token, and the cluster time it stands for.
+"""Positions in the log of MongoDB: a resume token and its cluster time.
 
-Every change has a token of its own, those of one transaction too, so a token alone is an exact place. Tokens sort as
-their changes do. `ordinal` counts the changes that share a cluster time, which gives each a name that does not depend
-on where reading began. While the documents that were there before are read, a position says how far that came.
+Every change has its own token, also within a transaction, so a token is an exact position. Tokens sort in log order.
+`ordinal` counts the changes with the same cluster time, so each change has a name that does not depend on where reading
+began. While the existing documents are read, the position has the progress of that read.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.mongo.change_stream import DOING, ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token
 from tailrace.sources.mongo.client import Client, collection_ids, connect, identify, translate
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions, Stage, can_split
 from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader, require_order
@@ -170,7 +170,7 @@ class MongoRecovery(BoundedSource):
         self._reader = CollectionReader(
             client,
             options.watched,
-            Documents(options.required, options.optional, options.payload, options.ignored),
+            DocumentConverter(options.required, options.optional, options.payload, options.ignored),
             order_by=options.order_by,
             timestamp=options.timestamp,
             start=start,

@@ -21,7 +21,7 @@ from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.table_sql import reading_order, require_order
 from tailrace.sources.postgres.timelines import follow, read_forks, require_promoted
 from tailrace.sources.postgres.transactions import moved_too_early
-from tailrace.sources.postgres.unpublished_rows import PartitionWatch
+from tailrace.sources.postgres.unpublished_rows import UnpublishedRowsCheck
 from tailrace.sql_names import split_table
 from tailrace.state.position_history import PositionEntry
 from tailrace.wakeup import Wakeup
@@ -114,7 +114,7 @@ class PostgresBackend:
         fix = _publication_fix(self._control, options)
         if fix is None:
             found = publication.read_published(self._control, options)
-            PartitionWatch(options.table, 0).verify(self._control, found)
+            UnpublishedRowsCheck(options.table, 0).verify(self._control, found)
         _, types = require_order(self._control, options.table, list(options.order_by), options.timestamp)
         self.order_by = tuple(reading_order(options.order_by, types))
         dropped = [] if slot is None else [f"drop the slot {_ours(slot, self._server).name}"]

@@ -25,7 +25,7 @@ from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.table_rescan import require_same_log
-from tailrace.sources.postgres.unpublished_rows import PartitionWatch
+from tailrace.sources.postgres.unpublished_rows import UnpublishedRowsCheck
 from tailrace.state.position_history import PositionEntry
 from tailrace.verify.backend import is_streaming
 from tailrace.verify.verification import ENDED
@@ -164,7 +164,7 @@ def passed_rows(
         # yet.
         if stored.watched:
             published = read_published(link, options)
-            PartitionWatch(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
+            UnpublishedRowsCheck(options.table, stored.watched).verify(link, published, timeout=SORT_TIMEOUT)
     now, end = int(oldest or 0), parse_lsn(str(found))
     if stored.lsn > end:
         raise PositionAhead(

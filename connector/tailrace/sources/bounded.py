@@ -1,7 +1,7 @@
 """The base of sources that are read once, from a start to an end: tables, collections and archives.
 
 A pipeline's loop runs over them as over a log. Behind the last row they return their end as the position; once that is
-stored, whoever runs the loop is done.
+stored, the caller is done.
 """
 
 from __future__ import annotations

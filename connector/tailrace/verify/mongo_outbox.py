@@ -23,7 +23,7 @@ from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token, token_time
 from tailrace.sources.mongo.client import collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
-from tailrace.sources.mongo.documents import Document, Documents, milliseconds
+from tailrace.sources.mongo.documents import Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.verify.backend import OutboxRow, Window, everywhere, is_streaming, no_start, nowhere
 from tailrace.verify.findings import UNKNOWN
@@ -38,7 +38,7 @@ class MongoOutboxReader:
         self._window = window
         # A name of its own, so that it is not taken for the connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (verify)", timeout=options.link_timeout)
-        self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        self._documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
         self._end = ClusterTime(0, 0)
 
     def rows(self) -> Iterator[OutboxRow]:

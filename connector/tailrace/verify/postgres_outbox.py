@@ -22,7 +22,7 @@ from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.table_sql import oversized_row, small_value, too_large
-from tailrace.sources.postgres.unpublished_rows import Partition, last_attached, read_partitions
+from tailrace.sources.postgres.unpublished_rows import OutboxPartition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
 from tailrace.verify.backend import OutboxRow, Window, is_streaming, no_start, nowhere, precedes
 from tailrace.verify.findings import UNKNOWN
@@ -148,7 +148,7 @@ class PostgresOutboxReader:
             f"ON p.tailrace_oid = o.tableoid WHERE {where}"
         )
 
-    def _members(self) -> list[Partition]:
+    def _members(self) -> list[OutboxPartition]:
         ((oid,),) = self._link.query(
             "SELECT format('%I.%I', $1::text, $2::text)::regclass::oid", list(split_table(self._options.table))
         )

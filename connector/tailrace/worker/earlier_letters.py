@@ -105,10 +105,10 @@ class KnownLetters:
             kept = [record for record in batch.records if id(record) not in left_out]
             self._submitted = len(batch.records) - len(kept)
             batch.records = kept
-            batch.beside -= self._submitted  # they count as dead letters, without a record
+            batch.other_records -= self._submitted  # they count as dead letters, without a record
         # Not among the topics of the batch: that one is compacted, which no topic of a replay may be.
         batch.records += self._done
-        batch.beside += len(self._done)
+        batch.other_records += len(self._done)
         self._left_out, self._done = [], []
 
     def finish(self) -> None:

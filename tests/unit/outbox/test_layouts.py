@@ -12,7 +12,7 @@ from tailrace.errors import LayoutMismatch, Reason, Rejected
 from tailrace.event import UNREADABLE, Column, Columns, OutboxEvent, Row
 from tailrace.outbox import layouts
 from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, ColumnMap, Layout, bookkeeping, layout_map
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 
 UUID, TEXT, JSON, JSONB, BYTEA, INT4 = 2950, 25, 114, 3802, 17, 23
 PLAIN: Columns = tuple(
@@ -237,10 +237,12 @@ class TestDocuments:
     }
 
     @staticmethod
-    def reader() -> Documents:
+    def reader() -> DocumentConverter:
         parts = dict(DOCUMENT.parts())
         required = tuple(parts.pop(part) for part in ("id", "type", "aggregate", "key", "payload"))
-        return Documents(required, tuple(parts.values()), "payload", bookkeeping("document") - set(parts.values()))
+        return DocumentConverter(
+            required, tuple(parts.values()), "payload", bookkeeping("document") - set(parts.values())
+        )
 
     def test_a_document_of_a_service_that_polled_so_far(self) -> None:
         polled = {

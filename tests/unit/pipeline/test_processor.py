@@ -66,14 +66,14 @@ def processed(of: EventProcessor, parking: FakeParking | None, *names: str) -> t
 def test_rows_become_records_in_their_order() -> None:
     records, batch = processed(processor(), None, "a", "b")
     assert records == [("orders", b"a"), ("orders", b"b")]
-    assert (batch.topics, batch.dead_letters, batch.beside) == ({"orders"}, 0, 0)
+    assert (batch.topics, batch.dead_letters, batch.other_records) == ({"orders"}, 0, 0)
 
 
 def test_a_rejected_event_becomes_a_dead_letter_and_the_rest_is_published() -> None:
     records, batch = processed(processor(), None, "unreadable", "invalid", "a")
     assert [topic for topic, _ in records] == ["dead", "dead", "orders"]
     assert [record.headers for record in batch.records[:2]] == [[("t", None)], [("t", "orders")]]
-    assert (batch.dead_letters, batch.beside) == (2, 0)
+    assert (batch.dead_letters, batch.other_records) == (2, 0)
 
 
 def test_a_reason_whose_policy_is_halt_stops_the_pipeline() -> None:
@@ -86,7 +86,7 @@ def test_later_events_of_a_parked_key_wait() -> None:
     parking = FakeParking()
     records, batch = processed(processor(park_on=frozenset({INVALID})), parking, "a", "invalid", "b", "unreadable")
     assert [topic for topic, _ in records] == ["orders", "dead", "parked", "waiting", "dead"]
-    assert (batch.dead_letters, batch.beside) == (2, 2)
+    assert (batch.dead_letters, batch.other_records) == (2, 2)
 
 
 def test_an_event_that_its_topic_refuses_becomes_a_dead_letter_even_if_its_key_is_parked() -> None:
@@ -119,4 +119,4 @@ def test_decorations_apply_to_records_and_dead_letters_one_after_the_other() -> 
     assert [record.headers[-2:] for record in batch.records] == [
         [("first", f"0/1:{at}"), ("second", f"0/1:{at}")] for at in (1, 2, 3)
     ]
-    assert batch.beside == 0
+    assert batch.other_records == 0

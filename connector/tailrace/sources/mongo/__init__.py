@@ -1,1 +1,1 @@
-"""MongoDB change streams: what to ask for, what the answers mean, and the conversation."""
+"""The MongoDB source: existing documents, then the change stream."""

@@ -18,7 +18,7 @@ from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import Row
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.decoding import all_decoded, decoded
-from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
+from tailrace.sources.mongo.documents import STRICT, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.raw_batch import insert_of
 
 Token = dict[str, Any]
@@ -29,7 +29,9 @@ TIMESTAMP = "82"
 class Changes:
     """Follows the stream from `start`: call `feed` for each change, and take `rows` and `position` in between."""
 
-    def __init__(self, start: TokenPosition, documents: Documents, *, passing: ClusterTime | None = None) -> None:
+    def __init__(
+        self, start: TokenPosition, documents: DocumentConverter, *, passing: ClusterTime | None = None
+    ) -> None:
         """Drops and renames up to the time `passing` are ignored: the user has accepted them."""
         self.rows: list[Row] = []
         self._start = start

@@ -85,7 +85,7 @@ _Shape = tuple[Columns, Columns, Callable[[Document], tuple[Any, ...]]]
 """For a set of fields: the columns, the columns if the payload is our JSON, and the getter of the values."""
 
 
-class Documents:
+class DocumentConverter:
     """Makes rows of documents. `required` fields must be present, `optional` may be; others become further columns."""
 
     def __init__(

@@ -28,7 +28,7 @@ from tailrace.sources.mongo.change_stream import RAW, ChangeStreamCursor
 from tailrace.sources.mongo.changes import Token, server_token, token_time
 from tailrace.sources.mongo.client import Client, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
-from tailrace.sources.mongo.documents import STRICT, Document, Documents, milliseconds
+from tailrace.sources.mongo.documents import STRICT, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import StreamSpec
 
 DOING = "reading the outbox collection"
@@ -67,7 +67,7 @@ class CollectionReader:
         self,
         client: Client,
         watched: StreamSpec,
-        documents: Documents,
+        documents: DocumentConverter,
         *,
         order_by: tuple[str, ...],
         timestamp: str | None,

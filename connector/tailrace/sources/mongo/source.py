@@ -24,7 +24,7 @@ from tailrace.sources.mongo.change_stream import ChangeStreamCursor, ChangeStrea
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
 from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions, Stage, can_split
 from tailrace.sources.mongo.resume_check import check_resume, is_ahead
 from tailrace.sources.mongo.snapshot import CollectionReader
@@ -41,7 +41,7 @@ class MongoSource:
         """`wake` ends a waiting `read` early."""
         self._options = options
         self._wake = wake
-        self._documents = Documents(options.required, options.optional, options.payload, options.ignored)
+        self._documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
         self._client: Client | None = None
         self._collection: CollectionReader | None = None
         self._stream: ChangeStreamThread | None = None

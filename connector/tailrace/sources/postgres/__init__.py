@@ -1,1 +1,1 @@
-"""Postgres logical replication: the pure decoders and the conversation around them."""
+"""The Postgres source: rows already in the table, then logical replication."""

@@ -24,7 +24,7 @@ from tailrace.sources.postgres.resume_check import (
 )
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.timelines import follow, require_promoted
-from tailrace.sources.postgres.unpublished_rows import PartitionWatch
+from tailrace.sources.postgres.unpublished_rows import UnpublishedRowsCheck
 
 
 class PostgresSession:
@@ -88,7 +88,7 @@ class PostgresSession:
             publication.ensure_publication(self._control, options, create=options.create)
         self._published = self._read_published()
         publication.require_columns(self._control, options)
-        PartitionWatch(options.table, 0).verify(self._control, self._published)
+        UnpublishedRowsCheck(options.table, 0).verify(self._control, self._published)
         found = self._identity(server, options.slot)
         slot = catalogue.read_slot(self._control, options.slot)
         decision = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
@@ -140,7 +140,7 @@ class PostgresSession:
         is_known = position.watched and not options.adopt
         if not is_known:
             position = replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
-        self._partitions = PartitionWatch(options.table, position.watched)
+        self._partitions = UnpublishedRowsCheck(options.table, position.watched)
         if is_known:
             # It remembers what it has verified: while streaming there is no time to read a large table again.
             self._partitions.verify(self._control, self._published, timeout=SORT_TIMEOUT)
@@ -164,7 +164,7 @@ class PostgresSession:
         watched = Snapshot.parse(snapshot).xmin
         read = TableRead("") if options.beginning else None
         begun = "" if options.beginning else snapshot
-        self._partitions = PartitionWatch(options.table, watched)
+        self._partitions = UnpublishedRowsCheck(options.table, watched)
         return LsnPosition(
             found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn), begun=begun
         ), exported

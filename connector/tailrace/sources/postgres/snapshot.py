@@ -30,8 +30,8 @@ from tailrace.sources.postgres.table_sql import (
 )
 from tailrace.sources.postgres.unpublished_rows import (
     WRAP,
-    Partition,
-    PartitionWatch,
+    OutboxPartition,
+    UnpublishedRowsCheck,
     last_attached,
     later,
     read_partitions,
@@ -256,7 +256,7 @@ class TableReader:
             require_same_rows(self._link, f"{quote(schema)}.{quote(name)}", members, self._filter)
 
 
-def require_same_rows(link: PgConnection, table: str, members: Sequence[Partition], snapshot: Snapshot) -> None:
+def require_same_rows(link: PgConnection, table: str, members: Sequence[OutboxPartition], snapshot: Snapshot) -> None:
     """Raises if the rows of a table have new transaction ids since the snapshot, so that a read cannot be resumed.
 
     ALTER TABLE changes the ids if it rewrites the table; VACUUM FULL and CLUSTER keep them. So one row that the
@@ -283,7 +283,7 @@ def require_same_rows(link: PgConnection, table: str, members: Sequence[Partitio
 
 def require_whole(control: PgConnection, table: str, published: Published, stored: LsnPosition | None) -> None:
     """Raises what a start at `stored` would raise because rows of the table would be missed."""
-    PartitionWatch(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
+    UnpublishedRowsCheck(table, stored.watched if stored else 0).verify(control, published, timeout=SORT_TIMEOUT)
     if stored is not None and stored.table_read is not None and stored.table_read.snapshot:
         members = read_partitions(control, published.relation_id)
         require_same_rows(control, quote_table(table), members, Snapshot.parse(stored.table_read.snapshot))

@@ -31,7 +31,7 @@ from tailrace.sources.postgres.replay_window import NO_WINDOW
 from tailrace.sources.postgres.resume_check import check_resume, require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot, TableReader
 from tailrace.sources.postgres.source import PostgresSource
-from tailrace.sources.postgres.unpublished_rows import PartitionWatch
+from tailrace.sources.postgres.unpublished_rows import UnpublishedRowsCheck
 from tailrace.wakeup import Wakeup
 
 UNKNOWN_MS = 0
@@ -66,7 +66,7 @@ class LogRescan(PostgresSource):
         try:
             check_resume(start, found, slot, server_lsn=server.lsn, adopt=False)
             catalogue.copy_slot(self._stream, self._original, options.slot)
-            self._partitions = PartitionWatch(options.table, catalogue.oldest_running(self._control))
+            self._partitions = UnpublishedRowsCheck(options.table, catalogue.oldest_running(self._control))
             confirmed = start.lsn if slot is None else slot.confirmed_lsn
             self._feedback = Feedback(options.slot, start, confirmed=confirmed, window=None, warn=self._warn)
             self._begin(start)

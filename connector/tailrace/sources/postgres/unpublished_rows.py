@@ -47,7 +47,7 @@ ORDER BY t.depth, t.oid
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class OutboxPartition:
     """The outbox itself, a partition of it, or a table that inherits from it. Transaction ids have 32 bits; 0: none."""
 
     oid: int
@@ -76,10 +76,10 @@ class Partition:
         return transaction >= 3 and since + (transaction - since) % WRAP < self.before
 
 
-def read_partitions(control: PgConnection, relation_id: int) -> list[Partition]:
+def read_partitions(control: PgConnection, relation_id: int) -> list[OutboxPartition]:
     """Returns the outbox and all tables below it, parents first, without locking any of them."""
     return [
-        Partition(
+        OutboxPartition(
             int(oid or 0), int(parent or 0), str(name), str(kind), partition == "t", str(persistence),
             int(attached or 0), int(command or 0), int(created or 0), int(rewritten or 0), int(altered or 0),
             retyped == "t", int(before or 0), current == "t",
@@ -89,7 +89,7 @@ def read_partitions(control: PgConnection, relation_id: int) -> list[Partition]:
     ]  # fmt: skip
 
 
-def last_attached(members: Sequence[Partition]) -> dict[int, int]:
+def last_attached(members: Sequence[OutboxPartition]) -> dict[int, int]:
     """Returns for each table the last transaction (32 bits) that attached it or a table above it."""
     found: dict[int, int] = {}
     for member in members:  # parents come first
@@ -103,7 +103,7 @@ def later(one: int, other: int, before: int) -> int:
     return min(one, other, key=lambda number: (before - 1 - number) % WRAP if number >= 3 else before)
 
 
-class PartitionWatch:
+class UnpublishedRowsCheck:
     """Verifies that no row entered the tables without the publication since a known transaction."""
 
     def __init__(self, table: str, since: int) -> None:
@@ -145,8 +145,8 @@ class PartitionWatch:
         return done
 
     def _suspects(
-        self, members: list[Partition], published: Published
-    ) -> Iterator[tuple[Partition, int, PublicationBroken, str]]:
+        self, members: list[OutboxPartition], published: Published
+    ) -> Iterator[tuple[OutboxPartition, int, PublicationBroken, str]]:
         """Yields changed tables with the transaction, the error to raise, and the SQL condition for affected rows."""
         by_oid = {member.oid: member for member in members}
         root = members[0]
@@ -174,7 +174,9 @@ class PartitionWatch:
                 )
                 yield member, rewrite, problem, f"xmin = '{rewrite}'::xid"
 
-    def _has_row(self, control: PgConnection, member: Partition, condition: str, timeout: float | None) -> bool | None:
+    def _has_row(
+        self, control: PgConnection, member: OutboxPartition, condition: str, timeout: float | None
+    ) -> bool | None:
         """Returns whether a row of the table meets the condition; None if the table is locked."""
         locked, own, all_of_them = control.query(
             "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::oid AND mode = 'AccessExclusiveLock'), "
@@ -202,7 +204,7 @@ class PartitionWatch:
         return found[0][0] == "t"
 
 
-def _older(attached: Partition, *, born: bool) -> str:
+def _older(attached: OutboxPartition, *, born: bool) -> str:
     """Returns the SQL condition for rows that were in a table before the ATTACH; one created as a partition had none.
 
     Ids are compared within the last 2^32 transactions: what is not newer than the ATTACH is older.
@@ -214,13 +216,13 @@ def _older(attached: Partition, *, born: bool) -> str:
     return same if born else f"{newer} >= {span} OR {same}"
 
 
-def require_logged(members: Sequence[Partition]) -> None:
+def require_logged(members: Sequence[OutboxPartition]) -> None:
     """Raises if rows of a table below the outbox are not in the log, or not as rows of the outbox."""
     for member in members:
         _require_logged(member, members[0].name)
 
 
-def _require_logged(member: Partition, root: str) -> None:
+def _require_logged(member: OutboxPartition, root: str) -> None:
     if member.parent and not member.is_partition:
         moved = (
             f"WITH moved AS (DELETE FROM ONLY {member.name} RETURNING *) "  # noqa: S608 - for people

@@ -20,7 +20,7 @@ from tailrace.event import UNREADABLE
 from tailrace.positions.base import from_stored, to_stored
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.sources.mongo.changes import Changes, Token, plain_token, server_token, token_time
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 
 LOG = StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f")
 TYPE_BITS = b"@"
@@ -74,7 +74,7 @@ def position(**fields: Any) -> TokenPosition:
 
 
 def following(start: TokenPosition | None = None, *, passing: ClusterTime | None = None) -> Changes:
-    rows = Documents(("_id", "payload"), (), "payload")
+    rows = DocumentConverter(("_id", "payload"), (), "payload")
     return Changes(start or position(), rows, passing=passing)
 
 

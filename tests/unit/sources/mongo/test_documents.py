@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from tailrace.event import JSONB, TEXT, UNREADABLE, Column, Row
 from tailrace.sources.mongo import documents
 from tailrace.sources.mongo.decoding import decoded
-from tailrace.sources.mongo.documents import CODEC, STRICT, Documents, Malformed, field_text, milliseconds
+from tailrace.sources.mongo.documents import CODEC, STRICT, DocumentConverter, Malformed, field_text, milliseconds
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as the driver gives them: in UTC, without saying so
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -121,7 +121,7 @@ def strict(text: bytes | None) -> Any:
 
 def row_of(raw: bytes, **fields: Any) -> Row:
     options = {"required": ("_id", "payload"), "optional": ("topic",), "payload": "payload", **fields}
-    return Documents(**options).row(decoded(raw), "7.1:1", 5)
+    return DocumentConverter(**options).row(decoded(raw), "7.1:1", 5)
 
 
 def why(row: Row) -> str:
@@ -311,7 +311,7 @@ def test_a_field_of_each_kind_is_stepped_over() -> None:
 
 class TestRows:
     def test_required_first_then_optional_then_what_else_there_is(self) -> None:
-        rows = Documents(("_id", "payload"), ("topic",), "payload", frozenset({"status"}))
+        rows = DocumentConverter(("_id", "payload"), ("topic",), "payload", frozenset({"status"}))
         row = rows.row({"status": "new", "tenant": "eu", "payload": "raw", "_id": 1, "n": 2}, "p", 1)
         expected = ["_id", "payload", "topic", "tenant", "n"]
         assert row.columns == tuple(Column(name, TEXT) for name in expected)
@@ -319,13 +319,13 @@ class TestRows:
         assert type(row) is Row
 
     def test_documents_of_one_shape_share_their_columns(self) -> None:
-        rows = Documents(("_id",), ("payload",), "payload")
+        rows = DocumentConverter(("_id",), ("payload",), "payload")
         first, second = (rows.row({"_id": number, "tenant": "eu"}, "p", 1) for number in (1, 2))
         assert first.columns is second.columns
 
     def test_the_memory_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(documents, "SHAPES", 10)
-        rows = Documents(("_id",), ("payload",), "payload")
+        rows = DocumentConverter(("_id",), ("payload",), "payload")
         for number in range(100):
             row = rows.row({"_id": 1, f"field{number}": "x"}, "p", 1)
             assert row.columns[-1].name == f"field{number}"

@@ -16,7 +16,7 @@ from tailrace.event import Chunk
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.sources.mongo.change_stream import RawBatch
 from tailrace.sources.mongo.changes import Changes
-from tailrace.sources.mongo.documents import Documents
+from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.source import MongoSource
 from tailrace.wakeup import Wakeup
@@ -65,7 +65,7 @@ def reading(wake: Wakeup, script: Script) -> MongoSource:
     options = MongoOptions("", "", "shop", ("outbox",), ("_id", "payload"), (), frozenset(), "payload")
     source = MongoSource(options, wake=wake)
     # As `open` leaves them; what a server would do here is what the tests of faults wait for in vain, mostly.
-    source._following = Changes(START, Documents(("_id", "payload"), (), "payload"))
+    source._following = Changes(START, DocumentConverter(("_id", "payload"), (), "payload"))
     source._stream = script  # type: ignore[assignment]
     return source
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.sources.postgres.unpublished_rows import WRAP, Partition, last_attached, later
+from tailrace.sources.postgres.unpublished_rows import WRAP, OutboxPartition, last_attached, later
 
 NOW = 5 * WRAP + 100
 """The number that comes next: the last hundred have small ones, all others were given out before they began again."""
-PART = Partition(2, 1, "part", "r", True, "p", 50, 0, 40, 40, 50, False, NOW)
+PART = OutboxPartition(2, 1, "part", "r", True, "p", 50, 0, 40, 40, 50, False, NOW)
 
 
 @pytest.mark.parametrize(
